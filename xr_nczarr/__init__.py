@@ -1,0 +1,65 @@
+"""The xarray engine for NCZarr, Zarr of every version, and reference sets."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    ChunkError,
+    ConflictError,
+    ExistsError,
+    LimitError,
+    MetadataError,
+    MissingChunkError,
+    NczarrError,
+    NotFoundError,
+    ReferenceSetError,
+    RefusedError,
+    StorageConnectionError,
+    StorageError,
+    StorageTimeoutError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from xr_nczarr.backend.overview import Overview, open_hierarchy
+    from xr_nczarr.backend.writer import to_nczarr
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDeniedError",
+    "ChunkError",
+    "ConflictError",
+    "ExistsError",
+    "LimitError",
+    "MetadataError",
+    "MissingChunkError",
+    "NczarrError",
+    "NotFoundError",
+    "Overview",
+    "ReferenceSetError",
+    "RefusedError",
+    "StorageConnectionError",
+    "StorageError",
+    "StorageTimeoutError",
+    "UnsupportedError",
+    "open_hierarchy",
+    "to_nczarr",
+]
+
+# Names that need xarray are imported when they are first asked for: importing the errors is cheap.
+_LAZY = {"Overview": "overview", "open_hierarchy": "overview", "to_nczarr": "writer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"xr_nczarr.backend.{_LAZY[name]}"), name)
+
+
+# The accessor ``ds.nczarr`` is made known to xarray when xarray is there, else with the engine.
+if "xarray" in sys.modules:
+    import xr_nczarr.backend  # noqa: F401

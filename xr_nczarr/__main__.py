@@ -1,0 +1,7 @@
+"""``python -m xr_nczarr``: the same as the ``nczarr`` command."""
+
+import sys
+
+from xr_nczarr.cli import main
+
+sys.exit(main())
