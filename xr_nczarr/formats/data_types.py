@@ -1,0 +1,249 @@
+"""Data types of Zarr v3, and of its draft of May 2022 ⇄ NumPy's.
+
+A data type is parsed into a dtype and its spelling: the name, or the JSON of a type that has a
+configuration. Those of v3 say nothing of the byte order: they are parsed in little endian.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import UnsupportedError, quote
+from xr_nczarr.formats import typestrings
+from xr_nczarr.formats.documents import (
+    read_integer,
+    read_list,
+    read_object,
+    read_text,
+    required,
+    unexpected,
+)
+from xr_nczarr.model import Json
+
+DType = np.dtype[Any]
+
+_NUMBERS: dict[str, DType] = {
+    np.dtype(code).name: np.dtype(code)
+    for code in (
+        *("?", "i1", "u1", "<c8", "<c16"),
+        *(f"<{kind}{size}" for kind in "iuf" for size in (2, 4, 8)),
+    )
+}
+_RAW = re.compile(r"r([1-9][0-9]{0,9})")
+_TEXT = "string"
+_VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
+# Of the types with a configuration NumPy's kind; of several names for one, what is written first:
+# zarr-python up to 3.1 writes and reads "structured", the registered name is "struct".
+_FIXED = {"null_terminated_bytes": "S", "fixed_length_utf32": "U", "raw_bytes": "V"}
+_TIMES = {"numpy.datetime64": "M", "numpy.timedelta64": "m"}
+_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
+_STRUCTURED = ("structured", "struct")
+
+_TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
+# What is named in the URIs of extensions, and NumPy's kinds of it: in the document's example and
+# in those that zarr-python 2.12 to 2.18 writes.
+_EXTENSION_KINDS = {
+    "datetime": "mM",
+    "complex": "c",
+    "object": "O",
+    "bytestring": "S",
+    "unicode": "U",
+    "structured": "V",
+}
+_EXTENSION = re.compile(
+    r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
+    rf"({'|'.join(_EXTENSION_KINDS)})"
+)
+_NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
+
+
+def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
+    """Give name and configuration of what v3 lets extensions define: a name, or an object."""
+    if isinstance(value, str):
+        return value, {}
+    members = read_object(value, place)
+    check_members(members, ("name", "configuration", "must_understand"), place)
+    configuration = read_object(members.get("configuration", {}), f"{place}.configuration")
+    return read_text(required(members, "name", place), f"{place}.name"), configuration
+
+
+def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
+    """Refuse by name what an object has beyond the `known` members."""
+    extra = sorted(set(members) - set(known))
+    if extra:
+        raise unknown("member", extra[0], place)
+
+
+def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
+    """Give the error for something of an extension, or of a later version, by its name."""
+    return UnsupportedError(
+        f"found the {what} {quote(name)}, which this package does not know", place=place
+    )
+
+
+def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
+    """Give dtype and spelling of a ``data_type`` that is core, or that zarr-python writes."""
+    name, configuration = named(value, place)
+    inner = f"{place}.configuration"
+    dtype = np.dtype(object) if name in _VARIABLE else _find_core_type(name, place)
+    if dtype is not None:
+        check_members(configuration, (), inner)
+    elif name in _FIXED:
+        check_members(configuration, ("length_bytes",), inner)
+        size = read_integer(required(configuration, "length_bytes", inner), inner, least=1)
+        typestrings.check_size(size, size, inner)
+        width = 4 if _FIXED[name] == "U" else 1
+        if size % width:
+            raise unexpected(size, "a multiple of 4 bytes", inner)
+        dtype = np.dtype(f"<{_FIXED[name]}{size // width}")
+    elif name in _TIMES:
+        check_members(configuration, ("unit", "scale_factor"), inner)
+        unit = read_text(required(configuration, "unit", inner), inner, _UNITS)
+        factor = read_integer(configuration.get("scale_factor", 1), inner, least=1)
+        if factor >= 2**31:
+            raise unexpected(factor, "a factor below 2**31", inner)
+        dtype = np.dtype(f"<{_TIMES[name]}8" + (f"[{factor}{unit}]" if unit != "generic" else ""))
+    elif name in _STRUCTURED:
+        check_members(configuration, ("fields",), inner)
+        listed = read_list(required(configuration, "fields", inner), inner)
+        fields = [_parse_field(field, inner) for field in listed]
+        dtype = typestrings.parse_data_type(fields, inner)[0]
+    else:
+        raise unknown("data type", name, place)
+    return dtype, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _find_core_type(name: str, place: str) -> DType | None:
+    """Give the dtype of a number or of ``r*``; None for all other names."""
+    raw = _RAW.fullmatch(name)
+    if raw is None:
+        return _NUMBERS.get(name)
+    size, rest = divmod(int(raw[1]), 8)
+    if rest:
+        raise unexpected(name, "a multiple of 8 bits", place)
+    typestrings.check_size(size, name, place)
+    return np.dtype(f"V{size}")
+
+
+def _parse_field(field: Json, place: str) -> Json:
+    """Give a field as Zarr v2 has it, from zarr-python's pair or the registered object."""
+    if isinstance(field, dict):
+        check_members(field, ("name", "data_type"), place)
+        field = [required(field, "name", place), required(field, "data_type", place)]
+    if len(read_list(field, place)) != 2 or not field[0]:
+        raise unexpected(field, "the name and the data type of a field", place)
+    return [field[0], typestrings.render_data_type(parse_data_type(field[1], place)[0])]
+
+
+def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
+    """Give the ``data_type`` of a dtype of either byte order.
+
+    Parameters
+    ----------
+    spelling
+        As `parse_data_type` gave it; used when it means `dtype`.
+    text
+        Whether items of variable length are text.
+    """
+    little = dtype.newbyteorder("<")
+    value = json.loads(spelling) if spelling.startswith("{") else spelling
+    if value and _means(value, little, text):
+        return value
+    if dtype.kind == "O":
+        return _TEXT if text else _VARIABLE[1]
+    if little in _NUMBERS.values():
+        return dtype.name
+    configuration: dict[str, Json] = {"length_bytes": dtype.itemsize}
+    if dtype.names is not None:
+        fields = [[name, render_data_type(dtype[name])] for name in dtype.names]
+        return {"name": _STRUCTURED[0], "configuration": {"fields": fields}}
+    if dtype.kind in "Mm":
+        unit, factor = np.datetime_data(dtype)
+        configuration = {"unit": unit, "scale_factor": factor}
+    for name, kind in (_TIMES | _FIXED).items():
+        if dtype.kind == kind and dtype.itemsize and dtype.subdtype is None:
+            return {"name": name, "configuration": configuration}
+    raise UnsupportedError(f"Zarr v3 has no data type for {quote(dtype)}", place="data_type")
+
+
+def _means(value: Json, little: DType, text: bool) -> bool:
+    """Tell whether a spelling is one of v3's, not of another version, and means a dtype."""
+    if isinstance(value, dict):
+        return "name" in value and parse_data_type(value)[0] == little
+    if value in _VARIABLE:
+        return little.kind == "O" and text == (value == _TEXT)
+    core = _find_core_type(value, "data_type")
+    return core is not None and core == little  # NumPy takes None for float64
+
+
+def parse_draft_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
+    """Give dtype and spelling of a ``data_type`` of the draft.
+
+    An unknown extension is what it falls back to if `fallback` permits; else the error says so.
+    """
+    place = "data_type"
+    if isinstance(value, str):
+        dtype = _find_draft_type(value, place)
+        if dtype is None:
+            raise unknown("data type", value, place)
+        return dtype, value
+    members = read_object(value, place)
+    check_members(members, ("extension", "type", "fallback"), place)
+    extension = read_text(required(members, "extension", place), f"{place}.extension")
+    known = _EXTENSION.match(extension)
+    if known is None and extension != _NUMPY_TYPES:
+        dtype = _parse_fallback(extension, members.get("fallback"), fallback)
+    else:
+        described, place = required(members, "type", place), f"{place}.type"
+        match described:
+            case [["", raw]]:  # how NumPy describes raw bytes
+                described = raw
+        dtype, _ = typestrings.parse_data_type(described, place)
+        if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
+            raise unknown("data type", described, place)
+    return dtype, json.dumps(value, ensure_ascii=False)
+
+
+def _find_draft_type(name: str, place: str) -> DType | None:
+    """Give the dtype of a name, or of the typestring of a number; None for anything else."""
+    return np.dtype(name) if _TYPESTRING.fullmatch(name) else _find_core_type(name, place)
+
+
+def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
+    place = "data_type.fallback"
+    error = unknown("data type", extension, "data_type")
+    for name in value if isinstance(value, list) else [value]:
+        dtype = None if name is None else _find_draft_type(read_text(name, place), place)
+        if dtype is not None and fallback:
+            return dtype
+        if dtype is not None:
+            error.remedy = f"Open with data_type_fallback=True to read it as {name}"
+            break
+    raise error
+
+
+def render_draft_type(dtype: DType, spelling: str) -> Json:
+    """Give the ``data_type`` of a dtype: its spelling, if that has this meaning.
+
+    Otherwise numbers have their names, which say nothing of the byte order, and all others are
+    typestrings of an extension with raw bytes to fall back on.
+    """
+    value = json.loads(spelling) if spelling.startswith("{") else spelling
+    extended = isinstance(value, dict) and "extension" in value
+    known = extended or _find_draft_type(spelling, "data_type") is not None
+    if known and parse_draft_type(value, fallback=True)[0] == dtype:
+        return value
+    if dtype.newbyteorder("<") in _NUMBERS.values():
+        return dtype.name
+    if dtype.kind not in "mMOSUV":
+        raise unknown("data type", dtype, "data_type")
+    raw = f"r{dtype.itemsize * 8}"
+    if dtype.kind == "V" and dtype.names is None:
+        return raw
+    members = {"extension": _NUMPY_TYPES, "type": typestrings.render_data_type(dtype)}
+    return members if dtype.kind == "O" else members | {"fallback": raw}

@@ -1,0 +1,220 @@
+"""Documents: the JSON under a key, and the checks that every version needs on its members.
+
+The checks raise MetadataError with the place in the document; who parses a node adds the key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import LimitError, MetadataError, quote
+from xr_nczarr.formats.json_text import StrictText, parse_json
+from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
+
+MAX_DIMENSIONS = 64
+MAX_ITEM_BYTES = 16 << 20
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class Document:
+    """The JSON stored under one key, parsed when it is first asked for.
+
+    Parameters
+    ----------
+    key
+        Key in the store, for messages.
+    data
+        The bytes, or the text where one document holds the text of another.
+    limits
+        ``max_depth``, and ``max_metadata_bytes`` or, if `consolidated`, ``max_consolidated_bytes``.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        data: bytes | bytearray | memoryview | str,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        consolidated: bool = False,
+    ) -> None:
+        option = "max_consolidated_bytes" if consolidated else "max_metadata_bytes"
+        largest: int = getattr(limits, option)
+        if len(data) > largest:
+            raise LimitError(
+                f"found {len(data):,} bytes, expected at most {largest:,} ({option})",
+                remedy=f"If you trust the store, open it with a larger {option}",
+                key=key,
+            )
+        self.key = key
+        self._data = data
+        self._max_depth = limits.max_depth
+
+    @cached_property
+    def value(self) -> Json:
+        """The JSON value.
+
+        Raises
+        ------
+        MetadataError
+            For what is no JSON in UTF-8, for repeated names and for nesting beyond ``max_depth``.
+        """
+        try:
+            return self._parsed[0]
+        except MetadataError as error:
+            raise error.located(key=self.key)  # noqa: B904 (the same error, its cause kept)
+
+    def member(self, name: str, *, key: str | None = None) -> Document:
+        """Give member `name` of this document's object as a document stored under `key`."""
+        return _Member(self, name, self.key if key is None else key)
+
+    def attributes(self, member: str | None = None) -> Attributes:
+        """Give this document's object, or the one that is its `member`, as user attributes."""
+        source = self if member is None else self.member(member)
+        try:
+            return Attributes(read_object(source.value, member), source=source)
+        except MetadataError as error:
+            raise error.located(key=self.key)  # noqa: B904
+
+    def literal(self, name: str) -> str:
+        """Give the text of member `name`'s value as it is spelled in the document."""
+        strict, spans = self._members
+        begin, end = spans[name]
+        return strict.source[strict.locate(begin) : strict.locate(end)]
+
+    @cached_property
+    def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
+        """The whole text, and where in it the values of this object's members lie."""
+        _, strict = self._parsed
+        return strict, strict.members(0)
+
+    @cached_property
+    def _parsed(self) -> tuple[Json, StrictText]:
+        text = self._text()
+        value, strict = parse_json(text, max_depth=self._max_depth)
+        if _SURROGATE.search(text):
+            render_json(value)
+        return value, strict
+
+    def _text(self) -> str:
+        if isinstance(self._data, str):
+            return self._data
+        try:
+            return str(self._data, "utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise MetadataError(f"found bytes that are not UTF-8 ({error.reason})") from error
+
+
+class _Member(Document):
+    """A document that is a member of another one's object."""
+
+    def __init__(self, owner: Document, name: str, key: str) -> None:
+        self.key = key
+        self._owner = owner
+        self._name = name
+        self.__dict__["value"] = owner.value[name]
+
+    @cached_property
+    def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
+        strict, spans = self._owner._members
+        return strict, strict.members(spans[self._name][0])
+
+
+def render_json(value: Json) -> bytes:
+    r"""Give the JSON of `value` in UTF-8, floats in their shortest exact spelling.
+
+    Only what JSON demands is escaped: netcdf-c does not understand ``\u`` escapes.
+
+    Raises
+    ------
+    MetadataError
+        For text that is not Unicode: lone surrogates.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise MetadataError(f"found text that is not Unicode ({error.reason})") from error
+
+
+def read_object(value: Json, place: str | None) -> dict[str, Json]:
+    """Give `value` if it is an object, else raise MetadataError at `place`."""
+    if not isinstance(value, dict):
+        raise unexpected(value, "an object", place)
+    return value
+
+
+def read_list(value: Json, place: str | None) -> list[Json]:
+    """Give `value` if it is a list, else raise MetadataError at `place`."""
+    if not isinstance(value, list):
+        raise unexpected(value, "a list", place)
+    return value
+
+
+def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
+    """Give `value` if it is a string, and one of `choices` when there are any."""
+    if not isinstance(value, str) or (choices and value not in choices):
+        raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
+    return value
+
+
+def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
+    """Give `value` if it is an integer (no float, no bool) from `least` to 2**63 - 1."""
+    if type(value) is not int or not least <= value < 2**63:
+        raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
+    return value
+
+
+def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
+    """Give a shape: integers of at least `least`, 64 at most, whose product is below 2**63."""
+    if len(read_list(value, place)) > MAX_DIMENSIONS:
+        raise MetadataError(
+            f"found {len(value)} dimensions, expected at most {MAX_DIMENSIONS}", place=place
+        )
+    lengths = tuple([read_integer(length, place, least=least) for length in value])
+    if math.prod(length or 1 for length in lengths) >= 2**63:
+        raise unexpected(value, "a shape of fewer than 2**63 elements", place)
+    return lengths
+
+
+def read_chunk_shape(
+    value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
+) -> tuple[int, ...]:
+    """Give the shape of a chunk of an array of `rank` dimensions, if its bytes are within bounds.
+
+    Raises
+    ------
+    LimitError
+        For chunks above ``max_chunk_bytes``.
+    """
+    chunk_shape = read_lengths(value, place, least=1)
+    if len(chunk_shape) != rank:
+        raise unexpected(value, f"{rank} lengths, one for each dimension", place)
+    size = math.prod(chunk_shape) * dtype.itemsize
+    if size > limits.max_chunk_bytes:
+        raise LimitError(
+            f"found chunks of {size:,} bytes, expected at most {limits.max_chunk_bytes:,}",
+            remedy="If you trust the store, open it with a larger max_chunk_bytes",
+            place=place,
+        )
+    return chunk_shape
+
+
+def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
+    """Give the member `name` of the object at `place`; raise MetadataError if it is not there."""
+    if name not in members:
+        place = name if place is None else f"{place}.{name}"
+        raise MetadataError("found nothing, expected this member", place=place)
+    return members[name]
+
+
+def unexpected(value: Json, expected: str, place: str | None) -> MetadataError:
+    """Give the error that says what was found at `place` and what was expected."""
+    return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)

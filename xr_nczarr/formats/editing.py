@@ -1,0 +1,89 @@
+"""Documents that are there already, changed in a few members: all else stays as it is spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from xr_nczarr.formats.documents import Document, render_json
+from xr_nczarr.model import Json
+
+_ATTRIBUTES = (".zattrs", "attrs")
+_ARRAY = (".zarray", "meta", "array.json", "zarr.json")
+_GROUP = (".zgroup", "group.json", "zarr.json")
+
+
+class Change(NamedTuple):
+    """One member of a node to be set.
+
+    Attributes
+    ----------
+    path, kind
+        Of the node.
+    holder
+        Where the member is: among the node's attributes, in its own document, or in the sidecar
+        of that name.
+    member
+        Names that lead to it from there; empty for a whole sidecar.
+    value
+        What it becomes.
+    """
+
+    path: str
+    kind: Literal["array", "group"]
+    holder: str
+    member: tuple[str, ...]
+    value: Json
+
+
+def locate(change: Change, node_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Give the key of the document that holds a member, and the names that lead to it there.
+
+    Parameters
+    ----------
+    node_keys
+        Keys of the documents that make up the node, in its version.
+    """
+    endings = _ARRAY if change.kind == "array" else _GROUP
+    document = next(key for ending in endings for key in node_keys if key.endswith(ending))
+    if change.holder == "members":
+        return document, change.member
+    if change.holder == "attributes":
+        apart = next((key for key in node_keys if key.endswith(_ATTRIBUTES)), None)
+        return (
+            (document, ("attributes", *change.member)) if apart is None else (apart, change.member)
+        )
+    prefix = "" if change.path == "/" else f"{change.path[1:]}/"
+    return prefix + change.holder, change.member
+
+
+def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
+    """Give a document's bytes with some members set, those that are not there added at the end.
+
+    Parameters
+    ----------
+    changes
+        Names that lead to a member through objects → its new value.
+    """
+    return _edited(document, changes.items()).encode()
+
+
+def _edited(document: Document, changes: Iterable[tuple[tuple[str, ...], Json]]) -> str:
+    below: dict[str, list[tuple[tuple[str, ...], Json]]] = {}
+    for names, value in changes:
+        below.setdefault(names[0], []).append((names[1:], value))
+    members = document.value if isinstance(document.value, dict) else {}
+    parts = []
+    for name in dict.fromkeys((*members, *below)):
+        if name not in below:
+            text = document.literal(name)
+        elif not below[name][-1][0]:
+            text = render_json(below[name][-1][1]).decode()
+        else:
+            inner = document.member(name) if isinstance(members.get(name), dict) else _EMPTY
+            text = _edited(inner, below[name])
+        parts.append(f"{render_json(name).decode()}: {text}")
+    return "{" + ", ".join(parts) + "}"
+
+
+_EMPTY = Document("", b"{}")

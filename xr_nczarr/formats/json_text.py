@@ -1,0 +1,183 @@
+r"""JSON text to values: strict where everybody is, lax where netcdf-c is.
+
+Text is parsed by the standard library's C parser. What that refuses is rewritten first, from the
+grammar netcdf-c writes by: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
+``\'`` within strings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+
+from xr_nczarr.errors import MetadataError, quote
+from xr_nczarr.model import Json
+
+_MOST_REWRITTEN = 500_000
+
+_WORD = r"[0-9A-Za-z+.-]"
+_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
+# All that is strict (control characters within strings included), then a token that is not.
+_LAX = re.compile(
+    rf'(?:[^"0-9A-Za-z+.-]++|"(?:[^"\\]++|\\["\\/bfnrtu])*+"'
+    rf"|(?:{_NUMBER}|true|false|null|NaN|-?Infinity)(?!{_WORD}))*+"
+    rf'(?P<token>"(?:[^"\\]++|\\.)*+"|{_WORD}++)',
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\([^\"\\/bfnrtu])|\\.", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_HEXADECIMAL = re.compile(r"[+-]?0x[0-9a-f]{1,16}")
+_FLOAT = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]*)?|nan|inf(?:inity)?)")
+_BLANK = re.compile(r"[ \t\n\r]*")
+
+
+@dataclass(frozen=True, slots=True)
+class StrictText:
+    """JSON that every parser reads, and where it lies in the text that was found.
+
+    Attributes
+    ----------
+    text, source
+        The rewritten text and what was found: the same text unless that was lax.
+    positions, shifts
+        From each of these positions in `text` on, what must be added to give one in `source`.
+    """
+
+    text: str
+    source: str
+    positions: list[int] = field(default_factory=list)
+    shifts: list[int] = field(default_factory=list)
+
+    def locate(self, position: int) -> int:
+        """Give the position in `source` of one in `text`."""
+        before = bisect_right(self.positions, position)
+        return position + (self.shifts[before - 1] if before else 0)
+
+    def members(self, start: int) -> dict[str, tuple[int, int]]:
+        """Give where in `text` the values of the object that begins at `start` begin and end."""
+        spans: dict[str, tuple[int, int]] = {}
+        position = self._behind(start, "{")
+        while not self.text.startswith("}", position):
+            name, position = _PLAIN.raw_decode(self.text, self._behind(position, ","))
+            begin = self._behind(position, ":")
+            _, end = _PLAIN.raw_decode(self.text, begin)
+            spans[name] = (begin, end)
+            position = self._behind(end)
+        return spans
+
+    def _behind(self, position: int, token: str = "") -> int:
+        """Give the position behind blanks and, where it follows, a token with its own blanks."""
+        blank = _BLANK.match(self.text, position)
+        position = blank.end() if blank else position
+        if not token or not self.text.startswith(token, position):
+            return position
+        return self._behind(position + 1)
+
+
+def parse_json(source: str, *, max_depth: int) -> tuple[Json, StrictText]:
+    """Give the value of a text, and the text that was parsed.
+
+    Raises
+    ------
+    MetadataError
+        For what is no JSON, for names repeated in an object, and for nesting beyond `max_depth`.
+    """
+    strict = StrictText(source, source)
+    try:
+        value = _decode(strict, max_depth)
+    except MetadataError:
+        raise
+    except ValueError:
+        strict = _rewrite(source)
+        value = _decode_rewritten(strict, max_depth)
+    if strict.text.count("[") + strict.text.count("{") > max_depth:
+        _check_depth(value, max_depth)
+    return value, strict
+
+
+def _decode(strict: StrictText, max_depth: int) -> Json:
+    try:
+        return _UNIQUE.decode(strict.text)
+    except RecursionError as error:
+        raise _too_deep(max_depth) from error
+
+
+def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
+    try:
+        return _decode(strict, max_depth)
+    except json.JSONDecodeError as error:
+        problem = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
+        raise MetadataError(f"found what is not JSON: {problem}") from error
+    except MetadataError:
+        raise
+    except ValueError as error:
+        raise MetadataError(f"found an integer of too many digits: {error}") from error
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise MetadataError(f"found the name {quote(twice)} more than once in one object")
+    return members
+
+
+_UNIQUE = json.JSONDecoder(object_pairs_hook=_unique, strict=False)
+_PLAIN = json.JSONDecoder(strict=False)
+
+
+def _too_deep(max_depth: int) -> MetadataError:
+    return MetadataError(f"found nesting deeper than {max_depth} levels (max_depth)")
+
+
+def _check_depth(value: Json, max_depth: int) -> None:
+    level = [value]
+    for _ in range(max_depth):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+    if level:
+        raise _too_deep(max_depth)
+
+
+def _rewrite(source: str) -> StrictText:
+    pieces: list[str] = []
+    positions: list[int] = []
+    shifts: list[int] = []
+    done = shift = 0
+    while match := _LAX.match(source, done):
+        begin, end = match.span("token")
+        token = _strict_token(source[begin:end])
+        pieces += (source[done:begin], token)
+        shift += end - begin - len(token)
+        positions.append(end - shift)
+        shifts.append(shift)
+        done = end
+        if len(shifts) > _MOST_REWRITTEN:
+            raise MetadataError(
+                f"found more than {_MOST_REWRITTEN:,} numbers and words that JSON does not have"
+            )
+    pieces.append(source[done:])
+    return StrictText("".join(pieces), source, positions, shifts)
+
+
+def _strict_token(token: str) -> str:
+    """Give the strict spelling of a token; of one that has no meaning, the token itself."""
+    if token[0] == '"':
+        return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
+    word = token.lower()
+    if word in ("true", "false", "null"):
+        return word
+    if _INTEGER.fullmatch(word):
+        return ("-" if word[0] == "-" else "") + (word.lstrip("+-0") or "0")
+    if _HEXADECIMAL.fullmatch(word):
+        return str(int(word, 16))
+    if _FLOAT.fullmatch(word):
+        return json.dumps(float(f"{word}0" if word[-1] in "e+-" else word))
+    return token

@@ -1,0 +1,298 @@
+"""Zarr v2: ``.zarray`` or ``.zgroup`` beside ``.zattrs``, all of them again in ``.zmetadata``.
+
+Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0 write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xr_nczarr.errors import MetadataError, NczarrError, UnsupportedError, quote
+from xr_nczarr.formats.documents import (
+    Document,
+    read_chunk_shape,
+    read_lengths,
+    read_object,
+    read_text,
+    render_json,
+    required,
+    unexpected,
+)
+from xr_nczarr.formats.typestrings import (
+    parse_data_type,
+    parse_fill_value,
+    render_data_type,
+    render_fill_value,
+)
+from xr_nczarr.model import (
+    DEFAULT_LIMITS,
+    ArrayNode,
+    BrokenNode,
+    ChunkKeys,
+    CodecSpec,
+    GroupNode,
+    Json,
+    Limits,
+    Node,
+)
+
+ZARR_FORMAT = "2"
+
+_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
+_DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
+_MEMBERS = frozenset(("shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters"))
+_OTHER_MEMBERS = frozenset(("zarr_format", "dimension_separator"))
+
+
+def root_keys() -> tuple[str, ...]:
+    """Give the keys to fetch at the root."""
+    return (_CONSOLIDATED, *node_keys("/"))
+
+
+def node_keys(path: str) -> tuple[str, ...]:
+    """Give the keys of the documents that make up the node at `path`."""
+    prefix = key_prefix(path)
+    return (prefix + _ARRAY, prefix + _GROUP, prefix + _ATTRIBUTES)
+
+
+def listing_prefixes(path: str) -> tuple[str, ...]:
+    """Give the prefixes to list to find the children of the group at `path`."""
+    return (key_prefix(path),)
+
+
+def child_names(path: str, listings: Sequence[tuple[list[str], list[str]]]) -> list[str]:  # noqa: ARG001
+    """Give the names that may be children of the group at `path`, from (objects, prefixes)."""
+    return [name for _, prefixes in listings for name in prefixes]
+
+
+def recognise(documents: Mapping[str, Document]) -> bool:
+    """Tell whether the documents of the root are of this version."""
+    return any(key in documents for key in (_CONSOLIDATED, _GROUP, _ARRAY))
+
+
+def chunk_keys(path: str, *, separator: str | None = None) -> ChunkKeys:
+    """Give the chunk keys of the array at `path`; None for a separator that is not declared."""
+    prefix = key_prefix(path)
+    alternative = "/" if separator is None else ""
+    return ChunkKeys(prefix, separator or ".", f"{prefix}0", alternative)
+
+
+def key_prefix(path: str) -> str:
+    """Give what the keys of the node at `path` begin with."""
+    return "" if path == "/" else f"{path[1:]}/"
+
+
+def parse_node(
+    path: str, documents: Mapping[str, Document], *, limits: Limits = DEFAULT_LIMITS
+) -> Node | None:
+    """Give the node at `path`, None when it has neither ``.zarray`` nor ``.zgroup``.
+
+    What is wrong with it comes back as BrokenNode. Hidden documents beside its own, such as those
+    of netcdf-c 4.8.0, become its sidecars.
+    """
+    array_key, group_key, attributes_key = node_keys(path)
+    key = array_key if array_key in documents else group_key
+    if key not in documents:
+        return None
+    known: dict[str, Any] = {}
+    try:
+        members = read_object(documents[key].value, None)
+        if type(required(members, "zarr_format")) is not int or members["zarr_format"] != 2:
+            raise unexpected(members["zarr_format"], "2", "zarr_format")
+        if key == array_key:
+            known["shape"] = read_lengths(required(members, "shape"), "shape")
+        if attributes_key in documents:
+            known["attributes"] = documents[attributes_key].attributes()
+        known["sidecars"] = _parse_sidecars(key_prefix(path), documents)
+        if key == group_key:
+            extra = {name: value for name, value in members.items() if name != "zarr_format"}
+            return GroupNode(path=path, members=extra, **known)
+        names = members.keys() - _MEMBERS - _OTHER_MEMBERS
+        known["members"] = {name: members[name] for name in members if name in names}
+        return parse_array(path, members, limits=limits, **known)
+    except NczarrError as error:
+        return BrokenNode(path=path, error=error.located(key=key), **known)
+
+
+def _parse_sidecars(prefix: str, documents: Mapping[str, Document]) -> dict[str, Json]:
+    names = {key: key.removeprefix(prefix) for key in documents}
+    return {
+        name: documents[key].value
+        for key, name in names.items()
+        if name.startswith(".") and "/" not in name and name not in _DOCUMENTS
+    }
+
+
+def parse_array(
+    path: str, metadata: Mapping[str, Json], *, shape: tuple[int, ...], limits: Limits, **known: Any
+) -> ArrayNode:
+    """Give the array that the members of ``.zarray`` describe.
+
+    Members without which an array can be read, which netcdf-c 4.8.0 leaves out, may be absent.
+    """
+    rank = len(shape)
+    dtype, type_name = parse_data_type(required(metadata, "dtype"))
+    chunks = read_lengths(required(metadata, "chunks"), "chunks")
+    if len(chunks) == rank:  # chunks of length zero are those of a dimension of length zero
+        chunks = tuple(n or int(not length) for n, length in zip(chunks, shape, strict=True))
+    filters = _parse_codecs(metadata.get("filters"), "filters")
+    codecs = (*filters, *_parse_codecs(metadata.get("compressor"), "compressor"))
+    if read_text(metadata.get("order", "C"), "order", ("C", "F")) == "F":
+        transpose = CodecSpec("transpose", {"order": [*reversed(range(rank))]}, "order")
+        codecs = (transpose, *codecs)
+    separator = None
+    if "dimension_separator" in metadata:
+        separator = read_text(metadata["dimension_separator"], "dimension_separator", (".", "/"))
+    return ArrayNode(
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        chunk_shape=read_chunk_shape(list(chunks), "chunks", dtype=dtype, rank=rank, limits=limits),
+        type_name=type_name,
+        fill_value=parse_fill_value(
+            metadata.get("fill_value"),
+            dtype,
+            type_name=type_name,
+            binary=any(spec.name == "vlen-bytes" for spec in filters),
+        ),
+        codecs=codecs,
+        chunk_keys=chunk_keys(path, separator=separator),
+        **known,
+    )
+
+
+def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
+    listed = [] if value is None else value if isinstance(value, list) else [value]
+    specs = []
+    for document in listed:
+        configuration = dict(read_object(document, place))
+        name = read_text(required(configuration, "id"), place)
+        del configuration["id"]
+        specs.append(CodecSpec(name, respelled(name, configuration), place, document))
+    return tuple(specs)
+
+
+def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
+    """Give the configuration of a codec as numcodecs spells it, also where GDAL does not."""
+    if name != "lzma" or "delta" not in configuration:
+        return configuration
+    delta = {"id": 3, "dist": configuration["delta"]}
+    lzma = {"id": 0x21, "preset": configuration.get("preset", 6)}
+    return {"format": 1, "check": -1, "preset": None, "filters": [delta, lzma]}
+
+
+def render_node(node: Node) -> dict[str, bytes]:
+    """Give the documents of a node by their keys.
+
+    Raises
+    ------
+    UnsupportedError
+        For types, codecs and chunk keys that v2 cannot express.
+    """
+    if isinstance(node, BrokenNode):
+        raise node.error
+    array_key, group_key, attributes_key = node_keys(node.path)
+    key, members = group_key, {"zarr_format": 2}
+    if isinstance(node, ArrayNode):
+        key, members = array_key, members | render_array(node)
+    documents = {key: members | dict(node.members), attributes_key: dict(node.attributes)}
+    for name, value in node.sidecars.items():
+        documents[key_prefix(node.path) + name] = value
+    return {key: render_json(value) for key, value in documents.items()}
+
+
+def render_array(node: ArrayNode) -> dict[str, Json]:
+    """Give the members of ``.zarray``, without `zarr_format` and without those of extensions."""
+    separator = node.chunk_keys.separator
+    if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
+        raise _inexpressible(f"chunk keys like {node.chunk_keys.key((0, 0))}", node)
+    if node.shards:
+        raise _inexpressible("shards", node)
+    codecs = node.codecs
+    transposed = bool(codecs) and codecs[0].place == "order"
+    members = {
+        "shape": list(node.shape),
+        "dtype": render_data_type(node.dtype, node.type_name),
+        "chunks": list(node.chunk_shape),
+        "fill_value": render_fill_value(node.fill_value, node.dtype, type_name=node.type_name),
+        "order": "F" if transposed else "C",
+    }
+    by_place: dict[str, list[Json]] = {"filters": [], "compressor": []}
+    for spec in codecs[transposed:]:
+        if spec.place not in by_place or (spec.place == "filters" and by_place["compressor"]):
+            raise _inexpressible(f"the codec {spec.name} under {spec.place}", node)
+        by_place[spec.place].append(
+            {"id": spec.name, **spec.configuration} if spec.document is None else spec.document
+        )
+    compressors = by_place["compressor"]
+    members["compressor"] = compressors if len(compressors) > 1 else next(iter(compressors), None)
+    members["filters"] = by_place["filters"] or None
+    return members if separator == "." else members | {"dimension_separator": separator}
+
+
+def _inexpressible(found: str, node: ArrayNode) -> UnsupportedError:
+    return UnsupportedError(
+        f"found {quote(found)}, which Zarr v2 cannot express", variable=node.path
+    )
+
+
+def consolidated_key() -> str:
+    """Give the key of the document that may hold all others."""
+    return _CONSOLIDATED
+
+
+def expand_consolidated(document: Document) -> dict[str, Document]:
+    """Give key → document of all that a consolidated document holds, in its order.
+
+    Raises
+    ------
+    MetadataError
+        When it is none, or names a key that is none.
+    """
+    try:
+        members = read_object(document.value, None)
+        version = members.get("zarr_consolidated_format", 1)
+        if type(version) is not int or version != 1:
+            raise unexpected(version, "1", "zarr_consolidated_format")
+        held = read_object(required(members, "metadata"), "metadata")
+        inner = document.member("metadata")
+        return {key: _member(inner, key, value) for key, value in held.items()}
+    except MetadataError as error:
+        error.located(key=document.key)
+        raise
+
+
+def _member(inner: Document, key: str, value: Json) -> Document:
+    check_key(key, "metadata", inner.key)
+    # Some writers store the text of each document.
+    return Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
+
+
+def check_key(key: str, place: str, document: str) -> None:
+    """Refuse a key that a consolidated document names and that could lead elsewhere."""
+    if any(segment in ("", ".", "..") for segment in key.split("/")):
+        problem = f"found the key {quote(key)}, expected names joined by '/'"
+        raise MetadataError(problem, place=place, key=document)
+
+
+def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Give the document that holds all others, each as it is spelled.
+
+    Raises
+    ------
+    MetadataError
+        For one that is not JSON.
+    """
+    held = (
+        b"%b: %b" % (render_json(key), _checked(key, data))
+        for key, data in documents.items()
+        if key != _CONSOLIDATED
+    )
+    metadata = b", ".join(held)
+    return {_CONSOLIDATED: b'{"metadata": {%b}, "zarr_consolidated_format": 1}' % metadata}
+
+
+def _checked(key: str, data: bytes) -> bytes:
+    read_object(Document(key, data).value, None)
+    return data.removeprefix(b"\xef\xbb\xbf").strip()

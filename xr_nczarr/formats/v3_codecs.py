@@ -1,0 +1,286 @@
+"""The codecs of arrays of Zarr v3, and of its draft of May 2022 ⇄ codec specs.
+
+With them come the byte order and, in v3, the levels of sharding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from xr_nczarr.errors import UnsupportedError, quote
+from xr_nczarr.formats import v2
+from xr_nczarr.formats.data_types import DType, check_members, named, unknown
+from xr_nczarr.formats.documents import (
+    read_lengths,
+    read_list,
+    read_object,
+    read_text,
+    required,
+    unexpected,
+)
+from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
+
+_SHARDING = "sharding_indexed"
+_NUMCODECS = "numcodecs."
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_ARRAY_TO_ARRAY = frozenset(
+    ("transpose", "delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
+)
+_ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
+# What v3 has under a name of its own, with the members that it demands.
+_REGISTERED: dict[str, dict[str, Json]] = {
+    "blosc": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    "gzip": {"level": 1},
+    "zstd": {"level": 0, "checksum": False},
+    **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
+}
+_LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
+
+_LAYOUT = "chunk_memory_layout"
+_URI = "https://purl.org/zarr/spec/codecs/{}/1.0"
+_KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.[0-9]+")
+
+
+class Chain(NamedTuple):
+    """What the ``codecs`` of an array say: its node's members of the same names."""
+
+    dtype: DType
+    chunk_shape: tuple[int, ...]
+    codecs: tuple[CodecSpec, ...]
+    shards: tuple[ShardSpec, ...]
+
+
+def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = "codecs") -> Chain:
+    """Give what ``codecs`` say of an array whose grid is of cells of `shape`."""
+    specs = _parse_specs(value, place, len(shape))
+    at = next((i for i, spec in enumerate(specs) if spec.name == _SHARDING), None)
+    if at is None:
+        dtype, codecs = ordered(dtype, specs)
+        return Chain(dtype, shape, codecs, ())
+    around = (*specs[:at], *specs[at + 1 :])
+    if any(spec.name in _ARRAY_TO_BYTES for spec in around):
+        raise unexpected([spec.name for spec in specs], "one codec from array to bytes", place)
+    place, configuration = f"{place}[{at}].configuration", specs[at].configuration
+    members = ("chunk_shape", "codecs", "index_codecs", "index_location")
+    check_members(configuration, members, place)
+    location = read_text(configuration.get("index_location", "end"), place, ("start", "end"))
+    index = configuration.get("index_codecs", [_LITTLE, "crc32c"])
+    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0)
+    outer = shape
+    for spec in specs[:at]:
+        if spec.name == "transpose":
+            outer = tuple(outer[axis] for axis in spec.configuration["order"])
+    inner = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
+    if len(inner) != len(outer) or any(
+        whole % part for whole, part in zip(outer, inner, strict=True)
+    ):
+        raise unexpected(list(inner), f"a shape that divides {list(outer)}", place)
+    shard = ShardSpec(shape, index_codecs, location == "start", around)
+    chain = parse_chain(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
+    return chain._replace(shards=(shard, *chain.shards))
+
+
+def _parse_specs(value: Json, place: str, rank: int) -> tuple[CodecSpec, ...]:
+    items = enumerate(read_list(value, place))
+    return tuple([_parse_named(item, f"{place}[{i}]", rank) for i, item in items])
+
+
+def _parse_named(item: Json, place: str, rank: int) -> CodecSpec:
+    name, configuration = named(item, place)
+    if name == "packbits":
+        # The codec registered under this name stores other bytes than numcodecs' of that id.
+        raise unknown("codec", name, place)
+    if name.startswith(_NUMCODECS):
+        name = name.removeprefix(_NUMCODECS)
+        configuration = {key: found for key, found in configuration.items() if key != "id"}
+    return _parse_spec(name, configuration, place, rank, item)
+
+
+def _parse_spec(
+    name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
+) -> CodecSpec:
+    """Give a codec as the registry spells it, from its name and configuration in v3.
+
+    ``bytes`` keeps its ``endian``, which `ordered` takes away.
+    """
+    if name == "endian":  # its name in the draft, and until the end of 2023
+        name = "bytes"
+    if name == "bytes" and "endian" in configuration:
+        read_text(configuration["endian"], place, ("little", "big"))
+    if name == "transpose":
+        order = _parse_order(required(configuration, "order", place), rank, place)
+        configuration = {"order": order}
+    if name == "blosc":
+        # Decoding reads the type's size from the chunk; encoding takes it from the dtype.
+        configuration = {key: found for key, found in configuration.items() if key != "typesize"}
+        if isinstance(configuration.get("shuffle"), str):
+            shuffle = read_text(configuration["shuffle"], place, _SHUFFLES)
+            configuration["shuffle"] = _SHUFFLES.index(shuffle)
+    return CodecSpec(name, configuration, "codecs", document)
+
+
+def _parse_order(value: Json, rank: int, place: str) -> list[int]:
+    """Give the order of axes of a transposition; early writers spelled it ``"C"`` or ``"F"``."""
+    if value in ("C", "F"):
+        return list(range(rank))[:: 1 if value == "C" else -1]
+    order = list(read_lengths(value, place))
+    if sorted(order) != list(range(rank)):
+        raise unexpected(value, f"each axis from 0 to {rank - 1} once", place)
+    return order
+
+
+def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
+    """Move the byte order from the codec ``bytes`` into the dtype."""
+    found = [spec for spec in specs if spec.name == "bytes"]
+    if len(found) > 1:
+        raise unexpected([spec.document for spec in found], 'one codec "bytes"', "codecs")
+    if found:
+        endian = found[0].configuration.get("endian")
+        # zarr-python leaves it out for structures, which it stores as they lie in memory.
+        if endian is None and dtype.names is None and _byte_order(dtype) is not None:
+            raise unexpected(found[0].document, f"an endian for {dtype.name}", "codecs")
+        dtype = dtype.newbyteorder(">" if endian == "big" else "<")
+    return dtype, tuple(
+        replace(spec, configuration={}) if spec.name == "bytes" else spec for spec in specs
+    )
+
+
+def _byte_order(dtype: DType) -> str | None:
+    """Give ``"little"`` or ``"big"``; None where single bytes, or objects, have no order."""
+    little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
+    if not little and not big:
+        raise UnsupportedError(f"found both byte orders in {quote(dtype)}", place="data_type")
+    return None if little and big else "little" if little else "big"
+
+
+def render_chain(node: ArrayNode) -> list[Json]:
+    """Give the ``codecs`` of a node; those of another version are spelled as v3 has them."""
+    specs = _with_bytes(node.codecs)
+    names = [spec.name for spec in specs]
+    if node.dtype.kind == "O" and "bytes" in names:
+        raise UnsupportedError("found no codec that v3 has for items of variable length")
+    kinds = [0 if name in _ARRAY_TO_ARRAY else 1 + (name not in _ARRAY_TO_BYTES) for name in names]
+    if kinds != sorted(kinds):
+        raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
+    rendered = _render_specs(specs, node.dtype)
+    inner = node.chunk_shape
+    for shard in reversed(node.shards):
+        configuration = {
+            "chunk_shape": list(inner),
+            "codecs": rendered,
+            "index_codecs": _render_specs(shard.index_codecs, None),
+            "index_location": "start" if shard.index_at_start else "end",
+        }
+        at = _end_of_filters(shard.codecs)
+        rendered = _render_specs(shard.codecs, node.dtype)
+        rendered.insert(at, {"name": _SHARDING, "configuration": configuration})
+        inner = shard.shape
+    return rendered
+
+
+def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
+    """Give where the codec from array to bytes belongs that is not among `specs`."""
+    names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
+    return (*names, False).index(False)
+
+
+def _with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
+    """Give codecs with ``bytes`` between those on arrays and those on bytes."""
+    if any(spec.name in _ARRAY_TO_BYTES for spec in specs):
+        return list(specs)
+    at = _end_of_filters(specs)
+    return [*specs[:at], CodecSpec("bytes"), *specs[at:]]
+
+
+def _render_specs(specs: Iterable[CodecSpec], dtype: DType | None) -> list[Json]:
+    return [_render_spec(spec, dtype) for spec in specs]
+
+
+def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
+    """Give the JSON of one codec; `dtype` is None for those of a shard's index."""
+    name, configuration, document = spec.name, dict(spec.configuration), spec.document
+    stored = spec.place == "codecs" and (
+        isinstance(document, str) or (isinstance(document, dict) and "name" in document)
+    )
+    if name == "bytes" and dtype is not None:
+        endian = _byte_order(dtype)
+        configuration = {} if endian is None else {"endian": endian}
+        if stored and endian is not None:
+            implied = "little" if dtype.names else None
+            stored = named(document, "codecs")[1].get("endian", implied) == endian
+    if stored:
+        return document
+    configuration = _REGISTERED.get(name, {}) | configuration
+    itemsize = 1 if dtype is None else dtype.itemsize
+    if name == "blosc":
+        kind = configuration["shuffle"]
+        if kind not in (0, 1, 2):  # numcodecs' automatic choice
+            kind = 2 if itemsize == 1 else 1
+        configuration |= {"typesize": min(itemsize, 255), "shuffle": _SHUFFLES[kind]}
+    if name == "shuffle" and not configuration.get("elementsize"):
+        configuration["elementsize"] = itemsize
+    if name not in _REGISTERED and "." not in name:
+        # zarr-python demands a configuration of these, be it empty.
+        return {"name": _NUMCODECS + name, "configuration": configuration}
+    return {"name": name, "configuration": configuration} if configuration else {"name": name}
+
+
+def parse_draft_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
+    """Give the codecs of an array: its memory layout, `filters`, ``codecs``, ``compressor``."""
+    specs: list[CodecSpec] = []
+    order = required(members, _LAYOUT)
+    if isinstance(order, dict):
+        raise unknown("chunk memory layout", order.get("extension"), _LAYOUT)
+    if read_text(order, _LAYOUT, ("C", "F")) == "F":
+        specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
+    for item in filters:
+        configuration = {name: value for name, value in item.items() if name != "id"}
+        specs.append(CodecSpec(item["id"], configuration, "filters", item))
+    for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
+        specs.append(_parse_draft_codec(item, f"codecs[{i}]", rank))
+    if members.get("compressor") is not None:
+        spec = _parse_draft_codec(members["compressor"], "compressor", rank)
+        specs.append(replace(spec, place="compressor"))
+    return specs
+
+
+def _reversal(rank: int) -> dict[str, Json]:
+    return {"order": [*reversed(range(rank))]}
+
+
+def _parse_draft_codec(item: Json, place: str, rank: int) -> CodecSpec:
+    check_members(read_object(item, place), ("type", "codec", "configuration"), place)
+    uri = read_text(required(item, "codec" if "codec" in item else "type", place), place)
+    match = _KNOWN_URI.fullmatch(uri)
+    if match is None:
+        raise unknown("codec", uri, place)
+    configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
+    return _parse_spec(match[1], v2.respelled(match[1], configuration), place, rank, item)
+
+
+def render_draft_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
+    """Give ``chunk_memory_layout`` and ``codecs`` of a node.
+
+    `spelled` is what its rendered type says; in another byte order than the node's the codec
+    ``endian`` is needed.
+    """
+    specs = list(node.codecs)
+    reversal = _reversal(len(node.shape))
+    fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
+    specs = specs[fortran:]
+    if spelled != node.dtype:
+        specs = _with_bytes(specs)
+    endian = _byte_order(node.dtype) or "little"
+    rendered = [_render_draft_codec(spec, endian) for spec in specs]
+    return {_LAYOUT: "F" if fortran else "C", "codecs": rendered}
+
+
+def _render_draft_codec(spec: CodecSpec, endian: str) -> Json:
+    if spec.name == "bytes":
+        return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
+    if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
+        return spec.document
+    return {"type": _URI.format(spec.name), "configuration": dict(spec.configuration)}
