@@ -1,0 +1,240 @@
+"""Compressors whose decoders never give more bytes than the metadata declare.
+
+The decoders of the standard library are told the most they may give. Zstandard, LZ4 and Blosc
+frames say their size: it is compared before anything is allocated, and so is Blosc's own length,
+which its decoder would trust beyond the end of the buffer. Stale bytes behind the end of a
+stream are ignored: netcdf-c overwrites long chunks by shorter ones without truncating them.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numcodecs
+import numpy as np
+from numcodecs import blosc, lz4, zstd
+from numpy.typing import NDArray
+
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Request, Step
+from xr_nczarr.errors import ChunkError, LimitError, MetadataError, quote
+
+try:
+    import deflate
+except ImportError:  # an optional dependency: two to three times as fast as zlib
+    deflate = None
+
+_ZSTD_FRAME = 0xFD2FB528
+_ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
+_ZSTD_BLOCK = 1 << 17
+_LZMA_MEMORY = 96 << 20
+
+
+def build_compressor(request: Request) -> Step:
+    """Give the step for a compressor of numcodecs, whose parameters have their defaults' types."""
+    name = request.spec.name
+    defaults = request.construct(settings={"id": name}).get_config()
+    codec = request.construct(settings=request.settings(**defaults))
+    return COMPRESSORS[name](request.flow, codec)
+
+
+def _stream(flow: Flow, codec: Any, unpack: Callable[[], Any], magic: bytes | None) -> Step:
+    """Give the step for decompressors of the standard library, told the most bytes to give.
+
+    `magic` begins each further member where a format has several.
+    """
+
+    def decode(data: Buffer) -> bytes:
+        pieces: list[bytes] = []
+        total = 0
+        more = True
+        while more:
+            stream = unpack()
+            pieces.append(stream.decompress(data, flow.bound + 1 - total))
+            total += len(pieces[-1])
+            if total > flow.bound:
+                flow.check_size(total, cut=True)
+            if not stream.eof:
+                problem = f"ends within the stream, after {total:,} bytes ({flow.chunk})"
+                raise ChunkError(problem, remedy=DAMAGED)
+            data = stream.unused_data
+            more = total != flow.size and magic is not None and data.startswith(magic)
+        flow.check_size(total)
+        return b"".join(pieces)
+
+    return Step(decode, codec.encode, flow.compressed())
+
+
+def _deflate(flow: Flow, codec: Any) -> Step:
+    """Give the step for zlib streams, or for gzip files of one member or several."""
+    name, size = codec.codec_id, flow.size
+    wbits, magic = (31, b"\x1f\x8b") if name == "gzip" else (15, None)
+    slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic)
+    if deflate is None:
+        return slow
+    decompress = getattr(deflate, f"{name}_decompress")
+    encode = partial(getattr(deflate, f"{name}_compress"), compresslevel=codec.level)
+
+    def decode(data: Buffer) -> Buffer:
+        try:
+            result = decompress(data, size)
+        except deflate.DeflateError:
+            return slow.decode(data)  # which tells what is wrong
+        return result if len(result) == size else slow.decode(data)
+
+    if not size or size >> 32:  # libdeflate has to know the size, in 32 bits
+        return replace(slow, encode=encode)
+    return replace(slow, encode=encode, decode=decode)
+
+
+def _lzma(flow: Flow, codec: Any) -> Step:
+    """Give the step for the formats of LZMA: xz, alone, and raw with its filters."""
+    if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
+        raise MetadataError(f"found format = {codec.format}, expected 1, 2 or 3")
+    memory = _LZMA_MEMORY + 2 * flow.bound
+    for item in codec.filters or ():
+        size = item.get("dict_size", 0) if isinstance(item, dict) else None
+        if type(size) is not int:
+            raise MetadataError(f"found {quote(item)}, expected an LZMA filter")
+        if size > memory:
+            raise LimitError(f"found dict_size = {size:,}, at most {memory:,} are allowed")
+    raw = codec.format == lzma.FORMAT_RAW
+    options = {"filters": codec.filters} if raw else {"memlimit": memory}
+    unpack = partial(lzma.LZMADecompressor, codec.format, **options)
+    return _stream(flow, codec, unpack, b"\xfd7zXZ")
+
+
+def _framed(
+    flow: Flow,
+    encode: Callable[[Buffer], Buffer],
+    measure: Callable[[Buffer], tuple[int | None, Buffer]],
+    decompress: Callable[..., Any],
+) -> Step:
+    """Give the step for frames that tell their size, compared before anything is allocated.
+
+    `measure` gives that size, and the frame without what lies behind it. It gives None for one
+    that it has found to be small enough.
+    """
+
+    def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
+        size, frame = measure(data)
+        if size is None:
+            return decompress(frame)
+        flow.check_size(size)
+        if target is None:
+            target = np.empty(size, UINT8)
+        if size:
+            decompress(frame, target)
+        return target
+
+    return Step(decode, encode, flow.compressed(), fills=True)
+
+
+def _lz4(flow: Flow, codec: Any) -> Step:
+    """Give the step for LZ4 blocks behind their size in four bytes, as numcodecs writes them."""
+    return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
+
+
+def _blosc(flow: Flow, codec: Any) -> Step:
+    if codec.shuffle not in (-1, 0, 1, 2):
+        raise MetadataError(f"found shuffle = {codec.shuffle}, expected 0, 1 or 2")
+    element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc shuffles by the size alone
+
+    def encode(data: Buffer) -> Buffer:
+        return codec.encode(np.frombuffer(data, element))
+
+    return _framed(flow, encode, _blosc_extent, blosc.decompress)
+
+
+def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
+    if len(data) < 16:
+        raise ChunkError(f"found {len(data)} bytes, less than a header", remedy=DAMAGED)
+    size, length = struct.unpack_from("<4xI4xI", data)
+    if not 16 <= length <= len(data):
+        problem = f"the header says {length:,} bytes, the chunk has {len(data):,}"
+        raise ChunkError(problem, remedy=DAMAGED)
+    return size, data
+
+
+def _pcodec(flow: Flow, codec: Any) -> Step:
+    if flow.shape is None:
+        raise MetadataError(f"found pcodec behind another codec of a {flow.chunk}")
+
+    def decompress(data: Buffer, target: NDArray[Any]) -> None:
+        elements = target.view(flow.dtype)
+        progress = numcodecs.pcodec.standalone.simple_decompress_into(bytes(data), elements)
+        flow.check_count(progress.n_processed)
+        if not progress.finished:
+            flow.check_size(flow.bound + 1, cut=True)
+
+    def encode(data: Buffer) -> Buffer:
+        return codec.encode(flow.elements(data))
+
+    return _framed(flow, encode, lambda data: (flow.bound, data), decompress)
+
+
+def _zstd(flow: Flow, codec: Any) -> Step:
+    def measure(data: Buffer) -> tuple[int | None, Buffer]:
+        told, most, end = _zstd_extent(data, flow.size)
+        if told is None and flow.size is None:
+            flow.check_size(most)
+        return (flow.size if told is None else told), memoryview(data)[:end]
+
+    return _framed(flow, codec.encode, measure, zstd.decompress)
+
+
+def _zstd_extent(data: Buffer, wanted: int | None) -> tuple[int | None, int, int]:
+    """Walk frames: the size they tell (None when one does not), the most they hold, their end.
+
+    What lies behind the frames that hold the `wanted` bytes is not looked at.
+
+    Source: RFC 8878, section 3.1.
+    """
+    told: int | None = 0
+    most = at = 0
+    while at < len(data) and (not at or told != wanted):
+        magic = _number(data, at, 4)
+        if magic in _ZSTD_SKIPPABLE:
+            at += 8 + _number(data, at + 4, 4)
+            continue
+        if magic != _ZSTD_FRAME or at + 4 == len(data):
+            break
+        descriptor = int(data[at + 4])
+        single, wide = descriptor >> 5 & 1, descriptor >> 6
+        field = 1 << wide if wide else single
+        at += 6 - single + (0, 1, 2, 4)[descriptor & 3]
+        size = _number(data, at, field) + (256 if field == 2 else 0)
+        told = told + size if field and told is not None else None
+        at += field
+        last = 0
+        while not last and at < len(data):
+            header = _number(data, at, 3)
+            last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            at += 3 + (1 if kind == 1 else size)
+            most += size if kind < 2 else _ZSTD_BLOCK
+        at += 4 * (descriptor >> 2 & 1) if last else len(data)
+    if not 0 < at <= len(data):
+        raise ChunkError("ends within a Zstandard frame, or holds none", remedy=DAMAGED)
+    return told, most, at
+
+
+def _number(data: Buffer, start: int, size: int) -> int:
+    return int.from_bytes(data[start : start + size], "little")
+
+
+COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
+    "zlib": _deflate,
+    "gzip": _deflate,
+    "bz2": partial(_stream, unpack=bz2.BZ2Decompressor, magic=b"BZh"),
+    "lzma": _lzma,
+    "zstd": _zstd,
+    "lz4": _lz4,
+    "blosc": _blosc,
+    "pcodec": _pcodec,
+}

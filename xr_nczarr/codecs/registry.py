@@ -1,0 +1,184 @@
+"""Which codec a name stands for, which are refused, and the chains that metadata name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numcodecs import registry as numcodecs_registry
+
+from xr_nczarr.codecs import bounded, filters, serializers
+from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
+from xr_nczarr.errors import (
+    LimitError,
+    MetadataError,
+    NczarrError,
+    RefusedError,
+    UnsupportedError,
+    quote,
+)
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
+
+Builder = Callable[[Request], Step | None]
+
+_OF_ITEMS: Mapping[str, Builder] = {
+    "transpose": serializers.build_transpose,
+    "vlen-utf8": serializers.build_vlen,
+    "vlen-bytes": serializers.build_vlen,
+    "vlen-array": serializers.build_vlen,
+    "json2": serializers.build_text,
+    "msgpack2": serializers.build_text,
+    "categorize": serializers.build_categorize,
+    "pickle": serializers.build_pickle,
+}
+_OF_BYTES: Mapping[str, Builder] = {
+    "bytes": serializers.build_bytes,
+    "endian": serializers.build_bytes,
+    "shuffle": filters.build_shuffle,
+    "bitround": filters.build_bitround,
+    "packbits": filters.build_sized,
+    "base64": filters.build_sized,
+    **dict.fromkeys(filters.TYPED, filters.build_typed),
+    **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
+    **dict.fromkeys(bounded.COMPRESSORS, bounded.build_compressor),
+}
+_OURS = ("bytes", "endian", "transpose", "crc32c")
+"""Codecs that numcodecs does not know, or not without a further library."""
+_CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
+"""How netcdf-c spells the type char; ``|S1`` is a string of length one."""
+_POINTER = 8
+"""Size in bytes of what netcdf-c shuffles for strings."""
+
+
+def compile_codec(
+    node: ArrayNode,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    custom: Mapping[str, type] | None = None,
+    allow_pickle: bool = False,
+) -> ChunkCodec:
+    """Give the codec of an array's chunks.
+
+    Classes of numcodecs' interface in `custom`, by their id, come before all others.
+    `allow_pickle` unpickles objects, which lets whoever wrote them run any code.
+
+    Raises
+    ------
+    UnsupportedError, RefusedError
+        For a codec or dtype that is not known, and for pickled objects.
+    MetadataError, LimitError
+        For a configuration that is not the codec's, or does not fit the elements, and for a chunk
+        of more than `limits.max_chunk_bytes`.
+    """
+    flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
+    codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle)
+    if codec.encoded.dtype.hasobject:
+        raise MetadataError(
+            "found items of variable length without a codec that stores them",
+            remedy="One of vlen-utf8, vlen-bytes, vlen-array, json2, msgpack2 has to be named.",
+            place="codecs",
+        )
+    return codec
+
+
+def check_codec(
+    node: ArrayNode, *, custom: Mapping[str, type] | None = None, allow_pickle: bool = False
+) -> None:
+    """Raise what `compile_codec` would raise because of a codec's name, shards included."""
+    around = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
+    for spec in (*node.codecs, *around):
+        try:
+            _find_builder(spec, custom or {}, allow_pickle)
+        except NczarrError as error:
+            error.located(place=_place(spec), variable=node.path)
+            raise
+
+
+def flow_of(
+    dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits, type_name: str = ""
+) -> Flow:
+    """Give the flow of a chunk's elements, within the limits."""
+    if dtype.hasobject and dtype.kind != "O":
+        raise UnsupportedError(f"found {quote(dtype)}, a structure with items of variable length")
+    most, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
+    chunk = f"chunk {shape} of {quote(dtype)}"
+    if size > most:
+        problem = f"found a {chunk}, {size:,} bytes, at most {most:,} are allowed"
+        raise LimitError(problem, remedy=RAISE_LIMIT)
+    if dtype.hasobject:
+        return Flow(chunk, dtype, shape, None, most, limited=True, shuffled=_POINTER)
+    text = dtype.kind == "S" and type_name not in _CHAR_TYPES
+    shuffled = _POINTER if text else dtype.itemsize
+    return Flow(chunk, dtype, shape, size, size, shuffled=shuffled)
+
+
+def compile_chain(
+    specs: Sequence[CodecSpec],
+    flow: Flow,
+    limits: Limits,
+    custom: Mapping[str, type],
+    allow_pickle: bool = False,
+) -> ChunkCodec:
+    """Give the codec of `specs`, in the order of encoding, for what `flow` describes."""
+    steps: list[Step] = []
+    encoded, most = flow, 2 * limits.max_chunk_bytes + (1 << 16)
+    for spec in specs:
+        try:
+            builder = _find_builder(spec, custom, allow_pickle)
+            if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
+                raise MetadataError(
+                    f"found codec {spec.name} for items of variable length",
+                    remedy="A codec that stores them, as vlen-utf8, has to come first.",
+                )
+            step = builder(Request(spec, encoded, limits))
+            if step is None:
+                continue
+            steps.append(replace(step, place=_place(spec)))
+            if (step.encoded.size or 0) > most:
+                raise MetadataError(f"makes {step.encoded.size:,} bytes of a {flow.chunk}")
+            encoded = replace(step.encoded, bound=min(step.encoded.bound, most))
+        except NczarrError as error:
+            error.located(place=_place(spec))
+            raise
+    return ChunkCodec(flow, steps)
+
+
+def _place(spec: CodecSpec) -> str:
+    return f"codec {spec.name} ({spec.place})"
+
+
+def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool) -> Builder:
+    """Give what compiles the codec `spec`: the caller's, ours, or one that numcodecs knows."""
+    name = spec.name
+    if name in custom:
+        return partial(_build_foreign, codec_class=custom[name])
+    if name == "pickle" and not allow_pickle:
+        raise RefusedError(
+            "found pickled objects, which can run any code when they are read",
+            remedy="If you trust who wrote them, open with allow_pickle=True.",
+        )
+    builder = _OF_ITEMS.get(name) or _OF_BYTES.get(name)
+    codec_class = numcodecs_registry.codec_registry.get(name)
+    if builder is not None and (name in _OURS or codec_class is not None):
+        return builder
+    shown = quote(repr(name))
+    if codec_class is None and name in numcodecs_registry.entries:
+        try:
+            codec_class = numcodecs_registry.entries[name].load()
+        except (ImportError, AttributeError) as failure:
+            problem = f"found codec {shown}, whose package does not load: {quote(failure)}"
+            raise UnsupportedError(problem) from failure
+    if codec_class is None:
+        remedy = f"Open with codecs={{{shown}: …}}, a codec class as numcodecs has."
+        raise UnsupportedError(f"found codec {shown}, which is not known", remedy=remedy)
+    return partial(_build_foreign, codec_class=codec_class)
+
+
+def _build_foreign(request: Request, codec_class: Any) -> Step:
+    """Give the step for a class of which all that is known is what it decodes to."""
+    encoded = request.flow.unbounded(request.limits)
+    return wrap(request.construct(codec_class), request.flow, encoded)

@@ -1,0 +1,138 @@
+"""Steps that lay the elements of a chunk out as bytes: order of axes, items of variable length."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Request, Step, bytes_of, wrap
+from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
+from xr_nczarr.model import Json
+
+_TEXT_GROWTH = 16
+"""How many times as large as their JSON or msgpack the objects of Python can be."""
+
+
+def build_bytes(request: Request) -> None:
+    """Build nothing for v3's ``bytes``: its byte order is the node's dtype's."""
+    request.settings(endian=None)
+
+
+def build_transpose(request: Request) -> Step | None:
+    """Give the step that stores the axes in another order; ``"F"`` reverses them."""
+    flow, order = request.flow, request.settings(order=None)["order"]
+    shape = flow.shape or ()
+    axes = list(range(len(shape)))
+    if order in ("C", "F"):
+        order = axes if order == "C" else axes[::-1]
+    known = isinstance(order, list | tuple) and flow.shape is not None
+    if not known or sorted(map(repr, order)) != sorted(map(repr, axes)):
+        raise MetadataError(f"found order = {quote(order)}, expected each of {axes} once")
+    if list(order) == axes or flow.count < 2:
+        return None
+    objects = flow.dtype.hasobject
+    inverse = np.argsort(order)
+    encoded = replace(flow, shape=tuple(shape[axis] for axis in order))
+
+    def decode(data: Any, target: NDArray[Any] | None = None) -> Any:
+        moved = encoded.elements(data).transpose(inverse)
+        if target is None:
+            moved = np.ascontiguousarray(moved)
+            return moved if objects else bytes_of(moved)
+        target.view(flow.dtype).reshape(shape)[...] = moved
+        return target
+
+    def encode(data: Any) -> Any:
+        moved = np.ascontiguousarray(flow.elements(data).transpose(order))
+        return moved if objects else bytes_of(moved)
+
+    return Step(decode, encode, encoded, fills=not objects)
+
+
+def build_vlen(request: Request) -> Step:
+    """Give the step for strings, bytes or arrays behind their lengths (32 bits, little endian)."""
+    spec, flow, most = request.spec, request.flow, request.limits.max_item_bytes
+    if not flow.dtype.hasobject:
+        raise MetadataError(f"found codec {spec.name} for a {flow.chunk}, expected objects")
+    codec = request.construct()
+    dtype = getattr(codec, "dtype", UINT8)
+    if dtype.hasobject or not dtype.itemsize:
+        raise MetadataError(f"found dtype {quote(dtype)}, expected one of fixed size")
+
+    def decode(data: Buffer) -> NDArray[Any]:
+        flow.check_count(int.from_bytes(data[:4], "little"))
+        items: NDArray[Any] = codec.decode(data)
+        if len(data) > most and max(map(len, items)) * dtype.itemsize > most:
+            problem = f"found an item of more than {most:,} bytes ({flow.chunk})"
+            raise LimitError(problem, remedy="If that is right, raise max_item_bytes.")
+        return items
+
+    return Step(decode, codec.encode, flow.stream(None, flow.bound))
+
+
+def build_text(request: Request) -> Step:
+    """Give the step for JSON or msgpack as numcodecs writes it: items, their dtype and shape."""
+    flow = request.flow
+    parse: Callable[[Buffer], Json]
+    codec = request.construct()
+    if request.spec.name == "json2":
+        encoding = str(request.spec.configuration.get("encoding", "utf-8")).lower()
+        if encoding not in ("utf-8", "utf8", "ascii"):
+            raise UnsupportedError(f"found encoding = {quote(encoding)}, expected utf-8")
+        parse = _parse_json
+    else:
+        parse = partial(importlib.import_module("msgpack").unpackb, raw=codec.raw)
+
+    def decode(data: Buffer) -> Any:
+        rows = _flatten(parse(data))
+        flow.check_count(len(rows))
+        elements = np.fromiter(rows, flow.dtype, flow.count)
+        return elements if flow.dtype.hasobject else bytes_of(elements)
+
+    def encode(data: Any) -> Buffer:
+        return codec.encode(flow.elements(data).reshape(-1))
+
+    return Step(decode, encode, flow.unbounded(request.limits, _TEXT_GROWTH))
+
+
+def _parse_json(data: Buffer) -> Json:
+    return json.loads(str(data, "utf-8"), strict=False)
+
+
+def _flatten(items: Json) -> list[Json]:
+    """Give the elements of nested lists, behind which their dtype and shape are listed."""
+    if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
+        raise ChunkError("found no list of items, dtype and shape", remedy=DAMAGED)
+    *values, _, shape = items
+    rows = [values]
+    for length in shape or [1]:
+        for row in rows:
+            if type(length) is not int or not isinstance(row, list) or len(row) != length:
+                raise ChunkError(f"found other rows than in {quote(shape)}", remedy=DAMAGED)
+        rows = [item for row in rows for item in row]
+    return rows
+
+
+def build_pickle(request: Request) -> Step:
+    """Give the step for pickled objects; `registry` has checked that the caller allows them."""
+    settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
+    codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
+    return wrap(codec, request.flow, request.flow.unbounded(request.limits))
+
+
+def build_categorize(request: Request) -> Step:
+    """Give the step that stores each label by its number; 0 is any other string, read as empty."""
+    flow, codec = request.flow, request.construct()
+    if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
+        dtypes = f"dtype {quote(codec.dtype)} as {quote(codec.astype)}"
+        raise MetadataError(f"found {dtypes} for a {flow.chunk}")
+    return wrap(codec, flow, flow.retyped(codec.astype, flow.shape))

@@ -1,0 +1,124 @@
+"""Where inner chunks lie within a shard: address arithmetic on its index, no I/O.
+
+Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Bytes, Flow
+from xr_nczarr.codecs.registry import compile_chain, flow_of
+from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError
+from xr_nczarr.model import DEFAULT_LIMITS, Limits, ShardSpec
+
+_MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+
+class ShardIndex:
+    """The index of one level of sharding, whose parts are chunks or shards of the next level.
+
+    Attributes
+    ----------
+    grid
+        Parts along each dimension.
+    start, length
+        Byte range of the index in the shard; a negative start counts from the end.
+    wrapped
+        Whether codecs lie around the shard, so that it has to be unwrapped as a whole.
+    """
+
+    __slots__ = ("_around", "_codec", "_floor", "grid", "length", "start", "wrapped")
+
+    def __init__(
+        self,
+        spec: ShardSpec,
+        inner_shape: tuple[int, ...],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        custom: Mapping[str, type] | None = None,
+    ) -> None:
+        self.grid = _grid(spec.shape, inner_shape)
+        big = any(item.configuration.get("endian") == "big" for item in spec.index_codecs)
+        entries = flow_of(np.dtype(">u8" if big else "<u8"), (*self.grid, 2), limits)
+        self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
+        size = self._codec.encoded.size
+        if size is None:
+            problem = "found a shard index whose length depends on its values"
+            raise UnsupportedError(problem, place="index_codecs")
+        self.length: int = size
+        self.start = 0 if spec.index_at_start else -size
+        self._floor = size if spec.index_at_start else 0
+        name = f"shard of shape {spec.shape}"
+        shard = Flow(name, UINT8, None, None, limits.max_chunk_bytes, limited=True)
+        self._around = compile_chain(spec.codecs, shard, limits, custom or {})
+        self.wrapped = bool(spec.codecs)
+
+    def parse(self, data: Bytes, object_size: int | None = None) -> NDArray[np.uint64]:
+        """Give offset and length of each inner chunk, of shape ``(*grid, 2)``.
+
+        Raises
+        ------
+        ChunkError
+            For a damaged index, and for inner chunks that overlap or lie outside the shard of
+            `object_size` bytes (None when that is not known).
+        """
+        entries = self._codec.decode(data).astype(np.uint64, copy=False)
+        offsets, lengths = entries.reshape(-1, 2).T
+        present = (offsets != _MISSING) | (lengths != _MISSING)  # one of them is outside
+        end = (1 << 63) - 1 if object_size is None else object_size - self.length + self._floor
+        floor, top = np.uint64(self._floor), np.uint64(max(end, 0))
+        outside = (offsets < floor) | (lengths > top) | (offsets > top - np.minimum(lengths, top))
+        misplaced = np.flatnonzero(present & outside)
+        if misplaced.size:
+            raise self._misplaced(entries, misplaced[0], "outside the shard")
+        used = np.flatnonzero(present & (lengths > 0))
+        used = used[np.argsort(offsets[used], kind="stable")]
+        overlapping = used[1:][offsets[used][1:] < (offsets + lengths)[used][:-1]]
+        if overlapping.size:
+            raise self._misplaced(entries, overlapping[0], "within another inner chunk")
+        return entries
+
+    def locate(
+        self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
+    ) -> tuple[int, int] | None:
+        """Give offset and length of an inner chunk in the shard; None when it is missing."""
+        offset, length = entries[inner_index].tolist()
+        return None if offset == length == _MISSING else (offset, length)
+
+    def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
+        """Give the shard of the encoded inner chunks in `parts`; the others are missing."""
+        entries = np.full((*self.grid, 2), _MISSING)
+        offset = self._floor
+        bodies = []
+        for inner_index, part in sorted(parts.items()):
+            entries[inner_index] = offset, len(part)
+            offset += len(part)
+            bodies.append(part)
+        index = self._codec.encode(entries)
+        return b"".join([index, *bodies] if self._floor else [*bodies, index])
+
+    def unwrap(self, data: Bytes) -> Bytes:
+        """Give the shard itself from the stored object, when codecs lie around it."""
+        return memoryview(self._around.decode_buffer(data)).cast("B")
+
+    def wrap(self, shard: Bytes) -> Bytes:
+        """Give the object to store, the reverse of `unwrap`."""
+        return memoryview(self._around.encode_buffer(shard)).cast("B")
+
+    def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
+        inner_index = tuple(int(i) for i in np.unravel_index(at, self.grid))
+        offset, length = entries[inner_index].tolist()
+        found = f"inner chunk {inner_index} at {offset:,}, {length:,} bytes long: {where}"
+        return ChunkError(f"the shard index puts {found}", place="shard index", remedy=DAMAGED)
+
+
+def _grid(shape: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) != len(inner) or any(
+        part < 1 or whole % part for whole, part in zip(shape, inner, strict=True)
+    ):
+        raise MetadataError(f"found inner chunks of shape {inner} in a shard of shape {shape}")
+    return tuple(whole // part for whole, part in zip(shape, inner, strict=True))
