@@ -1,0 +1,110 @@
+"""Objects of a remote store kept on a local disk: what ``simplecache::`` means.
+
+fsspec's own writes an object under its final name while it arrives, so a second reader, or the
+next one after a broken connection, would take the part for the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from xr_nczarr.errors import StorageError
+from xr_nczarr.storage.keys import check_key
+from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+
+_AT_ONCE = 256
+
+
+class CachingStore:
+    """A store whose objects are fetched whole and once.
+
+    Parameters
+    ----------
+    source
+        The store behind it. What it does not have is asked for again each time.
+    url
+        What tells its objects from those of other stores in the same cache.
+    folder
+        Absolute path of the cache, shared by all who name it; None for one of this process.
+    """
+
+    remote = True
+
+    def __init__(self, source: SizedStore, url: str, folder: str | None = None) -> None:
+        self.source = source
+        self.url = url
+        self.folder = folder
+        if folder is None:
+            folder = tempfile.mkdtemp()
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._cache = LocalStore(folder, "none")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachingStore, (self.source, self.url, self.folder)
+
+    @property
+    def name(self) -> str:
+        """The name of the store behind the cache."""
+        return self.source.name
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for one that is not there."""
+        for first in range(0, len(keys), _AT_ONCE):
+            batch = keys[first : first + _AT_ONCE]
+            self._fill(batch)
+            yield from self._cache.fetch([self._cached(key) for key in batch])
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, cut from objects that are cached whole."""
+        self._fill([one.key for one in ranges])
+        for key, start, length in ranges:
+            try:
+                yield from self._cache.fetch_ranges([ByteRange(self._cached(key), start, length)])
+            except StorageError as error:
+                error.store, error.key = self.name, key
+                raise
+
+    def size(self, key: str) -> int | None:
+        """Give the size of an object in bytes, None when it is not there."""
+        known = self._cache.size(self._cached(key))
+        return self.source.size(key) if known is None else known
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write objects to the store behind the cache."""
+        for key, data in items:
+            self.source.put([(key, data)])
+            self._cache.delete(self._cached(key))
+
+    def list_names(self, prefix: str) -> Listing:
+        """Give one level below `prefix`, as it is now."""
+        return self.source.list_names(prefix)
+
+    def delete(self, prefix: str) -> None:
+        """Remove objects; the cache forgets all."""
+        self.source.delete(prefix)
+        self._cache.delete("")
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Take the lock of the store behind the cache."""
+        return self.source.lock(key)
+
+    def _fill(self, keys: Iterable[str]) -> None:
+        """Cache those objects that are there and not yet cached."""
+        missing = [
+            key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
+        ]
+        for key, data in zip(missing, self.source.fetch(missing), strict=True):
+            if data is not None:
+                self._cache.put([(self._cached(key), data)])
+
+    def _cached(self, key: str) -> str:
+        """Give the name in the cache: a digest, since the key can be too long for a file."""
+        check_key(key, self.name)
+        return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()

@@ -1,0 +1,64 @@
+"""Which keys a store accepts, and what one level of a flat set of keys looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+from xr_nczarr.errors import RefusedError, quote
+from xr_nczarr.storage.protocol import Listing
+
+
+def check_key(key: str, store: str) -> None:
+    """Refuse a key that could lead out of `store` or that two stores read differently."""
+    path = f"/{key}/"
+    if "//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path:
+        raise RefusedError(
+            f"the key {quote(repr(key))} is no plain relative path",
+            remedy="Keys are names joined by '/'; none is empty, '.' or '..'; no '\\\\', no NUL.",
+            store=store,
+        )
+
+
+def check_prefix(prefix: str, store: str) -> None:
+    """Refuse a prefix that is neither empty nor a plain key that ends in ``/``."""
+    if prefix:
+        check_key(prefix[:-1] if prefix.endswith("/") else "", store)
+
+
+def check_target(target: str, store: str) -> bool:
+    """Refuse what is neither key nor prefix; tell whether it is a key, that of one object."""
+    if target and not target.endswith("/"):
+        check_key(target, store)
+        return True
+    check_prefix(target, store)
+    return False
+
+
+def one_level(keys: Iterable[str], prefix: str) -> Listing:
+    """Give the level directly below `prefix` of all `keys`, sorted."""
+    objects: set[str] = set()
+    prefixes: set[str] = set()
+    for key in keys:
+        if key.startswith(prefix):
+            name, slash, _ = key[len(prefix) :].partition("/")
+            (prefixes if slash else objects).add(name)
+    return Listing(sorted(objects), sorted(prefixes))
+
+
+class KeyLocks:
+    """Locks by key that hold within this process; a copy in another process has its own."""
+
+    def __init__(self) -> None:
+        self._locks = tuple(Lock() for _ in range(64))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeyLocks, ()
+
+    @contextmanager
+    def hold(self, key: str) -> Iterator[None]:
+        """Wait until nobody else holds `key`, and hold it."""
+        with self._locks[hash(key) % len(self._locks)]:
+            yield

@@ -1,0 +1,272 @@
+"""Plain files: the fast path, on strings and `os` calls alone.
+
+Both pathlib and fsspec cost more than the read of a small chunk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import ClassVar, Literal
+
+from xr_nczarr.errors import LimitError, NotFoundError, RefusedError, StorageError
+from xr_nczarr.storage.keys import check_key, check_prefix, check_target
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
+from xr_nczarr.storage.ranges import first_byte
+from xr_nczarr.storage.replacing import (
+    hidden_path,
+    is_hidden,
+    link_or_copy,
+    locked,
+    remove,
+    replace_directory,
+    sync_directory,
+    sync_filesystem,
+    write_file,
+)
+from xr_nczarr.storage.retries import failing_as_ours, storage_error
+
+# O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_LONGEST_READ = 1 << 30  # Linux reads at most 2 GiB less a page at once
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """A directory of plain files.
+
+    Parameters
+    ----------
+    root
+        Absolute path of the directory.
+    sync
+        When written bytes are forced to the disk: at every `flush` (``"commit"``), with every
+        object (``"all"``), or when the operating system likes (``"none"``).
+    must_exist
+        Whether a missing root is an error rather than a store without objects.
+    follow_symlinks
+        Whether links may lead out of `root`.
+    max_object_bytes
+        Objects above it are refused before anything is allocated.
+    """
+
+    root: str
+    sync: Literal["commit", "all", "none"] = "commit"
+    must_exist: bool = False
+    follow_symlinks: bool = True
+    max_object_bytes: int = 4 << 30
+
+    remote: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The path of the directory."""
+        return self.root
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
+        """Yield each object in the order of `keys`, None for one that is not there."""
+        for key in keys:
+            opened = self._open(key)
+            if opened is None:
+                yield None
+                continue
+            descriptor, size = opened
+            try:
+                data = self._read(descriptor, key, size)
+            finally:
+                os.close(descriptor)
+            yield data
+
+    def fetch_into(self, key: str, buffer: memoryview) -> int | None:
+        """Read the object into `buffer` if it fits exactly, and give its size in bytes.
+
+        None when it is not there; when the size is not that of `buffer`, nothing is written.
+        """
+        opened = self._open(key)
+        if opened is None:
+            return None
+        descriptor, size = opened
+        with open(descriptor, "rb", buffering=0) as file:
+            target, done = buffer.cast("B"), 0
+            while done < size == len(target):
+                try:
+                    count = file.readinto(target[done : done + _LONGEST_READ])
+                except OSError as error:
+                    raise storage_error(error, store=self.name, key=key) from error
+                if not count:
+                    raise self._cut_short(key, size, done)
+                done += count
+        return size
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
+        """Yield each byte range in order, None where the object is not there."""
+        for key, group in groupby(ranges, lambda one: one.key):
+            opened = self._open(key)
+            if opened is None:
+                yield from (None for _ in group)
+                continue
+            descriptor, size = opened
+            try:
+                for one in group:
+                    os.lseek(descriptor, first_byte(one, size, self.name), os.SEEK_SET)
+                    yield self._read(descriptor, key, one.length)
+            finally:
+                os.close(descriptor)
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write objects, each whole or not at all, replacing what was there."""
+        for key, data in items:
+            check_key(key, self.name)
+            with failing_as_ours(self.name, key):
+                write_file(f"{self.root}/{key}", data, force=self.sync == "all")
+
+    def list_names(self, prefix: str) -> Listing:
+        """Give one level below `prefix`, sorted; empty when there is nothing."""
+        check_prefix(prefix, self.name)
+        objects: list[str] = []
+        prefixes: list[str] = []
+        with failing_as_ours(self.name, prefix):
+            try:
+                with os.scandir(f"{self.root}/{prefix}") as entries:
+                    for entry in entries:
+                        if not is_hidden(entry.name):
+                            (prefixes if entry.is_dir() else objects).append(entry.name)
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
+        return Listing(sorted(objects), sorted(prefixes))
+
+    def delete(self, prefix: str) -> None:
+        """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
+        path = f"{self.root}/{prefix}".rstrip("/")
+        missing = suppress(FileNotFoundError, NotADirectoryError)
+        with failing_as_ours(self.name, prefix), missing:
+            if check_target(prefix, self.name):
+                os.unlink(path)
+            elif prefix:
+                remove(path)
+            else:
+                for name in os.listdir(path):
+                    remove(f"{path}/{name}")
+
+    def flush(self) -> None:
+        """Force everything written so far to the disk, unless `sync` is ``"none"``."""
+        if self.sync != "none" and os.path.isdir(self.root):
+            with failing_as_ours(self.name):
+                sync_filesystem(self.root)
+
+    def size(self, key: str) -> int | None:
+        """Give the size of an object in bytes, None when it is not there."""
+        opened = self._open(key)
+        if opened is None:
+            return None
+        os.close(opened[0])
+        return opened[1]
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Keep all who take this lock from reading, merging and writing `key` meanwhile."""
+        check_key(key, self.name)
+        path = f"{self.root}/{key}"
+        with ExitStack() as held:
+            with failing_as_ours(self.name, key):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                held.enter_context(locked(hidden_path(path, "lock", unique=False)))
+            yield
+
+    def staging(self, *, empty: bool = True) -> LocalStore:
+        """Give a store beside this one, for `commit` to put in its place.
+
+        If not `empty` it begins with hard links to the objects of this one, which are never
+        changed in place.
+        """
+        root = hidden_path(os.path.realpath(self.root), "staging")
+        with failing_as_ours(self.name):
+            if empty or not os.path.isdir(self.root):
+                os.makedirs(root)
+            else:
+                shutil.copytree(os.path.realpath(self.root), root, copy_function=link_or_copy)
+        return replace(self, root=root)
+
+    def commit(self, staging: LocalStore) -> None:
+        """Put a finished `staging` in place of this store in one step, and remove the old one.
+
+        Until then the old store is untouched; a process that is killed leaves the old or the new.
+        """
+        target = os.path.realpath(self.root)
+        staging.flush()
+        with failing_as_ours(self.name):
+            replace_directory(staging.root, target)
+            if self.sync != "none":
+                sync_directory(os.path.dirname(target))
+
+    def discard(self) -> None:
+        """Remove the whole directory: a staging store that will not be committed."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _open(self, key: str) -> tuple[int, int] | None:
+        """Open an object; give its descriptor and size, None when it is not there."""
+        check_key(key, self.name)
+        path = f"{self.root}/{key}"
+        if not self.follow_symlinks:
+            self._check_inside(path, key)
+        try:
+            descriptor = os.open(path, _READ)
+        except (FileNotFoundError, NotADirectoryError):
+            self._check_root()
+            return None
+        except OSError as error:
+            raise storage_error(error, store=self.name, key=key) from error
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
+            return descriptor, status.st_size
+        os.close(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            problem = "found a directory or a device where a plain file was expected"
+            raise StorageError(problem, store=self.name, key=key)
+        raise LimitError(
+            f"the file has {status.st_size} bytes, the limit is {self.max_object_bytes}",
+            remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
+            store=self.name,
+            key=key,
+        )
+
+    def _read(self, descriptor: int, key: str, length: int) -> bytes:
+        """Read exactly `length` bytes from where the file stands, in as many reads as it takes."""
+        parts: list[bytes] = []
+        missing = length
+        while missing or not parts:
+            try:
+                parts.append(os.read(descriptor, min(missing, _LONGEST_READ)))
+            except OSError as error:
+                raise storage_error(error, store=self.name, key=key) from error
+            if missing and not parts[-1]:
+                raise self._cut_short(key, length, length - missing)
+            missing -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_root(self) -> None:
+        if self.must_exist and not os.path.isdir(self.root):
+            raise NotFoundError("the directory is no longer there", store=self.name)
+
+    def _check_inside(self, path: str, key: str) -> None:
+        root = os.path.realpath(self.root)
+        if not os.path.realpath(path).startswith(root + os.sep):
+            raise RefusedError(
+                "a symbolic link leads out of the store",
+                remedy="If you trust the store, open it with follow_symlinks=True.",
+                store=self.name,
+                key=key,
+            )
+
+    def _cut_short(self, key: str, expected: int, found: int) -> StorageError:
+        return StorageError(
+            f"expected {expected} bytes, got {found}",
+            remedy="The file was cut while it was read: read it again.",
+            store=self.name,
+            key=key,
+        )

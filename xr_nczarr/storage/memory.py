@@ -1,0 +1,81 @@
+"""A plain mapping of keys to bytes as a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from xr_nczarr.errors import StorageError, UnsupportedError
+from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target, one_level
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
+from xr_nczarr.storage.ranges import first_byte
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStore:
+    """Any mapping of keys to bytes; one that cannot be changed is read only."""
+
+    mapping: Mapping[str, Any]
+    name: str = "mapping"
+    locks: KeyLocks = field(default_factory=KeyLocks, compare=False, repr=False)
+
+    remote: ClassVar[bool] = False
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for one that is not there."""
+        return map(self._object, keys)
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, None where the object is not there."""
+        for one, data in zip(ranges, self.fetch([one.key for one in ranges]), strict=True):
+            if data is None:
+                yield None
+            else:
+                first = first_byte(one, len(data), self.name)
+                yield data[first : first + one.length]
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write copies of objects, replacing what was there."""
+        mapping = self._changeable()
+        for key, data in items:
+            check_key(key, self.name)
+            mapping[key] = bytes(data)
+
+    def list_names(self, prefix: str) -> Listing:
+        """Give one level below `prefix`, sorted."""
+        check_prefix(prefix, self.name)
+        return one_level(self.mapping, prefix)
+
+    def delete(self, prefix: str) -> None:
+        """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
+        mapping = self._changeable()
+        if check_target(prefix, self.name):
+            mapping.pop(prefix, None)
+            return
+        for key in [key for key in mapping if key.startswith(prefix)]:
+            del mapping[key]
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Keep other threads that take this lock from reading, merging and writing `key`."""
+        return self.locks.hold(key)
+
+    def _object(self, key: str) -> Bytes | None:
+        check_key(key, self.name)
+        try:
+            data = self.mapping[key]
+        except KeyError:
+            return None
+        if isinstance(data, bytes | bytearray):
+            return data
+        try:
+            return memoryview(data).cast("B")
+        except TypeError as error:
+            problem = f"the mapping holds {type(data).__name__}, expected bytes"
+            raise StorageError(problem, store=self.name, key=key) from error
+
+    def _changeable(self) -> MutableMapping[str, Any]:
+        if not isinstance(self.mapping, MutableMapping):
+            raise UnsupportedError("the mapping cannot be changed", store=self.name)
+        return self.mapping

@@ -1,0 +1,187 @@
+"""What a user names → the store that is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.model import DEFAULT_LIMITS, Limits
+from xr_nczarr.storage.caching import CachingStore
+from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.memory import MemoryStore
+from xr_nczarr.storage.protocol import SizedStore, Store
+from xr_nczarr.storage.reference_opening import open_references
+from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.url import Location, parse_url
+from xr_nczarr.storage.zip import ZipStore
+
+Mode = Literal["r", "r+", "a", "w", "w-"]
+Sync = Literal["commit", "all", "none"]
+
+_NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
+_ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
+_SNIFFED_BYTES = 64 << 10
+
+
+def open_store(
+    target: Any,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    mode: Mode = "r",
+    limits: Limits = DEFAULT_LIMITS,
+    retry: Retry | None = None,
+    missing_status: tuple[int, ...] = (404,),
+    sync: Sync = "commit",
+    follow_symlinks: bool = True,
+) -> Store:
+    """Give the store that `target` names. Nothing remote is requested yet.
+
+    Parameters
+    ----------
+    target
+        A path, a URL of fsspec, an NCZarr URL, a mapping of keys to bytes, a mapper of fsspec, a
+        reference set (see `open_references`), or a store.
+    storage_options
+        For fsspec; they go before what the URL itself says. Of a reference set: `ReferenceOptions`.
+    mode
+        Only with ``"r"`` and ``"r+"`` must a local store be there.
+    retry, missing_status
+        See `FilesystemStore`.
+    sync, follow_symlinks
+        See `LocalStore`.
+
+    Raises
+    ------
+    NotFoundError
+        When nothing is there, and `mode` wants it to be.
+    ConflictError
+        When the fragment of the URL says otherwise than what is there.
+    UnsupportedError
+        When what is there, or what `target` is, is no kind of store.
+    """
+    if mode.startswith("r"):
+        references = open_references(target, storage_options, limits=limits, retry=retry)
+        if references is not None:
+            return references
+    if isinstance(target, Mapping):
+        if hasattr(target, "fs") and hasattr(target, "root"):
+            return FilesystemStore(
+                target.fs, target.root, retry=retry, missing_status=missing_status
+            )
+        return MemoryStore(target)
+    if not isinstance(target, str | os.PathLike):
+        if hasattr(target, "fetch"):
+            store: Store = target
+            return store
+        raise UnsupportedError(f"a {type(target).__name__} does not name a store")
+    location = parse_url(target)
+    largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
+    if location.path is not None:
+        must_exist = mode.startswith("r")
+        local = LocalStore(location.path, sync, must_exist, follow_symlinks, largest)
+        return _open_local(location, local)
+    connect = partial(FilesystemStore.connect, retry=retry, missing_status=missing_status)
+    options = _merge_options(location.storage_options, storage_options or {})
+    return _open_remote(location.url, location.medium == "zip", options, connect, largest)
+
+
+def has_nczarr_metadata(target: Any) -> bool:
+    """Tell whether `target` is NCZarr on strong evidence; nothing remote is touched.
+
+    That is a URL whose fragment says so, or a local store whose root bears NCZarr metadata. What
+    is damaged is no evidence.
+    """
+    if not isinstance(target, str | os.PathLike):
+        return False
+    try:
+        location = parse_url(target)
+        if location.format is not None or location.path is None:
+            return location.format is not None
+        if os.path.isdir(location.path):
+            found = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
+        elif _is_zip(location.path):
+            objects = ZipStore.local(location.path).fetch(_ROOT_KEYS)
+            found = [bytes(data or b"")[:_SNIFFED_BYTES] for data in objects]
+        else:
+            return False
+    except NczarrError:
+        return False
+    return any(mark in text for text in found for mark in _NCZARR_MARKS)
+
+
+def _open_local(location: Location, local: LocalStore) -> Store:
+    """Give the store at a local path: what is there decides, the fragment may not contradict."""
+    path = local.root
+    if os.path.isdir(path):
+        found = "file"
+    elif not os.path.lexists(path):
+        if local.must_exist:
+            raise NotFoundError("there is nothing", store=path)
+        found = location.medium or ("zip" if path.endswith(".zip") else "file")
+    elif _is_zip(path):
+        found = "zip"
+    else:
+        raise UnsupportedError(
+            f"found a file that begins with {_beginning(path)[:8]!r}, expected a directory or zip",
+            store=path,
+        )
+    if location.medium not in (None, found):
+        names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
+        raise ConflictError(
+            f"the URL says {location.medium} ({names[location.medium]}), found {names[found]}",
+            remedy=f"Say mode={found}, or leave it out.",
+            store=path,
+        )
+    if found == "zip":
+        return ZipStore.local(path, max_object_bytes=local.max_object_bytes, sync=local.sync)
+    return local
+
+
+def _open_remote(
+    url: str,
+    zipped: bool,
+    options: dict[str, Any],
+    connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
+    largest: int,
+) -> SizedStore:
+    """Give the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
+    link, chained, rest = url.partition("::")
+    if chained and link in ("zip", "simplecache") and "/" not in link:
+        scheme = rest.partition("::" if "::" in rest else "://")[0]
+        inner = {**options.get("target_options", {}), **options.get(scheme, {})}
+        if link == "zip":
+            return _open_remote(rest, True, inner or options, connect, largest)
+        source = _open_remote(rest, False, inner, connect, largest)
+        folder = {**options, **options.get(link, {})}.get("cache_storage")
+        return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
+    path, mark, query = url.partition("?")
+    if zipped or (path.endswith(".zip") and not chained):
+        folder, _, name = path.rpartition("/")
+        holder = _open_remote(folder + mark + query, False, options, connect, largest)
+        return ZipStore(holder, name, max_object_bytes=largest)
+    return connect(url, options)
+
+
+def _is_zip(path: str) -> bool:
+    return _beginning(path)[:4] in (b"PK\x03\x04", b"PK\x05\x06")
+
+
+def _beginning(path: str) -> bytes:
+    """Give the first bytes of a plain file, none of anything else."""
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        return b""
+    size = min(os.path.getsize(path), _SNIFFED_BYTES)
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
+def _merge_options(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge storage options; those of the caller go first, also within ``client_kwargs``."""
+    merged = {**ours, **theirs}
+    if "client_kwargs" in ours and "client_kwargs" in theirs:
+        merged["client_kwargs"] = {**ours["client_kwargs"], **theirs["client_kwargs"]}
+    return merged

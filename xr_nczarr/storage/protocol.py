@@ -1,0 +1,73 @@
+"""What every store offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+class ByteRange(NamedTuple):
+    """`length` bytes of the object at `key` from `start`; a negative start counts from the end."""
+
+    key: str
+    start: int
+    length: int
+
+
+class Listing(NamedTuple):
+    """One level of a store: names of objects and names of prefixes directly below a prefix."""
+
+    objects: list[str]
+    prefixes: list[str]
+
+
+class Store(Protocol):
+    """A mapping of keys to bytes. Stores are cheap to make, pickle small, and survive a fork."""
+
+    @property
+    def name(self) -> str:
+        """For messages: a URL or path without secrets."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether a request costs a round trip, so that concurrency pays."""
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for one that is not there.
+
+        Every answer that is neither the whole object nor *not found* is a StorageError.
+        """
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, None where the object is not there.
+
+        It is a StorageError when the object ends before the range does.
+        """
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write objects, each whole or not at all, replacing what was there."""
+
+    def list_names(self, prefix: str) -> Listing:
+        """Give one level below `prefix` (empty, or ending in ``/``).
+
+        It is an UnsupportedError where nothing can be listed (plain HTTP).
+        """
+
+    def delete(self, prefix: str) -> None:
+        """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Keep other writers of the object out while it is read, merged and put.
+
+        Between processes where the store can (local files), else within this process.
+        """
+
+
+class SizedStore(Store, Protocol):
+    """A store that can hold files with a structure of their own."""
+
+    def size(self, key: str) -> int | None:
+        """Give the size of an object in bytes, None when it is not there."""

@@ -1,0 +1,78 @@
+"""Arithmetic of byte ranges: where they lie, and which of them travel in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from xr_nczarr.errors import StorageError
+from xr_nczarr.storage.protocol import ByteRange
+
+
+class MergedRange(NamedTuple):
+    """One request for `range`, and what it serves.
+
+    `parts` holds for each range served its position in the list that was merged, its offset in
+    the answer, and its length.
+    """
+
+    range: ByteRange
+    parts: list[tuple[int, int, int]]
+
+
+def first_byte(one: ByteRange, size: int, store: str) -> int:
+    """Give where a range begins in its object of `size` bytes; refuse one that leaves it."""
+    first = one.start + size if one.start < 0 else one.start
+    if first < 0 or one.length < 0 or first + one.length > size:
+        raise StorageError(
+            f"the object has {size} bytes, {one.length} bytes from {one.start} were expected",
+            remedy="It was cut or changed after its index was written.",
+            store=store,
+            key=one.key,
+        )
+    return first
+
+
+def merge_ranges(
+    ranges: Sequence[ByteRange], *, max_gap: int = 64 << 10, max_length: int = 16 << 20
+) -> list[MergedRange]:
+    """Merge ranges of the same object that overlap, touch or nearly do.
+
+    Parameters
+    ----------
+    max_gap
+        Bytes that nobody asked for and that are cheaper to fetch than another request.
+    max_length
+        Ranges are not merged beyond this many bytes, so that several requests share the work.
+
+    Returns
+    -------
+    Requests ordered by object and start; ranges that count from the end stay alone.
+    """
+    merged: list[MergedRange] = []
+    for position in sorted(range(len(ranges)), key=lambda index: ranges[index][:2]):
+        key, start, length = ranges[position]
+        if merged and start >= 0:
+            last, parts = merged[-1]
+            end = max(last.start + last.length, start + length)
+            near = start <= last.start + last.length + max_gap
+            if last.key == key and last.start >= 0 and near and end - last.start <= max_length:
+                parts.append((position, start - last.start, length))
+                merged[-1] = MergedRange(ByteRange(key, last.start, end - last.start), parts)
+                continue
+        merged.append(MergedRange(ranges[position], [(position, 0, length)]))
+    return merged
+
+
+def windows(
+    ranges: Sequence[ByteRange], *, max_count: int = 1024, max_bytes: int = 64 << 20
+) -> Iterator[Sequence[ByteRange]]:
+    """Cut a list of ranges into stretches that are fetched, and kept in memory, at once."""
+    first, size = 0, 0
+    for position, one in enumerate(ranges):
+        if position > first and (position - first >= max_count or size + one.length > max_bytes):
+            yield ranges[first:position]
+            first, size = position, 0
+        size += one.length
+    if first < len(ranges):
+        yield ranges[first:]

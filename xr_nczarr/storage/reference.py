@@ -1,0 +1,247 @@
+"""The keys of a reference set as a store: resolved, fetched from where they lie, put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
+
+from xr_nczarr.errors import (
+    LimitError,
+    NczarrError,
+    StorageError,
+    UnsupportedError,
+)
+from xr_nczarr.model import DEFAULT_LIMITS, ChunkKeys
+from xr_nczarr.references import InlineBytes, ReferenceSet, Target
+from xr_nczarr.storage.keys import check_key, check_prefix
+from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+from xr_nczarr.storage.targets import Targets, key_in
+from xr_nczarr.storage.url import mask
+
+_AT_ONCE = 4096
+_LOOKED_AT = 100
+
+
+class _Piece(NamedTuple):
+    """Bytes of a target: `length` of them from `start`, the whole object where it is None."""
+
+    key: str
+    url: str
+    place: str
+    path: str
+    start: int
+    length: int | None
+
+
+class ReferenceStore:
+    """A reference set, read only.
+
+    Pickles as the set and the rules of how to reach its targets; hand on what `narrowed` gives.
+
+    Parameters
+    ----------
+    references
+        What each key refers to.
+    targets
+        How to reach it.
+    name
+        For messages; the URL of the document without secrets.
+    max_object_bytes
+        References to more than this are refused before anything is allocated.
+    """
+
+    def __init__(
+        self,
+        references: ReferenceSet,
+        targets: Targets,
+        name: str,
+        max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes,
+    ) -> None:
+        self.references = references
+        self.targets = targets
+        self.name = name
+        self.max_object_bytes = max_object_bytes
+        self._stores: dict[str, SizedStore] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReferenceStore, (self.references, self.targets, self.name, self.max_object_bytes)
+
+    def __repr__(self) -> str:
+        return f"ReferenceStore({self.name!r})"
+
+    @cached_property
+    def remote(self) -> bool:
+        """Whether the first targets of the set are not on this machine."""
+        first = islice(self.references.items(), _LOOKED_AT)
+        urls = {reference.url for _, reference in first if isinstance(reference, Target)}
+        return not all(map(self.targets.is_local, urls))
+
+    def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
+        """Give a store that knows the chunks of one array and pickles as no more than these."""
+        folder, slash, _ = keys.scalar.rpartition("/")
+        references = self.references.subset(folder + slash)
+        store = ReferenceStore(references, self.targets, self.name, self.max_object_bytes)
+        store._stores = self._stores
+        return store
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for one that the set does not declare.
+
+        Raises
+        ------
+        StorageError
+            Also when a target is not there: it was declared to be.
+        RefusedError
+            When the set may not name a target.
+        """
+        return self._fetch([ByteRange(key, 0, -1) for key in keys])
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, None where the set does not declare the object."""
+        for one in ranges:
+            if one.length < 0 or one.start < 0 < one.start + one.length:
+                self._fail(f"{one.length} bytes from {one.start} are no range", one.key)
+        return self._fetch(ranges)
+
+    def size(self, key: str) -> int | None:
+        """Give the size of an object in bytes, None when the set does not declare it."""
+        found = self._locate(ByteRange(key, 0, -1), {})
+        if isinstance(found, _Piece) and found.length is None:
+            size = self._store(found).size(found.path)
+            return self._not_there(found) if size is None else size
+        if isinstance(found, _Piece):
+            return found.length
+        return None if found is None else len(found)
+
+    def list_names(self, prefix: str) -> Listing:
+        """Give one level below `prefix`, sorted; chunks that are not listed one by one are not."""
+        check_prefix(prefix, self.name)
+        return Listing(*self.references.names(prefix))
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:  # noqa: ARG002
+        """Refuse to write."""
+        self._read_only()
+
+    def delete(self, prefix: str) -> None:  # noqa: ARG002
+        """Refuse to remove."""
+        self._read_only()
+
+    def lock(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Refuse to prepare for writing."""
+        self._read_only()
+
+    def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        for first in range(0, len(ranges), _AT_ONCE):
+            urls: dict[str, tuple[str, str, str]] = {}
+            located = [self._locate(one, urls) for one in ranges[first : first + _AT_ONCE]]
+            pieces: dict[tuple[str, bool], list[_Piece]] = {}
+            for one in located:
+                if isinstance(one, _Piece):
+                    pieces.setdefault((one.place, one.length is None), []).append(one)
+            answers = {which: self._request(asked) for which, asked in pieces.items()}
+            for one in located:
+                if isinstance(one, _Piece):
+                    yield next(answers[one.place, one.length is None])
+                else:
+                    yield one
+
+    def _locate(
+        self, asked: ByteRange, urls: dict[str, tuple[str, str, str]]
+    ) -> Bytes | _Piece | None:
+        """Give the bytes of a key that lie in the set, or where they lie; None when undeclared.
+
+        `urls` gathers what the URLs of the set mean: the absolute one, its place and its key there.
+        """
+        key, start, length = asked
+        check_key(key, self.name)
+        try:
+            found = self.references.resolve(key)
+            if isinstance(found, Target) and found.url not in urls:
+                url = self.targets.url(found.url)
+                place = self.targets.place_of(url)
+                urls[found.url] = url, place, key_in(self._open(place, url), url)
+        except NczarrError as error:
+            error.located(store=self.name, key=key)
+            raise
+        if found is None:
+            return None
+        whole = length < 0
+        if isinstance(found, Target) and found.length is None:
+            return _Piece(key, *urls[found.url], start, None if whole else length)
+        size = found.length or 0 if isinstance(found, Target) else len(found.data)
+        first = 0 if whole else start + size if start < 0 else start
+        count = size if whole else length
+        if first < 0 or first + count > size:
+            self._fail(f"the object has {size} bytes, {count} bytes from {first} were asked", key)
+        if count > self.max_object_bytes:
+            raise LimitError(
+                f"refers to {count:,} bytes, the limit is {self.max_object_bytes:,}",
+                remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
+                store=self.name,
+                key=key,
+            )
+        if isinstance(found, InlineBytes):
+            return found.data[first : first + count]
+        return _Piece(key, *urls[found.url], (found.offset or 0) + first, count) if count else b""
+
+    def _request(self, pieces: Sequence[_Piece]) -> Iterator[Bytes]:
+        """Yield the bytes of pieces of one place, all whole or none."""
+        store = self._store(pieces[0])
+        if pieces[0].length is None:
+            if isinstance(store, LocalStore):
+                store = replace(store, max_object_bytes=self.max_object_bytes)
+            source = store.fetch([piece.path for piece in pieces])
+        else:
+            source = store.fetch_ranges(
+                [ByteRange(piece.path, piece.start, piece.length or 0) for piece in pieces]
+            )
+        for piece in pieces:
+            try:
+                data = next(source)
+            except NczarrError as error:
+                guilty = [one for one in pieces if one.path == error.key] or [piece]
+                if len(guilty) > 1 and type(error) is StorageError and error.place is None:
+                    # It is about several of them that travelled together: alone it shows which.
+                    for one in guilty:
+                        next(self._request([one]))
+                self._relocate(error, guilty[0])
+            yield self._not_there(piece) if data is None else data
+
+    def _store(self, piece: _Piece) -> SizedStore:
+        return self._open(piece.place, piece.url)
+
+    def _open(self, place: str, url: str) -> SizedStore:
+        if place not in self._stores:
+            self._stores[place] = self.targets.open(url)
+        return self._stores[place]
+
+    def _relocate(self, error: NczarrError, piece: _Piece) -> NoReturn:
+        """Say of an error of the store behind which key it is about, and which target."""
+        asked = f", {error.place}" if error.place else ""
+        error.store, error.key = self.name, piece.key
+        error.place = mask(piece.url) + asked
+        if "?" in piece.url or "@" in piece.url:
+            raise error from None
+        raise error
+
+    def _not_there(self, piece: _Piece) -> NoReturn:
+        status = "" if isinstance(self._store(piece), LocalStore) else " (404)"
+        asked = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
+        raise StorageError(
+            f"the set refers to an object that is not there{status}",
+            remedy="It was moved or removed after the set was made: make the set again.",
+            store=self.name,
+            key=piece.key,
+            place=mask(piece.url) + asked,
+        )
+
+    def _fail(self, problem: str, key: str) -> NoReturn:
+        raise StorageError(problem, store=self.name, key=key)
+
+    def _read_only(self) -> NoReturn:
+        raise UnsupportedError("a reference set is read only", store=self.name)

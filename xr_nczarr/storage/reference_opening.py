@@ -1,0 +1,242 @@
+"""What a user names as a reference set → the store of its keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fsspec.registry import known_implementations
+
+from xr_nczarr.codecs.whole import decompressed
+from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
+from xr_nczarr.model import Limits
+from xr_nczarr.references import ReferenceSet, parse_parquet_references, parse_references
+from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.protocol import SizedStore
+from xr_nczarr.storage.reference import ReferenceStore
+from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.targets import Targets
+from xr_nczarr.storage.trust import Trust, is_below, local_path, origin_of
+from xr_nczarr.storage.url import mask, parse_url
+
+_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
+_PARQUET_SUFFIXES = (".parq", ".parquet")
+_SNIFFED_BYTES = 4096
+_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""Protocols whose URLs name no host: their credentials sign, and are shown to nobody."""
+_ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
+# How fsspec reads reference sets, which is not how they are read here.
+_IGNORED = frozenset(
+    {
+        *("asynchronous", "loop", "protocol", "skip_instance_cache", "use_listings_cache"),
+        *("cache_size", "lazy", "max_block", "max_gap", "simple_templates"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceOptions:
+    """What ``storage_options`` say about a reference set, mostly as fsspec spells it.
+
+    Attributes
+    ----------
+    fo
+        The set, where the target is ``reference://``.
+    target_protocol, target_options
+        Of the document, and of what lies where it does.
+    remote_protocol, remote_options
+        Of what the set refers to; the options of all its protocols where none is given.
+    template_overrides, templates
+        See `parse_references`.
+    allow
+        Prefixes of URLs, or paths, that a remote set may name besides the place where it is.
+    by_place
+        Storage options by prefix of URLs (``"s3://bucket/"``) or by protocol (``"s3"``).
+    own
+        All other options: they are for the place where the document is.
+    """
+
+    fo: Any = None
+    target_protocol: str | None = None
+    target_options: Mapping[str, Any] | None = None
+    remote_protocol: str | None = None
+    remote_options: Mapping[str, Any] | None = None
+    template_overrides: Mapping[str, str] | None = None
+    templates: Any = "safe"
+    allow: tuple[str, ...] = ()
+    by_place: Mapping[str, Mapping[str, Any]]
+    own: Mapping[str, Any]
+
+    @classmethod
+    def sorted(cls, storage_options: Mapping[str, Any]) -> ReferenceOptions:
+        """Tell the options of the set from those of places."""
+        given = {**storage_options, **storage_options.get("reference", {})}
+        given.pop("reference", None)
+        by_place = dict(given.pop("fs", None) or {})
+        known = cls.__slots__
+        options = {name: given.pop(name) for name in list(given) if name in known}
+        for name in list(given):
+            if "://" in name or name in known_implementations:
+                by_place[name] = given.pop(name)
+            elif name in _IGNORED:
+                del given[name]
+        allow = options.pop("allow", ())
+        options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
+        return cls(**options, by_place=by_place, own=given)
+
+    def targets(self, document: str, retry: Retry | None) -> Targets:
+        """Give the rules for what a set at `document` refers to."""
+        named = {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
+        options = {prefix: named[place] for place in named for prefix in _prefixes(place)}
+        allow: tuple[str, ...] = ()
+        origin = None if local_path(document) is not None else origin_of(document)
+        if origin is not None:
+            # To give options for a place is to name it; not for any host, though.
+            buckets = {f"{protocol}://" for protocol in _BUCKETS}
+            named_places = (p for p in options if p in buckets or p.partition("://")[2])
+            allow = (*self.allow, *named_places)
+            if not any(is_below(origin, prefix) for prefix in options if prefix):
+                options[origin] = self.document_options
+        elif self.own:
+            raise UnsupportedError(
+                f"the storage option {quote(next(iter(self.own)))} belongs to no place",
+                remedy="Options for what a local set refers to go into remote_options, or under "
+                "the prefix of its URLs.",
+            )
+        by_length = sorted(options.items(), key=lambda item: -len(item[0]))
+        protocol = self.remote_protocol
+        if protocol in (None, "file", "local"):
+            protocol = None
+        return Targets(document, Trust(origin, allow), protocol, tuple(by_length), retry)
+
+    @property
+    def document_options(self) -> dict[str, Any]:
+        """The storage options that the document is fetched with."""
+        return {**self.own, **(self.target_options or {})}
+
+
+def open_references(
+    target: Any,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    limits: Limits,
+    retry: Retry | None = None,
+) -> ReferenceStore | None:
+    """Give the store of the reference set that `target` names, None when it names none.
+
+    That is a document as a dictionary; ``reference://`` with the option `fo`; a path or URL of
+    JSON, compressed or not; and a directory of parquet files as kerchunk writes it. Of what is
+    remote, the URL's last name decides.
+    """
+    if not isinstance(target, dict | str | os.PathLike):
+        return None
+    named = isinstance(target, str) and target.startswith(("reference://", "reference::"))
+    if not named and not _is_named_set(target):
+        return None
+    options = ReferenceOptions.sorted(storage_options or {})
+    if named:
+        target = str(target).removeprefix("reference::")
+        target = options.fo if target.startswith("reference://") else target
+        if target is None:
+            raise UnsupportedError("found no option fo, which says where the reference set is")
+    if isinstance(target, Mapping):
+        references = _parse(target, options, limits)
+        return _store(references, options, f"{os.getcwd()}/", limits, retry, "references")
+    url = os.fspath(target)
+    if isinstance(url, str) and "://" not in url and options.target_protocol not in (None, "file"):
+        url = f"{options.target_protocol}://{url}"
+    url = parse_url(url).url.rstrip("/")
+    try:
+        return _open_document(url, options, limits, retry)
+    except NczarrError as error:
+        error.located(store=mask(url))
+        raise
+
+
+def _open_document(
+    url: str, options: ReferenceOptions, limits: Limits, retry: Retry | None
+) -> ReferenceStore:
+    path = url.partition("?")[0]
+    folder, _, name = path.rpartition("/")
+    is_directory = os.path.isdir(url) or is_parquet(url)
+    place = url if is_directory else folder + url[len(path) :]
+    fetch = partial(_fetch, _folder(place, options, retry, limits))
+    data = fetch(".zmetadata" if is_directory else name)
+    if data is None:
+        raise NotFoundError("there is no reference set")
+    if is_directory:
+        return _store(parse_parquet_references(data, fetch), options, f"{url}/", limits, retry)
+    references = _parse(decompressed(data, limits.max_consolidated_bytes), options, limits)
+    return _store(references, options, url, limits, retry)
+
+
+def _store(
+    references: ReferenceSet,
+    options: ReferenceOptions,
+    document: str,
+    limits: Limits,
+    retry: Retry | None,
+    name: str = "",
+) -> ReferenceStore:
+    largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
+    targets = options.targets(document, retry)
+    return ReferenceStore(references, targets, name or mask(document.rstrip("/")), largest)
+
+
+def _parse(document: Any, options: ReferenceOptions, limits: Limits) -> ReferenceSet:
+    return parse_references(
+        document,
+        template_overrides=options.template_overrides,
+        templates=options.templates,
+        limits=limits,
+    )
+
+
+def _folder(url: str, options: ReferenceOptions, retry: Retry | None, limits: Limits) -> SizedStore:
+    path = local_path(url)
+    if path is not None:
+        return LocalStore(path, max_object_bytes=limits.max_consolidated_bytes)
+    return FilesystemStore.connect(url, options.document_options, retry=retry)
+
+
+def _fetch(folder: SizedStore, name: str) -> bytes | None:
+    (data,) = folder.fetch([name])
+    return None if data is None else bytes(data)
+
+
+def _is_named_set(target: Any) -> bool:
+    """Tell whether a dictionary, path or URL is a set: what is in it, or its name."""
+    if isinstance(target, dict):
+        return any(isinstance(value, str | list | tuple | Mapping) for value in target.values())
+    url = parse_url(target)
+    if url.path is None:
+        return is_parquet(url.url) or url.url.partition("?")[0].endswith(_SUFFIXES)
+    if os.path.isdir(url.path):
+        return _mentions_records(f"{url.path}/.zmetadata")
+    return url.path.endswith(_SUFFIXES)
+
+
+def is_parquet(url: str) -> bool:
+    """Tell whether a path or URL is named like a directory of parquet files."""
+    return url.partition("?")[0].rstrip("/").endswith(_PARQUET_SUFFIXES)
+
+
+def _mentions_records(path: str) -> bool:
+    """Tell kerchunk's ``.zmetadata`` from Zarr's, without reading all of it."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        beginning = file.read(_SNIFFED_BYTES)
+        file.seek(max(0, os.path.getsize(path) - _SNIFFED_BYTES))
+        return b'"record_size"' in beginning + file.read(_SNIFFED_BYTES)
+
+
+def _prefixes(place: str) -> list[str]:
+    """Give the prefixes of URLs that a prefix or protocol stands for."""
+    if not place or "://" in place:
+        return [place]
+    return [f"{one}://" for one in next((names for names in _ALIASES if place in names), [place])]

@@ -1,0 +1,156 @@
+"""A store that is there → a reference set that points at its bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.model import DEFAULT_LIMITS, Limits
+from xr_nczarr.references import (
+    InlineBytes,
+    Reference,
+    Target,
+    is_metadata,
+    render_parquet_references,
+    render_references,
+    tabulated,
+)
+from xr_nczarr.storage.caching import CachingStore
+from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.opening import open_store
+from xr_nczarr.storage.protocol import Store
+from xr_nczarr.storage.reference import ReferenceStore
+from xr_nczarr.storage.reference_opening import is_parquet
+from xr_nczarr.storage.trust import local_path
+from xr_nczarr.storage.url import parse_url
+from xr_nczarr.storage.zip import ZipStore
+
+_AT_ONCE = 1024
+
+
+def write(
+    source: Any,
+    target: str | os.PathLike[str],
+    *,
+    inline_below: int = 0,
+    record_size: int = 100_000,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> None:
+    """Write the reference set of an existing Zarr or NCZarr store.
+
+    Metadata lie in the set itself, chunks where they are; those of a zip file as ranges of it.
+    Regular runs of chunks become ``gen``. Written anew, a reference set is compacted.
+
+    Parameters
+    ----------
+    source
+        A path, URL or store, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
+    target
+        Path or URL of the document (version 1, JSON), or of a directory of parquet files when it
+        ends in ``.parq`` or ``.parquet``. What is there is replaced.
+    inline_below
+        Chunks of fewer bytes lie in the set as well.
+    record_size
+        Rows of a parquet file.
+    storage_options, target_options
+        For `source` and for `target`.
+
+    Raises
+    ------
+    UnsupportedError
+        When chunks have no address of their own: entries of a zip file that are deflated.
+
+    Examples
+    --------
+    >>> import xr_nczarr.references
+    >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
+    """
+    store = open_store(source, storage_options=storage_options, limits=limits)
+    references = _references(store, inline_below)
+    url = parse_url(target).url.rstrip("/")
+    if is_parquet(url):
+        items = render_parquet_references(tabulated(references), record_size=record_size)
+        _folder(url, target_options).put(items)
+    else:
+        folder, _, name = url.rpartition("/")
+        _folder(folder, target_options).put([(name, render_references(references))])
+
+
+def _folder(url: str, options: Mapping[str, Any] | None) -> Store:
+    path = local_path(url)
+    return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
+
+
+def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
+    """Yield each key of a store with what it refers to."""
+    if isinstance(store, ReferenceStore):
+        for key, reference in store.references.items():
+            if isinstance(reference, Target):
+                reference = reference._replace(url=store.targets.url(reference.url))
+                small = reference.length is not None and reference.length < inline_below
+                reference = next(_inlined(store, [key]))[1] if small else reference
+            yield key, reference
+        return
+    inline: list[str] = []
+    for key in _keys(store, ""):
+        target = None if is_metadata(key) else _target(store, key, inline_below)
+        if target is not None:
+            yield key, target
+            continue
+        inline.append(key)
+        if len(inline) == _AT_ONCE:
+            yield from _inlined(store, inline)
+            inline = []
+    yield from _inlined(store, inline)
+
+
+def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
+    for key, data in zip(keys, store.fetch(keys), strict=True):
+        if data is not None:
+            yield key, InlineBytes(bytes(data))
+
+
+def _keys(store: Store, prefix: str) -> Iterator[str]:
+    objects, prefixes = store.list_names(prefix)
+    yield from (prefix + name for name in objects)
+    for name in prefixes:
+        yield from _keys(store, f"{prefix}{name}/")
+
+
+def _target(store: Store, key: str, inline_below: int) -> Target | None:
+    """Give where an object of a store lies, None for one that is to lie in the set."""
+    if isinstance(store, CachingStore):
+        return _target(store.source, key, inline_below)
+    if isinstance(store, ZipStore):
+        return _entry(store, key, inline_below)
+    if not isinstance(store, LocalStore | FilesystemStore):
+        return None
+    if inline_below and (store.size(key) or 0) < inline_below:
+        return None
+    return Target(_url(store, key))
+
+
+def _entry(store: ZipStore, key: str, inline_below: int) -> Target | None:
+    found = store.uncompressed_range(key)
+    if (store.size(key) or 0) < inline_below:
+        return None
+    if found is None:
+        raise UnsupportedError(
+            "the entry of the zip file is deflated: its bytes are nowhere as they are",
+            remedy="Pack the store without compression, or raise inline_below.",
+            store=store.name,
+            key=key,
+        )
+    return Target(_url(store.folder, store.key), *found)
+
+
+def _url(store: Any, key: str) -> str:
+    if isinstance(store, LocalStore):
+        return f"{store.root}/{key}"
+    assert isinstance(store, FilesystemStore)
+    return store.url_of(key)

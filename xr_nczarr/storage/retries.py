@@ -1,0 +1,166 @@
+"""What a failure means: which pass by themselves, how long to wait for that, whose error it is."""
+
+from __future__ import annotations
+
+import errno
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    NczarrError,
+    StorageConnectionError,
+    StorageError,
+    StorageTimeoutError,
+)
+
+_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Error classes outside OSError, of transports that need not be installed.
+_FOREIGN = (
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+    ("azure.core.exceptions", "AzureError"),
+)
+# Names of their classes for connections that failed or broke.
+_BROKEN = {
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "HTTPClientError",
+    "IncompleteReadError",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often, and for how long, a failed request is tried again.
+
+    Attributes
+    ----------
+    attempts
+        Tries of one request, the first included.
+    total_seconds
+        No try begins later than this after the first one.
+    first_wait, longest_wait
+        Seconds; the wait doubles from try to try, and is cut by up to half at random.
+    timeout_seconds
+        How long a server may stay silent in one try.
+    sleep, clock
+        What waits and what measures.
+    """
+
+    attempts: int = 5
+    total_seconds: float = 60.0
+    first_wait: float = 0.2
+    longest_wait: float = 10.0
+    timeout_seconds: float = 20.0
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def tries(self) -> Iterator[int]:
+        """Count the tries, waiting before each but the first."""
+        end = self.clock() + self.total_seconds
+        for attempt in range(self.attempts):
+            yield attempt
+            wait = min(self.longest_wait, self.first_wait * 2**attempt)
+            wait *= 1 - random.random() / 2  # noqa: S311
+            if attempt + 1 == self.attempts or self.clock() + wait > end:
+                return
+            self.sleep(wait)
+
+
+def foreign_errors() -> tuple[type[Exception], ...]:
+    """Give the classes that filesystems raise: OSError, and those of loaded transports."""
+    found = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
+    return (OSError, ValueError, RuntimeError, *(one for one in found if one is not None))
+
+
+def status_of(error: BaseException) -> int | None:
+    """Give the HTTP status that `error`, or what caused it, carries."""
+    for one in _causes(error):
+        if _is_broken(one):
+            # Below it lie errors of a parser, with codes of its own making.
+            return None
+        response = getattr(one, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            # The first of them alone: aiohttp warns when its `code` is looked at.
+            names = ("status", "status_code", "code")
+            status = next((getattr(one, name) for name in names if hasattr(one, name)), None)
+        if isinstance(status, int) and 100 <= status < 600:
+            return status
+    return None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same request may succeed a moment later."""
+    status = status_of(error)
+    if status is not None and status >= 400:
+        return status in _TRANSIENT_STATUS
+    return any(
+        isinstance(one, TimeoutError | ConnectionError) or _is_broken(one) for one in _causes(error)
+    )
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Tell whether what is not there is the bucket, not the object."""
+    responses = [getattr(one, "response", None) for one in _causes(error)]
+    return any(
+        isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
+        for response in responses
+    )
+
+
+def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
+    """Give the error of ours that says what `error` means to a reader of the store."""
+    status = status_of(error)
+    kind: type[StorageError] = StorageError
+    remedy = ""
+    read_only = isinstance(error, OSError) and error.errno == errno.EROFS
+    if status in (401, 403) or isinstance(error, PermissionError) or read_only:
+        kind = AccessDeniedError
+        if status is not None:
+            remedy = (
+                "This is not taken for a missing object. Check the credentials; where the store "
+                "answers so for objects that are not there, pass missing_status=(403, 404)."
+            )
+    elif isinstance(error, TimeoutError) or status in (408, 504):
+        kind = StorageTimeoutError
+    elif is_transient(error) and status is None:
+        kind = StorageConnectionError
+    elif is_missing_bucket(error):
+        remedy = "The bucket itself does not exist: check its name."
+    text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
+    reason = " ".join(str(text).split())[:200] or type(error).__name__
+    problem = reason if status is None else f"the server answered {status} ({reason})"
+    return kind(problem, remedy=remedy, store=store, key=key)
+
+
+@contextmanager
+def failing_as_ours(store: str, key: str | None = None) -> Iterator[None]:
+    """Raise errors of the operating system as ours."""
+    try:
+        yield
+    except NczarrError:
+        raise
+    except OSError as error:
+        raise storage_error(error, store=store, key=key) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    for _ in range(8):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _is_broken(error: BaseException) -> bool:
+    return any(kind.__name__ in _BROKEN for kind in type(error).__mro__)

@@ -1,0 +1,116 @@
+"""The objects that the references of a set lie in: which store reaches them, with which options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+
+from xr_nczarr.errors import RefusedError, quote
+from xr_nczarr.references import absolute_url
+from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.protocol import SizedStore
+from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.trust import Trust, is_below, local_path
+
+_LARGEST_FILE = 1 << 62
+
+
+class TargetStore(FilesystemStore):
+    """The objects of a filesystem by their whole path in it."""
+
+    def _path(self, key: str) -> str:
+        return key
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where the URLs of a reference set lead.
+
+    Attributes
+    ----------
+    document
+        Absolute path or URL of the document, which relative URLs start from.
+    trust
+        What may be named.
+    protocol
+        Of URLs without one; None when they are relative to the document.
+    options
+        Storage options by the prefix of the URLs that they are for, the longest first; an empty
+        prefix is for all remote targets.
+    """
+
+    document: str
+    trust: Trust = field(default_factory=Trust)
+    protocol: str | None = None
+    options: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    retry: Retry | None = None
+
+    def url(self, text: str) -> str:
+        """Give the absolute path or URL that a reference means, if the set may name it.
+
+        Raises
+        ------
+        RefusedError
+            When it may not.
+        """
+        scheme, mark, rest = text.partition("://")
+        if mark:
+            text = scheme.lower() + mark + rest
+        elif self.protocol is not None and "::" not in text and not text.startswith("/"):
+            text = f"{self.protocol}://{text}"
+        elif self.trust.origin is not None and text.startswith("/"):
+            raise RefusedError(f"refers to the local path {quote(text)} from a remote set")
+        url = absolute_url(text, self.document)
+        if not mark and text.count("../") > self.document.partition("://")[2].count("/"):
+            raise RefusedError(f"refers to {quote(text)}, above the root of where the set is")
+        self.trust.check(url)
+        return url
+
+    def is_local(self, text: str) -> bool:
+        """Tell whether a reference means a local file."""
+        if "://" not in text and self.protocol is not None:
+            return False
+        return local_path(absolute_url(text, self.document)) is not None
+
+    def options_for(self, url: str) -> dict[str, Any]:
+        """Give the storage options for a URL: those of the longest prefix that it begins with."""
+        found = (options for prefix, options in self.options if is_below(url, prefix))
+        return dict(next(found, {}))
+
+    def place_of(self, url: str) -> str:
+        """Give what one store reaches: the drive of local files, else protocol and options.
+
+        What lies behind a chain of protocols is a place of its own.
+        """
+        path = local_path(url)
+        if path is not None:
+            return os.path.splitdrive(path)[0]
+        prefix = next((prefix for prefix, _ in self.options if is_below(url, prefix)), "")
+        return url if "::" in url else f"{url.partition(':')[0]} {prefix}"
+
+    def open(self, url: str) -> SizedStore:
+        """Give the store that reaches all URLs of the place of `url`; nothing is requested yet."""
+        if local_path(url) is not None:
+            return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
+        options = self.options_for(url)
+        if url.startswith(("http://", "https://")):
+            from xr_nczarr.storage.http import with_checked_redirects
+
+            options = with_checked_redirects(options, self.trust)
+        return TargetStore.connect(url, options, retry=self.retry)
+
+
+def key_in(store: SizedStore, url: str) -> str:
+    """Give the key of a URL in the store of its place."""
+    if isinstance(store, LocalStore):
+        path = os.path.abspath(str(local_path(url)))
+        return os.path.splitdrive(path)[1].replace(os.sep, "/").lstrip("/")
+    if "::" in url:
+        assert isinstance(store, TargetStore)
+        return store.root
+    return str(fsspec.core.strip_protocol(url))

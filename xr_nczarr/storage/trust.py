@@ -1,0 +1,138 @@
+"""What a reference set may point at, told by where the set itself came from."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import urllib.parse
+from dataclasses import dataclass
+
+from xr_nczarr.errors import RefusedError, quote
+from xr_nczarr.storage.url import mask
+
+_SPECIAL = ("/dev/", "/proc/", "/sys/")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?=:)")
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Who may be named by a set.
+
+    Attributes
+    ----------
+    origin
+        Scheme and host (or bucket) of a remote set, which may name what is there and no more; None
+        for a set of this machine, which may name anything that is no device.
+    allow
+        Prefixes of URLs, or absolute paths, that the caller lets a remote set name as well.
+    """
+
+    origin: str | None = None
+    allow: tuple[str, ...] = ()
+
+    def check(self, url: str) -> None:
+        """Refuse an absolute path or URL that the set may not name.
+
+        Raises
+        ------
+        RefusedError
+            With the option that would allow it.
+        """
+        path = local_path(url)
+        real = None if path is None else os.path.realpath(path)
+        if real is not None and f"{real}/".startswith(_SPECIAL):
+            raise RefusedError(f"refers to {quote(path)}, which is no plain file")
+        if self.origin is None or self._is_allowed(url, real):
+            return
+        shown = quote(mask(url))
+        raise RefusedError(
+            f"refers to {shown}, which is not where the remote set is",
+            remedy="If you trust the set, name that place: "
+            f'storage_options={{"allow": [{_folder(shown)!r}]}}',
+        )
+
+    def check_redirect(self, url: str, target: str) -> None:
+        """Refuse to follow an answer of the server of `url` to `target`.
+
+        The same host may send to itself, also from ``http`` to ``https``; a set of this machine
+        may be sent to any public host.
+        """
+        if _server(url) == _server(target) and target.startswith(("http://", "https://")):
+            return
+        if self.origin is not None:
+            self.check(target)
+        elif not target.startswith(("http://", "https://")) or is_private(_host(target)):
+            raise RefusedError(
+                f"{quote(mask(url))} sends on to {quote(mask(target))}, which is no public host",
+                remedy="If that is right, name that URL itself.",
+            )
+
+    def _is_allowed(self, url: str, real: str | None) -> bool:
+        if real is not None:
+            allowed = [os.path.realpath(path) for path in map(local_path, self.allow) if path]
+            return any(f"{real}/".startswith(f"{path.rstrip('/')}/") for path in allowed)
+        if "::" in url:
+            return url in self.allow
+        if is_below(url, str(self.origin)):
+            return True
+        return "/../" not in f"{urllib.parse.unquote(url)}/" and any(
+            is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
+            for prefix in self.allow
+        )
+
+
+def local_path(url: str) -> str | None:
+    """Give the path that an absolute path or a ``file:`` URL names, None for other URLs."""
+    scheme = _SCHEME.match(url)
+    if scheme is None:
+        return url
+    if scheme[0].lower() not in ("file", "local") or url[scheme.end() :].startswith("::"):
+        return None
+    return re.sub(r"^:(//(localhost(?=/))?)?", "", url[scheme.end() :])
+
+
+def origin_of(url: str) -> str:
+    """Give the scheme and host (or bucket) of a URL, the last one of a chain: ``s3://bucket``."""
+    return "/".join(url.rpartition("::")[2].split("/")[:3])
+
+
+def is_below(url: str, prefix: str) -> bool:
+    """Tell whether a URL begins with a prefix that ends where a name does; any does with none."""
+    return (
+        not prefix
+        or url == prefix
+        or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
+    )
+
+
+def is_private(host: str) -> bool:
+    """Tell loopback, private, link-local and metadata addresses, however they are spelled."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
+        return True
+    try:
+        address = ipaddress.ip_address(name.strip("[]").partition("%")[0])
+    except ValueError:
+        try:
+            # Also 127.1, 0x7f000001 and 2130706433.
+            address = ipaddress.IPv4Address(socket.inet_aton(name))
+        except OSError:
+            return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return not (mapped or address).is_global
+
+
+def _host(url: str) -> str:
+    """Give the host of a URL, as servers and their clients understand it; empty for none."""
+    return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
+
+
+def _server(url: str) -> str:
+    """Give host and port as a URL spells them."""
+    return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
+
+
+def _folder(url: str) -> str:
+    return url[: url.rfind("/") + 1] or url
