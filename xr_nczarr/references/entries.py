@@ -1,0 +1,105 @@
+"""What a key of a reference set refers to: bytes of another object, or bytes in the set itself."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from xr_nczarr.errors import ReferenceSetError, quote
+
+LARGEST_NUMBER = 1 << 62
+"""Offsets, lengths and dimension values lie below this."""
+
+_BASE64 = "base64:"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class Target(NamedTuple):
+    """Bytes of another object; the whole of it where `offset` and `length` are None."""
+
+    url: str
+    offset: int | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InlineBytes:
+    """Bytes that lie in the reference set itself."""
+
+    data: bytes
+
+
+Reference = InlineBytes | Target
+
+
+def is_metadata(key: str) -> bool:
+    """Tell whether a key names a document of Zarr (any version) rather than a chunk."""
+    name = key.rpartition("/")[2]
+    return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
+
+
+def decode_inline(text: str, key: str) -> InlineBytes:
+    """Give the bytes of an entry that is text: behind ``base64:`` decoded, else as UTF-8."""
+    try:
+        if text.startswith(_BASE64):
+            return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
+        return InlineBytes(text.encode())
+    except (binascii.Error, ValueError) as error:
+        raise ReferenceSetError(f"inline data do not decode ({error})", key=key) from error
+
+
+def encode_inline(data: bytes) -> str:
+    """Give the text of inline bytes: themselves where they are plain text, else base64."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = _BASE64
+    if text.startswith(_BASE64) or _CONTROL.search(text):
+        return _BASE64 + base64.b64encode(data).decode()
+    return text
+
+
+def check_number(value: object, what: str, key: str) -> int:
+    """Give an offset or a length, if it is an integer from 0 to 2⁶²."""
+    if isinstance(value, np.integer):
+        value = int(value)
+    if type(value) is not int or not 0 <= value < LARGEST_NUMBER:
+        raise ReferenceSetError(
+            f"found {quote(repr(value))} as the {what}, expected an integer of at least 0", key=key
+        )
+    return value
+
+
+def absolute_url(url: str, document_url: str) -> str:
+    """Give `url` as it is meant from within the document at `document_url`.
+
+    URLs with a scheme or a chain stay as they are, relative ones start at the document's folder,
+    and ``..`` never climbs above the root of its host or bucket.
+
+    Examples
+    --------
+    >>> absolute_url("data/a.nc", "s3://bucket/sets/refs.json")
+    's3://bucket/sets/data/a.nc'
+    >>> absolute_url("../a.nc", "/home/me/sets/refs.json")
+    '/home/me/a.nc'
+    """
+    if _SCHEME.match(url) or "::" in url:
+        return url
+    first, chain, rest = document_url.partition("::")
+    if chain and "://" not in first:
+        return first + chain + absolute_url(url, rest)
+    scheme, mark, location = first.rpartition("://")
+    if scheme in {"http", "https"}:
+        location = re.split(r"[?#]", location, maxsplit=1)[0]
+    host, slash, path = location.partition("/") if mark else ("", "", location)
+    joined = posixpath.join(posixpath.dirname(slash + path), url)
+    if mark:
+        joined = "/" + joined.lstrip("/")
+    return f"{scheme}{mark}{host}{posixpath.normpath(joined)}{chain}{rest}"

@@ -1,0 +1,215 @@
+"""Small trees of arithmetic on the values of dimensions: what templates are compiled into.
+
+A tree is a constant, a `Variable`, or a `Call` of a function on other trees: plain values, which
+pickle. Every function bounds its result. Values are those that jinja2 gives, or an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote
+
+LONGEST_TEXT = 1 << 16
+"""Characters of a template and of what it renders."""
+
+Value = Any
+"""int, float, bool or str."""
+
+Values = Mapping[str, Value]
+
+_LARGEST_INTEGER = 1 << 127
+_WIDEST = 64
+_FAILURES = (TypeError, ValueError, ArithmeticError)
+_FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
+
+
+class Variable(NamedTuple):
+    """The value of a dimension."""
+
+    name: str
+
+
+class Call(NamedTuple):
+    """A function of the values of other expressions."""
+
+    function: Callable[..., Value]
+    parts: tuple[Any, ...]
+
+
+Expression = Variable | Call | Value
+
+
+def evaluate(expression: Expression, values: Values) -> Value:
+    """Give the value of an expression.
+
+    Raises
+    ------
+    ReferenceSetError
+        When the template divides by zero, adds text to numbers, and the like.
+    LimitError
+        When a value is too large.
+    """
+    try:
+        return _value(expression, values)
+    except _FAILURES as error:
+        if isinstance(error, NczarrError):
+            raise
+        raise ReferenceSetError(f"a template cannot be evaluated ({error})") from error
+
+
+def _value(expression: Expression, values: Values) -> Value:
+    if type(expression) is Variable:
+        return values[expression.name]
+    if type(expression) is not Call:
+        return expression
+    function, parts = expression
+    if function in _LAZY:
+        first = _value(parts[0], values)
+        if function is choose:
+            return _value(parts[1 if first else 2], values)
+        return first if bool(first) is (function is either) else _value(parts[1], values)
+    result = function(*[_value(part, values) for part in parts])
+    if isinstance(result, int):
+        if not -_LARGEST_INTEGER < result < _LARGEST_INTEGER:
+            raise LimitError("a template computes an integer of more than 127 bits")
+    elif isinstance(result, str) and len(result) > LONGEST_TEXT:
+        raise LimitError(f"a template renders more than {LONGEST_TEXT:,} characters")
+    return result
+
+
+def is_constant(expression: Expression) -> bool:
+    """Tell whether no dimension changes the value: it is the value."""
+    return type(expression) not in (Variable, Call)
+
+
+def variables(expression: Expression) -> frozenset[str]:
+    """Give the names of the dimensions that an expression depends on."""
+    if isinstance(expression, Variable):
+        return frozenset({expression.name})
+    parts = expression.parts if isinstance(expression, Call) else ()
+    return frozenset().union(*map(variables, parts))
+
+
+def size(expression: Expression) -> int:
+    """Give the number of values that are computed for one: what it costs."""
+    return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
+
+
+def call(function: Callable[..., Value], *parts: Expression) -> Expression:
+    """Give the call, or its result when nothing in it varies."""
+    result = Call(function, parts)
+    if all(map(is_constant, parts)):
+        try:
+            return _value(result, {})
+        except (NczarrError, *_FAILURES):
+            # It may stand in a branch that is never taken: it raises when it is evaluated.
+            return result
+    return result
+
+
+def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
+    """Give the parts of a text without joins in joins, and no two constants side by side."""
+    pieces: list[Expression] = []
+    for constant, run in itertools.groupby(_leaves(parts), is_constant):
+        group = list(run)
+        pieces += [call(join, *group)] if constant and len(group) > 1 else group
+    return tuple(pieces)
+
+
+def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
+    for part in parts:
+        if isinstance(part, Call) and part.function is join:
+            yield from _leaves(part.parts)
+        elif part != "":
+            yield part
+
+
+def choose(test: Value, chosen: Value, other: Value) -> Value:
+    """Give one of two values; like `both` and `either` it evaluates no more than it needs."""
+    return chosen if test else other
+
+
+def both(left: Value, right: Value) -> Value:
+    """Give what ``and`` gives."""
+    return left and right
+
+
+def either(left: Value, right: Value) -> Value:
+    """Give what ``or`` gives."""
+    return left or right
+
+
+_LAZY = (choose, both, either)
+
+
+def join(*values: Value) -> str:
+    """Give the texts of the values, joined."""
+    return "".join(map(str, values))
+
+
+def product(left: Value, right: Value) -> Value:
+    """Give the product of numbers."""
+    _check_numbers(left, right)
+    return left * right
+
+
+def power(base: Value, exponent: Value) -> Value:
+    """Give the power of integers."""
+    if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
+        raise TypeError("powers are of integers, with an exponent of at least 0")
+    if base.bit_length() * exponent > 256:
+        raise LimitError("a template computes an integer of more than 127 bits")
+    return base**exponent
+
+
+def remainder(left: Value, right: Value) -> Value:
+    """Give the remainder of numbers; of a text, what ``%`` formats."""
+    if isinstance(left, str):
+        return formatted(left, right)
+    _check_numbers(left, right)
+    return left % right
+
+
+def whole(value: Value) -> int:
+    """Give a number without its decimals."""
+    _check_numbers(value)
+    return int(value)
+
+
+def rounded(value: Value, precision: Value = 0) -> Value:
+    """Give a number with at most 15 decimals."""
+    if type(precision) is not int or not 0 <= precision <= 15:
+        raise TypeError("numbers are rounded to 0 to 15 decimals")
+    return round(value, precision)
+
+
+def formatted(pattern: Value, *values: Value) -> str:
+    """Give what ``%d``, ``%s`` and ``%x`` of a pattern stand for, padded to at most 64."""
+    remaining = iter(values)
+
+    def replacement(found: re.Match[str]) -> str:
+        percent, zero, width, kind = found.groups()
+        if percent:
+            return "%"
+        value = next(remaining, None)
+        if value is None or kind is None or not (kind == "s" or isinstance(value, int)):
+            raise TypeError(f"the format {quote(found.group())} is not known here or has no value")
+        text = format(value, "x") if kind == "x" else str(int(value) if kind == "d" else value)
+        columns = int(width or 0)
+        if columns > _WIDEST:
+            raise LimitError(f"a template pads to {columns} characters, more than {_WIDEST}")
+        return text.zfill(columns) if zero and kind != "s" else text.rjust(columns)
+
+    text = _FORMAT.sub(replacement, str(pattern))
+    if next(remaining, None) is not None:
+        raise TypeError("a format has more values than places")
+    return text
+
+
+def _check_numbers(*values: Value) -> None:
+    if not all(isinstance(value, (int, float)) for value in values):
+        raise TypeError("text where a number is expected")

@@ -1,0 +1,260 @@
+"""Generators: many keys declared by one formula, and looked up without being written out.
+
+The key template is inverted once: each dimension has to be told by texts that the template
+renders for it alone, by solving ``scale * value + shift`` or from a table of what its values
+render to. What a key is solved to is rendered again and compared. A template for which it is not
+certain that every key is found is expanded instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from xr_nczarr.errors import NczarrError, ReferenceSetError, quote
+from xr_nczarr.references.entries import (
+    LARGEST_NUMBER,
+    Reference,
+    Target,
+    check_number,
+    is_metadata,
+)
+from xr_nczarr.references.expressions import (
+    Call,
+    Expression,
+    Values,
+    Variable,
+    evaluate,
+    is_constant,
+    product,
+    size,
+    variables,
+)
+
+Domain = range | tuple[int | str, ...]
+
+_INTEGER = "(-?[0-9]{1,19})"
+_ORDINARY_SIZE = 64
+_DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
+
+
+class _Solver(NamedTuple):
+    """How the texts at `positions` of a key tell the value of one dimension.
+
+    `table` gives the value; without it the first text is ``scale * value + shift``.
+    """
+
+    name: str
+    positions: tuple[int, ...]
+    table: Mapping[tuple[str, ...], int | str] | None
+    scale: int = 1
+    shift: int = 0
+
+    def solve(self, texts: Sequence[str]) -> int | str | None:
+        if self.table is not None:
+            return self.table.get(tuple([texts[position] for position in self.positions]))
+        return (int(texts[self.positions[0]]) - self.shift) // self.scale
+
+
+@dataclass(frozen=True)
+class Generator:
+    """One member of ``gen``: a formula for keys and where their bytes are.
+
+    Attributes
+    ----------
+    key, url
+        The parts of the templates.
+    offset, length
+        The parts of the templates; None for whole objects.
+    dimensions
+        What each dimension runs through, in the order of the document (the last one fastest).
+    most
+        How much may be written out of dimensions, `weight` for each value.
+    """
+
+    key: tuple[Expression, ...]
+    url: tuple[Expression, ...]
+    offset: tuple[Expression, ...] | None
+    length: tuple[Expression, ...] | None
+    dimensions: Mapping[str, Domain]
+    most: int = field(default=1 << 16, compare=False)
+
+    @cached_property
+    def weight(self) -> int:
+        """What one evaluation of all templates costs; 1 for ordinary ones."""
+        parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
+        return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
+
+    @property
+    def tabulated(self) -> int:
+        """How many values of dimensions are written out."""
+        return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
+
+    @cached_property
+    def literal(self) -> str:
+        """The text that every key begins with."""
+        return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
+
+    @property
+    def folder(self) -> str:
+        """The part of the literal up to its last slash."""
+        return self.literal[: self.literal.rfind("/") + 1]
+
+    @property
+    def count(self) -> int:
+        """Number of keys."""
+        return math.prod(map(len, self.dimensions.values()))
+
+    def find(self, key: str) -> Reference | None:
+        """Give what `key` refers to, None when no values of the dimensions render it."""
+        values = self.solve(key)
+        return None if values is None else self._reference(key, values)
+
+    def solve(self, key: str) -> dict[str, int | str] | None:
+        """Give the values of the dimensions that render `key`, None when there are none."""
+        found = self.inverse[0].fullmatch(key) if self.inverse else None
+        if found is None or self.inverse is None:
+            return None
+        texts = found.groups()
+        values: dict[str, int | str] = {}
+        for solver in self.inverse[1]:
+            value = solver.solve(texts)
+            if value is None or value not in self.dimensions[solver.name]:
+                return None
+            values[solver.name] = value
+        return values if _text(self.key, values) == key else None
+
+    def check(self) -> None:
+        """Evaluate the templates for the first and the last key, so that mistakes show early."""
+        for end in (0, -1) if self.count else ():
+            values = {name: domain[end] for name, domain in self.dimensions.items()}
+            self._reference(_text(self.key, values), values)
+
+    def items(self) -> Iterator[tuple[str, Reference]]:
+        """Yield every key with its reference, in the order of the Cartesian product."""
+        for combination in itertools.product(*self.dimensions.values()):
+            values = dict(zip(self.dimensions, combination, strict=True))
+            key = _text(self.key, values)
+            yield key, self._reference(key, values)
+
+    def may_lie_below(self, prefix: str) -> bool:
+        """Tell whether a key can begin with `prefix`, as far as the literal tells."""
+        return prefix.startswith(self.literal) or self.literal.startswith(prefix)
+
+    def _reference(self, key: str, values: Values) -> Reference:
+        """Give where the bytes of `key` are, which `values` render."""
+        if is_metadata(key) or not key:
+            raise ReferenceSetError("a generator declares a metadata document", key=key)
+        try:
+            url = _text(self.url, values)
+            if self.offset is None or self.length is None:
+                return Target(url)
+            offset = _number(self.offset, values, "offset", key)
+            return Target(url, offset, _number(self.length, values, "length", key))
+        except NczarrError as error:
+            error.located(key=key, place="gen")
+            raise
+
+    @cached_property
+    def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
+        """The pattern of the keys and how to solve each dimension; None when that is uncertain."""
+        varying = [part for part in self.key if not is_constant(part)]
+        told_by = [variables(part) for part in varying]
+        if any(len(names) != 1 for names in told_by):
+            return None
+        solvers, most = [], self.most // self.weight
+        for name, domain in self.dimensions.items():
+            parts = [position for position, names in enumerate(told_by) if name in names]
+            solver = _solver(name, domain, {part: varying[part] for part in parts}, most)
+            if solver is None:
+                return None
+            solvers.append(solver)
+        pattern = self._pattern(solvers)
+        return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
+
+    def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
+        """Give the pattern of the keys, None unless each group ends at a place that is certain."""
+        texts: dict[int, list[str]] = {}
+        for solver in solvers:
+            for index, position in enumerate(solver.positions):
+                if solver.table is not None:
+                    texts[position] = [rendered[index] for rendered in solver.table]
+        pattern, position = "", 0
+        for part, following in itertools.zip_longest(self.key, self.key[1:], fillvalue=""):
+            if is_constant(part):
+                pattern += re.escape(str(part))
+                continue
+            end = str(following)[:1] if is_constant(following) else None
+            characters = "".join(texts.get(position, ["-0123456789"]))
+            if end is None or (end and end in characters) or "/" in characters:
+                return None
+            pattern += _INTEGER if position not in texts else f"([^{re.escape(end) or '/'}]*)"
+            position += 1
+        return pattern
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        formula = (self.key, self.url, self.offset, self.length, dict(self.dimensions), self.most)
+        return Generator, formula
+
+
+def _text(parts: Sequence[Expression], values: Values) -> str:
+    return "".join([str(evaluate(part, values)) for part in parts])
+
+
+def _number(parts: Sequence[Expression], values: Values, what: str, key: str) -> int:
+    value = evaluate(parts[0], values) if len(parts) == 1 else _text(parts, values)
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    return check_number(value, what, key)
+
+
+def _solver(
+    name: str, domain: Domain, parts: Mapping[int, Expression], most: int
+) -> _Solver | None:
+    """Give how the parts (by position) of a key tell a dimension, None when they may not."""
+    if isinstance(domain, range):
+        lines = {position: _line(part, domain) for position, part in parts.items()}
+        for position, line in lines.items():
+            if line is not None and line[0] != 0 and None not in lines.values():
+                return _Solver(name, (position,), None, *line)
+    if len(domain) > most:
+        return None
+    table: dict[tuple[str, ...], int | str] = {}
+    for value in domain:
+        rendered = tuple(str(evaluate(part, {name: value})) for part in parts.values())
+        if rendered in table:
+            raise ReferenceSetError(
+                f"two values of {quote(name)} declare the same key", place="gen"
+            )
+        table[rendered] = value
+    return _Solver(name, tuple(parts), table)
+
+
+def _line(part: Expression, domain: range) -> tuple[int, int] | None:
+    """Give scale and shift of an expression that is linear in its one variable.
+
+    None also where it has values of more digits than a key is searched for.
+    """
+    scale, shift = 1, 0
+    if type(part) is int:
+        scale, shift = 0, part
+    elif isinstance(part, Call) and len(part.parts) == 2:
+        left, right = (_line(operand, domain) for operand in part.parts)
+        if left is None or right is None:
+            return None
+        if part.function in (operator.add, operator.sub):
+            scale, shift = (part.function(*pair) for pair in zip(left, right, strict=True))
+        elif part.function is product and 0 in (left[0], right[0]):
+            scale, shift = left[0] * right[1] + left[1] * right[0], left[1] * right[1]
+        else:
+            return None
+    elif not isinstance(part, Variable):
+        return None
+    extremes = [scale * value + shift for value in domain[:: max(len(domain) - 1, 1)]]
+    return (scale, shift) if all(-LARGEST_NUMBER < v < LARGEST_NUMBER for v in extremes) else None

@@ -1,0 +1,90 @@
+"""A whole reference set: a table of explicit references, and generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.references.entries import Reference
+from xr_nczarr.references.generators import Generator
+from xr_nczarr.references.parquet import ParquetTable
+from xr_nczarr.references.table import Table
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """Where the bytes of each key are.
+
+    The set is immutable and pickles; a generator travels as its formula.
+    """
+
+    table: Table | ParquetTable
+    generators: tuple[Generator, ...] = ()
+
+    def resolve(self, key: str) -> Reference | None:
+        """Give where the bytes of `key` are, None for a key that is not declared.
+
+        Raises
+        ------
+        ReferenceSetError
+            When the key is declared twice, or its entry is not what the specification allows.
+        """
+        found, generated = self.table.find(key), self.find_generated(key)
+        if found is not None and generated is not None:
+            raise ReferenceSetError("the key is declared by refs and by gen", key=key)
+        if found is None and generated is None and key.endswith("/0"):
+            # VirtualiZarr up to 2.5 leaves the index of a scalar's chunk out.
+            return self.table.find(key[:-1])
+        return generated if found is None else found
+
+    def find_generated(self, key: str) -> Reference | None:
+        """Give what `key` refers to if a generator declares it."""
+        result = None
+        folder = f"{key}|" if self.generators else ""  # a key that ends in a slash is a key too
+        while folder:
+            folder = folder[: folder.rfind("/", 0, -1) + 1]
+            for generator in self._by_folder.get(folder, ()):
+                found = generator.find(key)
+                if result is not None and found is not None:
+                    raise ReferenceSetError("the key is declared twice", key=key)
+                result = result or found
+        return result
+
+    def names(self, prefix: str = "") -> tuple[list[str], list[str]]:
+        """Give the names of objects and of prefixes directly below `prefix`, sorted.
+
+        Only of what the set declares one by one: there may be any number of other chunks, and no
+        node is found by them.
+        """
+        return self.table.names(prefix)
+
+    def items(self) -> Iterator[tuple[str, Reference]]:
+        """Yield every key with its reference, generators expanded."""
+        yield from self.table.items()
+        for generator in self.generators:
+            yield from generator.items()
+
+    def subset(self, prefix: str) -> ReferenceSet:
+        """Give the set of the chunks whose keys begin with `prefix`: what one variable needs."""
+        return ReferenceSet(
+            self.table.subset(prefix),
+            tuple(one for one in self.generators if one.may_lie_below(prefix)),
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of keys, those of generators included."""
+        return self.table.count + sum(generator.count for generator in self.generators)
+
+    @cached_property
+    def _by_folder(self) -> dict[str, list[Generator]]:
+        generators: dict[str, list[Generator]] = {}
+        for generator in self.generators:
+            generators.setdefault(generator.folder, []).append(generator)
+        return generators
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReferenceSet, (self.table, self.generators)

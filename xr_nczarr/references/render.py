@@ -1,0 +1,182 @@
+"""References → a document of version 1, the regular ones of large arrays as ``gen``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.model import Json
+from xr_nczarr.references.entries import InlineBytes, Reference, Target
+from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.spec import tabulate
+from xr_nczarr.references.table import Column, Table
+
+_FEWEST_REFERENCES = 16
+"""References for each member of ``gen``, on average, that make it worth its look-ups."""
+
+_MOST_BOXES = 64
+"""Members of ``gen`` for one array: a look-up tries them in turn."""
+
+_SYNTAX = re.compile(r"[{\r\n]")
+_LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
+
+
+def render_references(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> bytes:
+    """Give the document of version 1 that declares `references`.
+
+    Expanded, it points at the same bytes. What is to lie in the document itself is handed in as
+    `InlineBytes`.
+
+    Raises
+    ------
+    ReferenceSetError
+        When a key is declared twice.
+
+    Examples
+    --------
+    >>> render_references({"a/0": Target("s3://bucket/data.nc", 100, 20)}.items())
+    b'{"version":1,"refs":{"a/0":["s3://bucket/data.nc",100,20]}}'
+    """
+    table = tabulated(references)
+    refs = {
+        key: entry if isinstance(entry, str) else _listed(entry)
+        for key, entry in table.entries.items()
+    }
+    generators: list[Json] = []
+    for column in table.columns.values():
+        beginning = _common_beginning(column)
+        boxes = _boxes(column, beginning)
+        generators += [box.generator(column, keyed=beginning is not None) for box in boxes]
+        if not boxes:
+            keys = column.each_key()
+            refs |= {key: _listed(column.row(row)) for row, key in enumerate(keys)}
+    document: dict[str, Json] = {"version": 1, "refs": refs}
+    if generators:
+        document["gen"] = generators
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def tabulated(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> Table:
+    """Give the table of what is declared, generators expanded."""
+    entries: dict[str, Any] = {}
+    pairs = references.items() if isinstance(references, ReferenceSet) else references
+    for key, reference in pairs:
+        if key in entries:
+            raise ReferenceSetError("the key is declared twice", key=key)
+        entries[key] = reference.data if isinstance(reference, InlineBytes) else reference
+    return tabulate(entries)
+
+
+def _listed(target: Target) -> list[Json]:
+    url = _escaped(target.url) if _LOOKS_LIKE_A_TEMPLATE.search(target.url) else target.url
+    return [url] if target.offset is None else [url, target.offset, target.length]
+
+
+def _escaped(text: str) -> str:
+    """Give the template that renders `text`."""
+    return _SYNTAX.sub(lambda found: f"{{{{{found.group()!r}}}}}", text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Chunks from one index of the first dimension to another, at regular distances.
+
+    `url` is that of all of them, or what goes before the key. `offset` is that of the first chunk;
+    `strides` is in bytes along each dimension; all are -1 and 0 for whole objects.
+    """
+
+    start: int
+    stop: int
+    url: str
+    offset: int
+    strides: tuple[int, ...]
+    length: int
+
+    def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
+        """Give the member of ``gen``."""
+        starts = [self.start, *[0] * (column.family.rank - 1)]
+        stops = [self.stop, *column.shape[1:]]
+        names = [f"i{axis}" for axis in range(column.family.rank)]
+        index = column.family.separator.join(f"{{{{{name}}}}}" for name in names)
+        key, url = _escaped(column.family.prefix) + index, _escaped(self.url)
+        member: dict[str, Json] = {"key": key, "url": url + key if keyed else url}
+        if self.length >= 0:
+            terms = [str(self.offset - self.strides[0] * self.start)]
+            terms += [
+                f"{step} * {name}" for step, name in zip(self.strides, names, strict=True) if step
+            ]
+            # The space keeps a minus sign apart: "{{-" means something else.
+            member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
+            member["length"] = str(self.length)
+        member["dimensions"] = {
+            name: {"start": start, "stop": stop}
+            for name, start, stop in zip(names, starts, stops, strict=True)
+        }
+        return member
+
+
+def _boxes(column: Column, beginning: str | None) -> list[_Box]:
+    """Give boxes that cover the column, none at all when it is not regular."""
+    rows = column.shape[0]
+    if column.codes is not None:
+        return []
+    offsets, lengths = (
+        part.astype(np.int64).reshape(rows, -1) for part in (column.offsets, column.lengths)
+    )
+    urls = column.url_numbers.reshape(rows, -1)
+    if beginning is not None:
+        urls = np.zeros_like(offsets)
+    if (lengths != lengths[:, :1]).any() or (urls != urls[:, :1]).any():
+        return []
+    distances = offsets - offsets[:, :1]
+    alike = (lengths[1:, 0] == lengths[:-1, 0]) & (urls[1:, 0] == urls[:-1, 0])
+    alike &= (distances[1:] == distances[:-1]).all(axis=1)
+    steps = np.diff(offsets[:, 0])
+    boxes: list[_Box] = []
+    start = 0
+    while start < rows:
+        stop = start + 1
+        while stop < rows and alike[stop - 1] and steps[stop - 1] == steps[start]:
+            stop += 1
+        strides = _strides(distances[start], column.shape[1:])
+        if strides is None or len(boxes) == min(_MOST_BOXES, len(column) // _FEWEST_REFERENCES):
+            return []
+        url = column.urls[urls[start, 0]] if beginning is None else beginning
+        step = steps.item(start) if stop - start > 1 else 0
+        length = lengths.item(start, 0)
+        box = _Box(start, stop, url, offsets.item(start, 0), (step, *strides), length)
+        boxes.append(box)
+        start = stop
+    return boxes
+
+
+def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Give the distance between neighbours along each dimension, None when it varies."""
+    places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
+    strides = tuple(
+        distances.item(int(place)) if extent > 1 else 0
+        for place, extent in zip(places, shape, strict=True)
+    )
+    expected = np.zeros((), np.int64)
+    for stride, extent in zip(strides, shape, strict=True):
+        expected = np.add.outer(expected, stride * np.arange(extent))
+    return strides if (expected.ravel() == distances).all() else None
+
+
+def _common_beginning(column: Column) -> str | None:
+    """Give what goes before the key in every URL of a column, None when that differs."""
+    beginning: str | None = None
+    for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
+        url = column.row(row).url
+        if beginning is None and url.endswith(key):
+            beginning = url.removesuffix(key)
+        if beginning is None or url != beginning + key:
+            return None
+    return beginning

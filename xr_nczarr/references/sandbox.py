@@ -1,0 +1,87 @@
+"""Templates in the whole language of jinja2's immutable sandbox, for sets that a caller trusts.
+
+Output, powers and products stay bounded; time is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from xr_nczarr.errors import LimitError, ReferenceSetError, quote
+from xr_nczarr.references.expressions import LONGEST_TEXT, power, product, remainder
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"**", "*", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(undefined=jinja2.StrictUndefined)
+        self.binop_table |= {"**": power, "*": product, "%": remainder}
+        self.globals = {"range": self.globals["range"], "dict": dict}
+        for padding in ("center", "format", "indent", "wordwrap"):
+            del self.filters[padding]
+
+
+class _NamedTemplate:
+    """A template as another one sees it: rendered where it is printed, or called."""
+
+    def __init__(self, template: jinja2.Template, context: dict[str, Any]) -> None:
+        self._template = template
+        self._context = context
+
+    def __call__(self, **arguments: Any) -> str:
+        return _bounded(self._template, {**self._context, **arguments})
+
+    def __str__(self) -> str:
+        return self()
+
+
+@dataclass(frozen=True)
+class Sandboxed:
+    """The function that a template is, of the values of its dimensions."""
+
+    text: str
+    templates: Mapping[str, str]
+    dimensions: tuple[str, ...]
+
+    def __call__(self, *values: Any) -> str:
+        """Give what the template renders for values of the dimensions."""
+        template, named = self._compiled
+        context: dict[str, Any] = {}
+        context |= {name: _NamedTemplate(one, context) for name, one in named.items()}
+        context |= zip(self.dimensions, values, strict=True)
+        return _bounded(template, context)
+
+    @cached_property
+    def _compiled(self) -> tuple[jinja2.Template, dict[str, jinja2.Template]]:
+        environment = _Environment()
+        try:
+            named = {name: environment.from_string(text) for name, text in self.templates.items()}
+            return environment.from_string(self.text), named
+        except (jinja2.TemplateError, RecursionError, ValueError) as error:
+            raise ReferenceSetError(
+                f"the template {quote(self.text)} is not valid jinja2 ({quote(error)})"
+            ) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sandboxed, (self.text, self.templates, self.dimensions)
+
+
+def _bounded(template: jinja2.Template, context: dict[str, Any]) -> str:
+    pieces: list[str] = []
+    characters = 0
+    try:
+        for piece in template.generate(context):
+            characters += len(piece)
+            if characters > LONGEST_TEXT:
+                raise LimitError(f"a template renders more than {LONGEST_TEXT:,} characters")
+            pieces.append(piece)
+    except (jinja2.TemplateError, RecursionError, TypeError, ArithmeticError) as error:
+        raise ReferenceSetError(f"a template cannot be rendered ({quote(error)})") from error
+    return "".join(pieces)

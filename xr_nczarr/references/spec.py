@@ -1,0 +1,348 @@
+"""Reference documents of version 0 and 1 → reference sets, and their expansion to version 0.
+
+What a key refers to is said once: a key that is declared twice, by ``refs`` or by ``gen``, is an
+error. Within a template a name stands for the innermost of: an argument of the call, a dimension,
+a template; and templates given by the caller take the place of those of the document.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote
+from xr_nczarr.model import DEFAULT_LIMITS, Limits
+from xr_nczarr.references.entries import (
+    LARGEST_NUMBER,
+    InlineBytes,
+    Target,
+    check_number,
+    encode_inline,
+)
+from xr_nczarr.references.expressions import Expression
+from xr_nczarr.references.generators import Domain, Generator
+from xr_nczarr.references.json_object import parse_members
+from xr_nczarr.references.parquet import parse_parquet_table
+from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.scan import scan_document, take_marks
+from xr_nczarr.references.table import (
+    FEWEST_ROWS,
+    Entry,
+    Family,
+    Table,
+    TableBuilder,
+    split_chunk_key,
+)
+from xr_nczarr.references.templates import Language, Templates
+
+# So that the number of values of a dimension stays below 2⁶³ as well.
+LARGEST_DIMENSION = LARGEST_NUMBER // 2
+
+Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
+
+
+def parse_references(
+    document: Document,
+    *,
+    template_overrides: Mapping[str, str] | None = None,
+    templates: Language = "safe",
+    limits: Limits = DEFAULT_LIMITS,
+) -> ReferenceSet:
+    """Give the reference set that a document of version 0 or 1 describes.
+
+    Parameters
+    ----------
+    document
+        JSON, or the object it stands for.
+    template_overrides
+        Templates that take the place of the document's, or are added to them.
+    templates
+        ``"jinja2"`` allows everything that jinja2's immutable sandbox does, not only names and
+        arithmetic.
+    limits
+        `max_references` bounds how much of generators may be written out that cannot be kept as
+        formulas (a template of hundreds of terms counts several times),
+        `max_consolidated_bytes` the document.
+
+    Raises
+    ------
+    ReferenceSetError
+        When the document or an entry is not what the specification allows.
+    RefusedError
+        For template syntax that needs ``templates="jinja2"``.
+    LimitError
+        For what is larger than a limit.
+
+    Examples
+    --------
+    >>> references = parse_references('{"a/0": ["s3://bucket/data.nc", 100, 20]}')
+    >>> references.resolve("a/0")
+    Target(url='s3://bucket/data.nc', offset=100, length=20)
+    """
+    members, refs, builder = _load(document, limits)
+    generators: list[Generator] = []
+    render_url: Callable[[str], str] = str
+    if refs is not members:
+        texts = _texts(members.get("templates", {}), "templates")
+        texts |= _texts(template_overrides or {}, "template_overrides")
+        language = Templates(texts, language=templates)
+        generators = _generators(members.get("gen", []), language)
+        render_url = cache(language.render)
+    kept = []
+    remaining = limits.max_references
+    for generator in generators:
+        bounded = replace(generator, most=remaining)
+        if bounded.inverse is not None:
+            kept.append(bounded)
+            remaining -= bounded.tabulated * bounded.weight
+        else:
+            remaining -= bounded.count * bounded.weight
+            _expand_into(refs, bounded, remaining)
+    table = tabulate(refs, builder, render_url)
+    references = ReferenceSet(table, tuple(kept))
+    for key in table.entries if kept else ():
+        if references.find_generated(key) is not None:
+            raise ReferenceSetError("the key is declared by refs and by gen", key=key)
+    return references
+
+
+def parse_parquet_references(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ReferenceSet:
+    """Give the reference set of a directory of parquet files; see `parse_parquet_table`."""
+    return ReferenceSet(parse_parquet_table(metadata, fetch))
+
+
+def expand(
+    document: Document,
+    template_overrides: Mapping[str, str] | None = None,
+    *,
+    templates: Language = "safe",
+    limits: Limits = DEFAULT_LIMITS,
+) -> dict[str, str | list[str | int]]:
+    """Give the equivalent of version 0: each key with text, ``[url]`` or a list of three.
+
+    Examples
+    --------
+    >>> expand({"version": 1, "templates": {"u": "host/path"}, "refs": {"a": ["http://{{u}}"]}})
+    {'a': ['http://host/path']}
+    """
+    references = parse_references(
+        document, template_overrides=template_overrides, templates=templates, limits=limits
+    )
+    generated = sum(generator.count for generator in references.generators)
+    if generated > limits.max_references:
+        raise LimitError(
+            f"generators declare {generated:,} references, more than {limits.max_references:,}",
+            remedy="Raise max_references",
+        )
+    expanded: dict[str, str | list[str | int]] = {}
+    for key, reference in references.items():
+        if key in expanded:
+            raise ReferenceSetError("the key is declared twice", key=key)
+        if isinstance(reference, InlineBytes):
+            expanded[key] = encode_inline(reference.data)
+        else:
+            expanded[key] = [part for part in reference if part is not None]
+    return expanded
+
+
+def _load(
+    document: Document, limits: Limits
+) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
+    """Give the members of a document, its references, and the rows of its regular stretches."""
+    if isinstance(document, Mapping):
+        members = dict(document)
+        return members, _refs(members), TableBuilder()
+    data = document.encode() if isinstance(document, str) else bytes(document)
+    if len(data) > limits.max_consolidated_bytes:
+        raise LimitError(
+            f"the reference document has {len(data):,} bytes", remedy="Raise max_consolidated_bytes"
+        )
+    builder = TableBuilder()
+    scanned = scan_document(data, builder)
+    if scanned is not None:
+        members = parse_members(scanned[0])
+        refs = _refs(members)
+        # All marks among the references: no stretch was within an inline object or elsewhere.
+        if take_marks(refs) == scanned[1]:
+            return members, refs, builder
+    members = parse_members(data)
+    return members, _refs(members), TableBuilder()
+
+
+def _refs(members: dict[str, Any]) -> dict[str, Any]:
+    """Give the object that holds the references: the document itself in version 0."""
+    version = members.get("version")
+    if version is None:
+        if isinstance(members.get("refs"), Mapping):
+            raise ReferenceSetError(
+                "the document has refs but no version", place="version", remedy="Add version 1"
+            )
+        return members
+    if type(version) is not int or version != 1:
+        raise ReferenceSetError(
+            f"found version {quote(repr(version))}, expected 1, or none for version 0",
+            place="version",
+        )
+    return dict(_typed(members.get("refs", {}), Mapping, "refs"))
+
+
+def _typed(value: Any, kind: type, place: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, (str, bytes)):
+        raise ReferenceSetError(
+            f"found {quote(type(value).__name__)}, expected a {kind.__name__.lower()}", place=place
+        )
+    return value
+
+
+def _texts(value: Any, place: str) -> dict[str, str]:
+    texts = dict(_typed(value, Mapping, place))
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ReferenceSetError(
+                f"found {quote(repr(text))} as {quote(name)}, expected text", place=place
+            )
+    return texts
+
+
+def _entry(key: str, value: Any, render_url: Callable[[str], str]) -> Entry:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return encode_inline(value)
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    return _target(key, value, render_url)
+
+
+def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
+    if isinstance(value, Target):
+        return value
+    if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
+        raise ReferenceSetError(
+            f"found {quote(repr(value))}, expected text, an object, [url] or [url, offset, length]",
+            key=key,
+        )
+    url = value[0]
+    if not isinstance(url, str) or not url:
+        raise ReferenceSetError(
+            f"found {quote(repr(url))} as the URL, expected text that is not empty", key=key
+        )
+    if len(value) == 1:
+        return Target(render_url(url))
+    offset, length = check_number(value[1], "offset", key), check_number(value[2], "length", key)
+    return Target(render_url(url), offset, length)
+
+
+def tabulate(
+    refs: dict[str, Any],
+    builder: TableBuilder | None = None,
+    render_url: Callable[[str], str] = str,
+) -> Table:
+    """Give the table, with the chunks of large arrays in columns; `refs` is emptied of them."""
+    builder = builder or TableBuilder()
+    groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
+    for key, value in refs.items():
+        if isinstance(value, (list, tuple)) and (split := split_chunk_key(key)):
+            groups[split[0]].append((key, split[1]))
+    for family, keys in groups.items():
+        if len(keys) < FEWEST_ROWS and family not in builder.families:
+            continue
+        urls, *numbers = zip(
+            *[_target(key, refs.pop(key), render_url) for key, _ in keys], strict=True
+        )
+        texts = family.separator.join(index for _, index in keys).split(family.separator)
+        builder.add(
+            family,
+            np.array(texts, dtype=np.int64).reshape(len(keys), family.rank),
+            builder.url_numbers(urls),
+            *(np.array([-1 if n is None else n for n in column]) for column in numbers),
+        )
+    entries = {key: _entry(key, value, render_url) for key, value in refs.items()}
+    table = Table(entries, builder.columns(render_url))
+    for key in entries:
+        if table.find_chunk(key) is not None:
+            raise ReferenceSetError("the key is declared twice", key=key)
+    return table
+
+
+def _generators(value: Any, templates: Templates) -> list[Generator]:
+    generators = []
+    for number, item in enumerate(_typed(value, Sequence, "gen")):
+        try:
+            generator = _generator(_typed(item, Mapping, "gen"), templates)
+            generator.check()
+        except NczarrError as error:
+            error.place = f"gen[{number}]" + (f".{error.place}" if error.place != "gen" else "")
+            raise
+        if generator.count:
+            generators.append(generator)
+    return generators
+
+
+def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
+    dimensions = {
+        str(name): _domain(domain, f"dimensions.{name}")
+        for name, domain in _typed(item.get("dimensions"), Mapping, "dimensions").items()
+    }
+    if not dimensions:
+        raise ReferenceSetError("found no dimension, expected one or more", place="dimensions")
+    if ("offset" in item) != ("length" in item):
+        raise ReferenceSetError("found only one of offset and length, expected both or none")
+
+    def parts(member: str) -> tuple[Expression, ...]:
+        text = item.get(member)
+        if type(text) is int and member in {"offset", "length"}:
+            text = str(text)
+        if not isinstance(text, str):
+            raise ReferenceSetError(f"found {quote(repr(text))}, expected text", place=member)
+        try:
+            return templates.compile(text, dimensions)
+        except NczarrError as error:
+            error.located(place=member)
+            raise
+
+    return Generator(
+        key=parts("key"),
+        url=parts("url"),
+        offset=parts("offset") if "offset" in item else None,
+        length=parts("length") if "length" in item else None,
+        dimensions=dimensions,
+    )
+
+
+def _domain(value: Any, place: str) -> Domain:
+    """Give what a dimension runs through: a range, or the items of a list."""
+
+    def integer(number: Any, least: int = -LARGEST_DIMENSION) -> int:
+        if type(number) is not int or not least <= number <= LARGEST_DIMENSION:
+            raise ReferenceSetError(
+                f"found {quote(repr(number))}, expected an integer of at least {least}", place=place
+            )
+        return number
+
+    if isinstance(value, Mapping):
+        start, stop = integer(value.get("start", 0)), integer(value.get("stop"))
+        return range(start, stop, integer(value.get("step", 1), least=1))
+    items = tuple(_typed(value, Sequence, place))
+    return tuple(item if isinstance(item, str) else integer(item) for item in items)
+
+
+def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
+    """Write out a generator whose key template cannot be inverted."""
+    if remaining < 0:
+        raise LimitError(
+            f"a generator whose keys cannot be told apart declares {generator.count:,} references, "
+            f"{-remaining:,} too many",
+            place="gen",
+            remedy="Raise max_references",
+        )
+    for key, reference in generator.items():
+        if key in refs:
+            raise ReferenceSetError("the key is declared twice", key=key, place="gen")
+        refs[key] = reference

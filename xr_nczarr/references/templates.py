@@ -1,0 +1,232 @@
+"""The templates of a reference set: jinja2 parses them, and a short list of syntax is let through.
+
+That is names, constants, arithmetic, comparisons, conditional expressions, some filters, and the
+names and calls of other templates, which are put in place. Each template is compiled once.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from xr_nczarr.errors import LimitError, ReferenceSetError, RefusedError, quote
+from xr_nczarr.references import expressions
+from xr_nczarr.references.expressions import (
+    LONGEST_TEXT,
+    Call,
+    Expression,
+    Variable,
+    call,
+    evaluate,
+    flattened,
+    join,
+)
+
+Language = Literal["safe", "jinja2"]
+
+_DEEPEST = 64
+_MOST_NODES = 10_000
+_NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
+_OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "Neg": (operator.neg, ("node",)),
+    "Pos": (operator.pos, ("node",)),
+    "Not": (operator.not_, ("node",)),
+    "Add": (operator.add, ("left", "right")),
+    "Sub": (operator.sub, ("left", "right")),
+    "Mul": (expressions.product, ("left", "right")),
+    "Div": (operator.truediv, ("left", "right")),
+    "FloorDiv": (operator.floordiv, ("left", "right")),
+    "Mod": (expressions.remainder, ("left", "right")),
+    "Pow": (expressions.power, ("left", "right")),
+    "And": (expressions.both, ("left", "right")),
+    "Or": (expressions.either, ("left", "right")),
+    "CondExpr": (expressions.choose, ("test", "expr1", "expr2")),
+}
+_COMPARISONS = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+}
+_FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
+    "abs": (abs, 0),
+    "format": (expressions.formatted, 8),
+    "int": (expressions.whole, 0),
+    "round": (expressions.rounded, 1),
+    "string": (str, 0),
+}
+"""Functions, and the most arguments that they take."""
+
+
+class _Scope(NamedTuple):
+    """What an expression may use: dimensions, and arguments as they stand where they are given.
+
+    The budget is shared by all scopes of one template: each syntax node takes one from it.
+    """
+
+    names: Mapping[str, Variable | tuple[Any, _Scope]]
+    budget: Iterator[int]
+    within: tuple[str, ...] = ()
+    depth: int = 0
+
+
+class Templates:
+    """The named templates of one reference set.
+
+    A name stands for the innermost of: an argument of the call, a dimension, a template.
+
+    Parameters
+    ----------
+    texts
+        Template text by name.
+    language
+        ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
+    """
+
+    def __init__(self, texts: Mapping[str, str], *, language: Language = "safe") -> None:
+        self._texts = texts
+        self._language = language
+        self._bodies: dict[str, list[Any]] = {}
+
+    def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
+        """Give the parts of a template whose texts, joined, are what it renders.
+
+        Raises
+        ------
+        RefusedError
+            For syntax beyond the list above.
+        ReferenceSetError
+            For a name that is neither a dimension nor a template, and for templates in a circle.
+        """
+        variables = {name: Variable(name) for name in dimensions}
+        try:
+            return flattened(self._parts(text, _Scope(variables, iter(range(_MOST_NODES)))))
+        except RefusedError:
+            if self._language != "jinja2":
+                raise
+        from xr_nczarr.references.sandbox import Sandboxed
+
+        sandboxed = Sandboxed(text, dict(self._texts), tuple(variables))
+        return (Call(sandboxed, tuple(variables.values())),)
+
+    def render(self, text: str) -> str:
+        """Give what a template renders that uses no dimension."""
+        # A set may have as many URLs as references, most of them with one plain name.
+        plain = _NAME.sub(lambda found: self._texts.get(found[1], found[0]), text)
+        if _is_plain(plain):
+            return plain
+        return str(evaluate(Call(join, self.compile(text)), {}))
+
+    def _parts(self, text: str, scope: _Scope) -> list[Expression]:
+        if _is_plain(text):
+            return [text]
+        if text not in self._bodies:
+            self._bodies[text] = _parse(text)
+        return [self._expression(node, scope) for node in self._bodies[text]]
+
+    def _expression(self, node: Any, scope: _Scope) -> Expression:
+        """Give the expression of a syntax node and what is below it."""
+        if scope.depth > _DEEPEST or next(scope.budget, None) is None:
+            raise LimitError(
+                f"a template nests deeper than {_DEEPEST} or has more than {_MOST_NODES:,} terms"
+            )
+        scope = scope._replace(depth=scope.depth + 1)
+        kind = type(node).__name__
+        if kind == "TemplateData":
+            return node.data
+        if kind == "Const" and node.value is not None:
+            return node.value
+        if kind == "Name":
+            return self._named(node.name, scope)
+        if kind == "Call" and _is_template_call(node):
+            arguments = {argument.key: (argument.value, scope) for argument in node.kwargs}
+            return self._template(node.node.name, scope, arguments)
+        function, operands = _operation(node)
+        return call(function, *[self._expression(operand, scope) for operand in operands])
+
+    def _named(self, name: str, scope: _Scope) -> Expression:
+        bound = scope.names.get(name)
+        if bound is None:
+            return self._template(name, scope, {})
+        if isinstance(bound, Variable):
+            return bound
+        argument, outer = bound
+        return self._expression(argument, outer._replace(depth=scope.depth))
+
+    def _template(
+        self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
+    ) -> Expression:
+        """Give the expression of another template, with the names that it can see."""
+        if name not in self._texts:
+            raise ReferenceSetError(
+                f"a template uses {quote(name)}, which is neither a dimension nor a template"
+            )
+        if name in scope.within:
+            raise ReferenceSetError(f"the template {quote(name)} contains itself")
+        names = {**scope.names, **arguments}
+        inside = scope._replace(names=names, within=(*scope.within, name))
+        return call(join, *self._parts(self._texts[name], inside))
+
+
+def _is_plain(text: str) -> bool:
+    # jinja2 also unifies line ends, and drops one at the end.
+    return "{" not in text and "\n" not in text and "\r" not in text
+
+
+def _parse(text: str) -> list[Any]:
+    """Give the syntax nodes of a template whose values, joined as text, it renders."""
+    if len(text) > LONGEST_TEXT:
+        raise LimitError(f"a template has more than {LONGEST_TEXT:,} characters")
+    # Imported here: most sets have no templates, and jinja2 costs more than opening them.
+    import jinja2
+
+    try:
+        body = jinja2.Environment().parse(text).body  # noqa: S701  (makes no HTML)
+    except (jinja2.TemplateError, RecursionError, ValueError) as error:
+        raise ReferenceSetError(
+            f"the template {quote(text)} is not valid jinja2 ({quote(error)})"
+        ) from error
+    nodes: list[Any] = []
+    for statement in body:
+        if type(statement).__name__ != "Output":
+            raise _refused(statement)
+        nodes += statement.nodes  # type: ignore[attr-defined]
+    return nodes
+
+
+def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """Give the function that a syntax node stands for, and the nodes of its operands."""
+    kind = type(node).__name__
+    if kind in _OPERATIONS:
+        function, fields = _OPERATIONS[kind]
+        operands = [getattr(node, field) for field in fields]
+        if None not in operands:
+            return function, operands
+    elif kind == "Concat":
+        return join, node.nodes
+    elif kind == "Compare" and len(node.ops) == 1 and node.ops[0].op in _COMPARISONS:
+        return _COMPARISONS[node.ops[0].op], [node.expr, node.ops[0].expr]
+    elif kind == "Filter" and node.name in _FILTERS and not (node.kwargs or _unpacks(node)):
+        function, most = _FILTERS[node.name]
+        if len(node.args) <= most:
+            return function, [node.node, *node.args]
+    raise _refused(node)
+
+
+def _is_template_call(node: Any) -> bool:
+    return type(node.node).__name__ == "Name" and not (node.args or _unpacks(node))
+
+
+def _unpacks(node: Any) -> bool:
+    return node.dyn_args is not None or node.dyn_kwargs is not None
+
+
+def _refused(node: Any) -> RefusedError:
+    return RefusedError(
+        f"a template contains {quote(type(node).__name__)}, more than names and arithmetic",
+        remedy='If you trust the set, open it with templates="jinja2"',
+    )
