@@ -1,0 +1,218 @@
+"""An array in its store, read and written by selections."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
+from xr_nczarr.chunks.layout import ChunkObjects, Layout
+from xr_nczarr.chunks.reading import Array, Convert, PartReader
+from xr_nczarr.chunks.sharding import Shards
+from xr_nczarr.chunks.writing import PartWriter
+from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
+from xr_nczarr.errors import NczarrError
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
+from xr_nczarr.storage.protocol import Store
+
+# Measured on two cores: below this size of a chunk, threads lose more to the interpreter's lock
+# than they win.
+_THREADED_FROM_BYTES = 64 << 10
+_BATCH_BYTES = 4 << 20
+_BATCH_PARTS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read.
+
+    Attributes
+    ----------
+    missing_chunks
+        What a chunk that the store does not have means: fill values, fill values and a warning,
+        or `MissingChunkError`.
+    threads
+        Number of threads of one read; None for the number of processors.
+    codecs
+        Further codec classes by their id.
+    allow_pickle
+        Whether chunks may be decoded by pickle, which runs code that the store brings along.
+    limits
+        Bounds on what is allocated.
+    """
+
+    missing_chunks: Literal["fill", "warn", "raise"] = "fill"
+    threads: int | None = None
+    codecs: Mapping[str, type] | None = None
+    allow_pickle: bool = False
+    limits: Limits = DEFAULT_LIMITS
+
+
+class ChunkedArray:
+    """An array node in its store.
+
+    Pickles as its node, store and options; the codec is compiled again where it arrives.
+
+    Parameters
+    ----------
+    node
+        The array, with a fill value when chunks may be missing.
+    store
+        Where its chunks lie.
+    """
+
+    def __init__(self, node: ArrayNode, store: Store, options: ReadOptions | None = None) -> None:
+        self.node = node
+        self.store = store
+        self.options = options or ReadOptions()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChunkedArray, (self.node.without_annotations(), self.store, self.options)
+
+    @cached_property
+    def codec(self) -> ChunkCodec:
+        """The compiled codec; compiling raises the precise reason for which there is none."""
+        options = self.options
+        try:
+            return compile_codec(
+                self.node,
+                limits=options.limits,
+                custom=options.codecs,
+                allow_pickle=options.allow_pickle,
+            )
+        except NczarrError as error:
+            error.located(store=self.store.name, variable=self.node.path)
+            raise
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the chunks lie in stored objects."""
+        node, options = self.node, self.options
+        if not node.shards:
+            return ChunkObjects(node)
+        inner_shapes = [*(level.shape for level in node.shards[1:]), node.chunk_shape]
+        levels = [
+            ShardIndex(level, inner_shape, limits=options.limits, custom=options.codecs)
+            for level, inner_shape in zip(node.shards, inner_shapes, strict=True)
+        ]
+        return Shards(node, levels)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of one decoded chunk in bytes (of its pointers, for items of variable length)."""
+        return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
+
+    def read(
+        self,
+        selection: Sequence[Any],
+        *,
+        pointwise: bool = False,
+        dtype: npt.DTypeLike | None = None,
+        convert: Convert | None = None,
+    ) -> Array:
+        """Give the selected values; each chunk is fetched and decoded once.
+
+        Parameters
+        ----------
+        selection
+            A selector per dimension; see `plan_selection`, and `plan_points` for `pointwise`.
+        dtype
+            Of the result; None for the array's own.
+        convert
+            Applied to each part in place of a plain copy, in the thread that decoded it.
+
+        Raises
+        ------
+        ChunkError
+            For a chunk that does not decode to what the metadata declare.
+        MissingChunkError
+            For an absent chunk, with ``missing_chunks="raise"``.
+        StorageError
+            For a chunk of which the store gives neither the bytes nor *not found*.
+        """
+        make_plan = plan_points if pointwise else plan_selection
+        plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
+        out = np.empty(plan.shape, self.node.dtype if dtype is None else dtype)
+        if out.size:
+            reader = PartReader(
+                self.node,
+                self.store,
+                self.codec,
+                self.layout,
+                axes=plan.axes,
+                out=out,
+                missing_chunks=self.options.missing_chunks,
+                convert=convert,
+            )
+            self._spread(plan, reader.read)
+        return out.reshape(plan.result_shape)
+
+    def write(
+        self, selection: Sequence[Any], values: npt.ArrayLike, *, write_empty_chunks: bool = False
+    ) -> None:
+        """Write values to an orthogonal selection; each touched chunk is put once and whole.
+
+        A chunk that is selected in part is read, merged and put under the store's lock.
+
+        Parameters
+        ----------
+        values
+            Of the array's dtype; broadcast to the shape of the selection.
+        write_empty_chunks
+            Whether a chunk of nothing but fill values is stored; otherwise it is removed.
+        """
+        plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
+        source = np.broadcast_to(values, plan.result_shape).reshape(plan.shape)
+        if source.size:
+            writer = PartWriter(
+                self.node,
+                self.store,
+                self.codec,
+                self.layout,
+                source=source,
+                write_empty_chunks=write_empty_chunks,
+            )
+            self._spread(plan, writer.write)
+
+    def _batch_size(self, count: int) -> int:
+        """Give the number of parts for one batch: all threads get work, none too small."""
+        if self.store.remote:
+            return _BATCH_PARTS
+        fair = -(-count // self._threads(count))
+        return max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, self.chunk_bytes)))
+
+    def _threads(self, count: int) -> int:
+        if self.chunk_bytes < _THREADED_FROM_BYTES and not self.store.remote:
+            return 1
+        return min(self.options.threads or _processors(), count)
+
+    def _spread(self, plan: Plan, work: Callable[[list[ChunkPart]], None]) -> None:
+        """Do the work of all parts in batches, on threads where they pay."""
+        batches = self.layout.batches(plan, self._batch_size(plan.count))
+        threads = self._threads(plan.count)
+        if threads == 1:
+            for batch in batches:
+                work(batch)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="nczarr") as pool:
+            try:
+                for _ in pool.map(work, batches):
+                    pass
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _processors() -> int:
+    """Give the number of processors that this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,345 @@
+"""Which chunks a selection touches, and each one's share of it: pure calculation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = npt.NDArray[np.intp]
+Selector = int | slice | Positions
+"""One dimension of an orthogonal selection: an index, a slice, or a list of indices."""
+
+
+class ChunkPart(NamedTuple):
+    """One chunk's share of a selection.
+
+    Attributes
+    ----------
+    chunk
+        Index of the chunk in the grid.
+    source
+        What to take from the chunk, as an index for NumPy.
+    target
+        Where it goes in the result.
+    whole
+        Whether all elements of the chunk that lie in the array are selected, so that writing
+        needs no merge with what is stored.
+    """
+
+    chunk: tuple[int, ...]
+    source: tuple[Any, ...]
+    target: tuple[Any, ...]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All parts of a selection.
+
+    Attributes
+    ----------
+    shape
+        Shape of the array that the parts' targets index.
+    result_shape
+        Shape that the user asked for: `shape` without the dimensions selected by an integer.
+    count
+        Number of parts, which is the number of chunks touched.
+    axes
+        Order in which to transpose a chunk before taking `source`; None for as it is.
+    """
+
+    shape: tuple[int, ...]
+    result_shape: tuple[int, ...]
+    count: int
+    axes: tuple[int, ...] | None
+    _pieces: Sequence[Sequence[_Piece]]
+    _points: Sequence[_PointGroup] | None = None
+
+    def __iter__(self) -> Iterator[ChunkPart]:
+        if self._points is None:
+            return _cross(self._pieces)
+        return _cross_points(self._points, self._pieces, self.axes)
+
+
+class _Piece(NamedTuple):
+    """One chunk's share of one dimension."""
+
+    chunk: int
+    source: slice | Positions
+    target: slice | Positions
+    whole: bool
+
+
+class _PointGroup(NamedTuple):
+    """The points of a pointwise selection that lie in one chunk of the dimensions they index."""
+
+    chunk: tuple[int, ...]
+    source: tuple[Positions, ...]
+    target: Positions
+
+
+def plan_selection(
+    shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[Selector]
+) -> Plan:
+    """Plan an orthogonal selection: each dimension is indexed on its own.
+
+    Parameters
+    ----------
+    shape, chunk_shape
+        Of the array and of its chunks, in elements.
+    selection
+        An integer, a slice of any step, or a one-dimensional array of integers per dimension.
+
+    Raises
+    ------
+    IndexError
+        For an index outside the array.
+    """
+    pieces: list[Sequence[_Piece]] = []
+    lengths: list[int] = []
+    result: list[int] = []
+    for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
+        if isinstance(selector, slice):
+            length = len(range(*selector.indices(size)))
+            pieces.append(_split_slice(size, chunk, selector))
+            result.append(length)
+        elif isinstance(selector, np.ndarray):
+            length = len(selector)
+            pieces.append(_split_positions(size, chunk, selector))
+            result.append(length)
+        else:
+            length = 1
+            index = _in_range(int(selector), size)
+            pieces.append(_split_slice(size, chunk, slice(index, index + 1)))
+        lengths.append(length)
+    count = math.prod(len(dimension) for dimension in pieces)
+    return Plan(tuple(lengths), tuple(result), count, None, pieces)
+
+
+def plan_points(
+    shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[slice | Positions]
+) -> Plan:
+    """Plan a pointwise selection, as NumPy indexes with arrays that are not adjacent.
+
+    Parameters
+    ----------
+    selection
+        Arrays of integers of shapes that broadcast against each other, which together select
+        points; and slices, which select orthogonally. At least one array.
+
+    Returns
+    -------
+    Plan
+        Its `shape` is ``(points, *slices)``, its `result_shape` the broadcast shape followed by
+        the slices' lengths.
+    """
+    indexed = [axis for axis, item in enumerate(selection) if isinstance(item, np.ndarray)]
+    sliced = [axis for axis, item in enumerate(selection) if isinstance(item, slice)]
+    arrays = np.broadcast_arrays(*(np.asarray(selection[axis]) for axis in indexed))
+    points_shape = arrays[0].shape
+    positions = [
+        _all_in_range(array.ravel(), shape[axis])
+        for axis, array in zip(indexed, arrays, strict=True)
+    ]
+    groups = _group_points(positions, [chunk_shape[axis] for axis in indexed])
+    orthogonal = plan_selection(
+        [shape[axis] for axis in sliced],
+        [chunk_shape[axis] for axis in sliced],
+        [selection[axis] for axis in sliced],
+    )
+    return Plan(
+        (positions[0].size, *orthogonal.shape),
+        (*points_shape, *orthogonal.shape),
+        len(groups) * orthogonal.count,
+        (*indexed, *sliced),
+        orthogonal._pieces,
+        groups,
+    )
+
+
+def _in_range(index: int, size: int) -> int:
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for a dimension of size {size}")
+    return index % size
+
+
+def _all_in_range(positions: Positions, size: int) -> Positions:
+    if positions.size:
+        for extreme in (positions.min(), positions.max()):
+            _in_range(int(extreme), size)
+    return np.where(positions < 0, positions + size, positions)
+
+
+def _split_slice(size: int, chunk: int, selector: slice) -> Sequence[_Piece]:
+    start, stop, step = selector.indices(size)
+    length = len(range(start, stop, step))
+    if length == 0:
+        return []
+    if step < 0:
+        # Walk the same elements upwards; only the target runs backwards.
+        lowest = start + (length - 1) * step
+        return [
+            piece._replace(target=_reversed(piece.target, length))
+            for piece in _split_slice(size, chunk, slice(lowest, start + 1, -step))
+        ]
+    if step == 1:
+        return _split_run(size, chunk, start, stop)
+    pieces = []
+    last = start + (length - 1) * step
+    done = 0
+    position = start
+    while position <= last:
+        number = position // chunk
+        origin = number * chunk
+        end = min(origin + chunk, size)
+        taken = (min(end - 1, last) - position) // step + 1
+        source_start = position - origin
+        pieces.append(
+            _Piece(
+                number,
+                slice(source_start, source_start + (taken - 1) * step + 1, step),
+                slice(done, done + taken),
+                taken == end - origin,
+            )
+        )
+        done += taken
+        position += taken * step
+    return pieces
+
+
+def _split_run(size: int, chunk: int, start: int, stop: int) -> Sequence[_Piece]:
+    """Split the elements from `start` to before `stop`: most chunks are taken as a whole."""
+    pieces = []
+    whole = slice(0, chunk, 1)
+    for number in range(start // chunk, -(-stop // chunk)):
+        origin = number * chunk
+        end = origin + chunk
+        if start <= origin and end <= stop:
+            target = slice(origin - start, end - start)
+            pieces.append(_Piece(number, whole, target, True))
+            continue
+        low, high = max(start, origin), min(stop, end)
+        covers = low == origin and high == min(end, size)
+        source = slice(low - origin, high - origin, 1)
+        pieces.append(_Piece(number, source, slice(low - start, high - start), covers))
+    return pieces
+
+
+def _reversed(target: slice | Positions, length: int) -> slice:
+    assert isinstance(target, slice)
+    first, last = length - 1 - target.start, length - target.stop
+    return slice(first, last - 1 if last else None, -1)
+
+
+def _split_positions(size: int, chunk: int, positions: Positions) -> Sequence[_Piece]:
+    if positions.ndim != 1:
+        raise IndexError(f"an orthogonal index has one dimension, not {positions.ndim}")
+    if positions.size == 0:
+        return []
+    positions = _all_in_range(positions, size)
+    regular = _as_slice(positions)
+    if regular is not None:
+        return _split_slice(size, chunk, regular)
+    numbers = positions // chunk
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    pieces = []
+    for number, where in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        source = positions[where] - number * chunk
+        inside = min(chunk, size - number * chunk)
+        pieces.append(
+            _Piece(
+                number,
+                _slice_or_self(source),
+                _slice_or_self(where),
+                source.size >= inside and np.unique(source).size == inside,
+            )
+        )
+    return pieces
+
+
+def _as_slice(positions: Positions) -> slice | None:
+    """Give the upward slice that selects the same positions, if there is one."""
+    if positions.size == 1:
+        return slice(int(positions[0]), int(positions[0]) + 1, 1)
+    step = int(positions[1] - positions[0])
+    if step <= 0 or not bool((np.diff(positions) == step).all()):
+        return None
+    return slice(int(positions[0]), int(positions[-1]) + 1, step)
+
+
+def _slice_or_self(positions: Positions) -> slice | Positions:
+    regular = _as_slice(positions)
+    return positions if regular is None else regular
+
+
+def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_PointGroup]:
+    if positions[0].size == 0:
+        return []
+    numbers = np.stack(
+        [array // chunk for array, chunk in zip(positions, chunk_shape, strict=True)]
+    )
+    order = np.lexsort(numbers[::-1])
+    ordered = numbers[:, order]
+    changes = np.flatnonzero((np.diff(ordered, axis=1) != 0).any(axis=0)) + 1
+    groups = []
+    for where in np.split(order, changes):
+        chunk = tuple(int(row[where[0]]) for row in numbers)
+        source = tuple(
+            array[where] - number * size
+            for array, number, size in zip(positions, chunk, chunk_shape, strict=True)
+        )
+        groups.append(_PointGroup(chunk, source, where))
+    return groups
+
+
+def _cross(pieces: Sequence[Sequence[_Piece]]) -> Iterator[ChunkPart]:
+    # Four products side by side: everything but the parts themselves is made by compiled code.
+    columns: list[Iterator[Any]] = [
+        itertools.product(*([piece[field] for piece in dimension] for dimension in pieces))
+        for field in range(4)
+    ]
+    chunks, sources, targets, wholes = columns
+    if any(isinstance(piece.source, np.ndarray) for dimension in pieces for piece in dimension):
+        sources, targets = map(orthogonal_index, sources), map(orthogonal_index, targets)
+    return map(ChunkPart, chunks, sources, targets, map(all, wholes))
+
+
+def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...]:
+    """Give the NumPy index that applies each selector to its own dimension."""
+    if sum(isinstance(item, np.ndarray) for item in selectors) < 2:
+        return selectors
+    return np.ix_(
+        *(
+            item
+            if isinstance(item, np.ndarray)
+            else np.arange(item.start, item.stop, item.step or 1)
+            if item.stop is not None
+            else np.arange(item.start, -1, item.step)
+            for item in selectors
+        )
+    )
+
+
+def _cross_points(
+    groups: Sequence[_PointGroup],
+    pieces: Sequence[Sequence[_Piece]],
+    axes: tuple[int, ...] | None,
+) -> Iterator[ChunkPart]:
+    assert axes is not None
+    back = np.argsort(axes)
+    for group in groups:
+        for combination in itertools.product(*pieces):
+            transposed = (*group.chunk, *(piece.chunk for piece in combination))
+            yield ChunkPart(
+                tuple(transposed[axis] for axis in back),
+                (*group.source, *(piece.source for piece in combination)),
+                (group.target, *(piece.target for piece in combination)),
+                False,
+            )

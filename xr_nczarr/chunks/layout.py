@@ -1,0 +1,77 @@
+"""Where encoded chunks lie when each is a stored object; `sharding` has the other way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Store
+
+Index = tuple[int, ...]
+
+
+class Layout(Protocol):
+    """How an array's chunks lie in stored objects."""
+
+    def key_of(self, chunk: Index) -> str:
+        """Give the key of the stored object that holds a chunk."""
+
+    def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
+        """Cut parts into lists of about `size` that share no stored object."""
+
+    def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
+        """Yield the encoded bytes of chunks in order, None for missing ones."""
+
+
+class ChunkObjects:
+    """One stored object a chunk."""
+
+    def __init__(self, node: ArrayNode) -> None:
+        self.key_of = node.chunk_keys.key
+        other = node.chunk_keys.alternative if len(node.shape) > 1 else ""
+        self._otherwise = replace(node.chunk_keys, separator=other).key if other else None
+
+    def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
+        """Cut parts into lists of `size`."""
+        remaining = iter(parts)
+        while batch := list(itertools.islice(remaining, size)):
+            yield batch
+
+    def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
+        """Yield the chunks' objects."""
+        return self._either(lambda key_of: store.fetch([key_of(chunk) for chunk in chunks]))
+
+    def fetch_ranges(
+        self, store: Store, spans: Sequence[tuple[Index, int, int]]
+    ) -> Iterator[Bytes | None]:
+        """Yield bytes of chunks, each given by its index, the first byte and their number."""
+        return self._either(
+            lambda key_of: store.fetch_ranges(
+                [ByteRange(key_of(chunk), start, length) for chunk, start, length in spans]
+            )
+        )
+
+    def _either(
+        self, request: Callable[[Callable[[Index], str]], Iterator[Bytes | None]]
+    ) -> Iterator[Bytes | None]:
+        """Give what the declared keys lead to, or if that is nothing, what the others do."""
+        fetched = request(self.key_of)
+        return fetched if self._otherwise is None else _first_of(fetched, request, self._otherwise)
+
+
+def _first_of(
+    fetched: Iterator[Bytes | None],
+    request: Callable[[Callable[[Index], str]], Iterator[Bytes | None]],
+    otherwise: Callable[[Index], str],
+) -> Iterator[Bytes | None]:
+    for absent, data in enumerate(fetched):
+        if data is not None:
+            yield from itertools.repeat(None, absent)
+            yield data
+            yield from fetched
+            return
+    yield from request(otherwise)

@@ -1,0 +1,217 @@
+"""Chunks → values: fetch each part's bytes, decode them, and put them in their place."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.layout import ChunkObjects, Layout
+from xr_nczarr.chunks.windows import Window, byte_window
+from xr_nczarr.codecs import ChunkCodec
+from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.storage.protocol import Bytes, Store
+
+_LARGE_BYTES = 32 << 10
+
+Array = npt.NDArray[Any]
+Convert = Callable[[Array, Array], None]
+"""Writes the values that stored elements (first argument) stand for into a target (second).
+
+Both may be the same array."""
+
+
+class PartReader:
+    """Reads the parts of one plan into one result, from any number of threads.
+
+    Parameters
+    ----------
+    axes
+        The plan's: how to transpose a chunk before a part's source is taken.
+    out
+        The result, which the parts' targets index; written in place.
+    missing_chunks, convert
+        See `ReadOptions` and `ChunkedArray.read`.
+    """
+
+    def __init__(
+        self,
+        node: ArrayNode,
+        store: Store,
+        codec: ChunkCodec,
+        layout: Layout,
+        *,
+        axes: tuple[int, ...] | None,
+        out: Array,
+        missing_chunks: str,
+        convert: Convert | None,
+    ) -> None:
+        self.node = node
+        self.store = store
+        self.codec = codec
+        self.layout = layout
+        self.axes = axes
+        self.out = out
+        self.missing_chunks = missing_chunks
+        self.convert = convert
+        # Decoding right into the result saves a copy, looking for the place costs one of 4 kB.
+        large = math.prod(node.chunk_shape) * node.dtype.itemsize >= _LARGE_BYTES
+        self.in_place = large and axes is None and out.dtype == node.dtype
+        self.ranged = codec.raw and isinstance(layout, ChunkObjects)
+        self.fetch_into = getattr(store, "fetch_into", None) if self.ranged else None
+
+    def read(self, batch: list[ChunkPart]) -> None:
+        """Fetch, decode and place the parts of one batch."""
+        windows = self._windows(batch) if self.ranged else None
+        if windows is not None:
+            self._read_windows(batch, windows)
+            return
+        if self.in_place and self.fetch_into is not None:
+            batch = [part for part in batch if not self._read_in_place(part, self.fetch_into)]
+        # One buffer for all chunks of the batch: fresh memory costs more than decoding into it.
+        scratch = None if self.codec.raw else np.empty(self.node.chunk_shape, self.node.dtype)
+        decode, in_place = self.codec.decode, self.in_place
+        fetched = self.layout.fetch(self.store, [part.chunk for part in batch])
+        for part, data in zip(batch, self._told(fetched, batch), strict=True):
+            try:
+                if data is None:
+                    self._place_fill(part)
+                    continue
+                target = self._target_as_chunk(part) if in_place else None
+                if target is None:
+                    self._place(decode(data, scratch), part.source, part.target)
+                else:
+                    decode(data, target)
+                    if self.convert is not None:
+                        self.convert(target, target)
+            except NczarrError as error:
+                self._locate(error, part)
+                raise
+
+    def _read_in_place(
+        self, part: ChunkPart, fetch_into: Callable[[str, memoryview], int | None]
+    ) -> bool:
+        """Read a chunk's bytes right into the result, if they lie there as they are stored."""
+        target = self._target_as_chunk(part)
+        if target is None:
+            return False
+        try:
+            size = fetch_into(self.layout.key_of(part.chunk), target.reshape(-1).view("u1").data)
+            if size is None:
+                return False
+            if size != target.nbytes:
+                raise ChunkError(
+                    f"found {size:,} bytes, expected {target.nbytes:,} (chunk "
+                    f"{self.node.chunk_shape} of {self.node.dtype})",
+                    remedy="The chunk is damaged or was cut; write it again",
+                )
+            if self.convert is not None:
+                self.convert(target, target)
+        except NczarrError as error:
+            self._locate(error, part)
+            raise
+        return True
+
+    def _target_as_chunk(self, part: ChunkPart) -> Array | None:
+        """Give the part's place in the result if a whole chunk can be decoded right into it."""
+        if not (self.in_place and part.whole):
+            return None
+        target = self.out[part.target] if self.out.ndim else self.out
+        fits = (
+            target.shape == self.node.chunk_shape
+            and target.flags.c_contiguous
+            and all(isinstance(item, slice) for item in part.source)
+        )
+        return target if fits else None
+
+    def _place(self, chunk: Array, source: tuple[Any, ...], target: tuple[Any, ...]) -> None:
+        if self.axes is not None:
+            chunk = chunk.transpose(self.axes)
+        if self.convert is None:
+            self.out[target] = chunk[source]
+        elif not target:  # indexing would give a scalar, which nothing can be written into
+            self.convert(chunk, self.out)
+        elif all(isinstance(item, slice) for item in target):
+            self.convert(chunk[source], self.out[target])
+        else:
+            piece = chunk[source]
+            values = np.empty(piece.shape, self.out.dtype)
+            self.convert(piece, values)
+            self.out[target] = values
+
+    def _place_fill(self, part: ChunkPart) -> None:
+        node = self.node
+        if node.fill_value is None:
+            raise MissingChunkError(
+                "the store has no such chunk, and the array no fill value",
+                remedy="Write the chunk, or give the array a fill_value in its metadata",
+            )
+        if self.missing_chunks == "raise":
+            raise MissingChunkError(
+                "the store has no such chunk",
+                remedy="Open with missing_chunks='fill' to read fill values there",
+            )
+        if self.missing_chunks == "warn":
+            warnings.warn(
+                f"{self.store.name}: {self.layout.key_of(part.chunk)}: no such chunk, read as "
+                f"the fill value {node.fill_value!r}",
+                stacklevel=2,
+            )
+        fill = np.empty((), node.dtype)
+        fill[()] = node.fill_value
+        self._place(np.broadcast_to(fill, node.chunk_shape), part.source, part.target)
+
+    def _told(
+        self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]
+    ) -> Iterator[Bytes | None]:
+        """Yield what is fetched; a failure, which knows its key alone, is told of its chunk."""
+        try:
+            yield from fetched
+        except NczarrError as error:
+            error.located(variable=self.node.path)
+            for part in batch:
+                if self.layout.key_of(part.chunk) == error.key:
+                    self._locate(error, part)
+            raise
+
+    def _locate(self, error: NczarrError, part: ChunkPart) -> None:
+        error.located(
+            store=self.store.name,
+            key=self.layout.key_of(part.chunk),
+            variable=self.node.path,
+            chunk=part.chunk,
+        )
+
+    def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
+        """Give the bytes that each part needs, or None if any needs its whole chunk."""
+        windows = []
+        for part in batch:
+            window = None if part.whole else byte_window(self.node, self.axes, part.source)
+            if window is None:
+                return None
+            windows.append(window)
+        return windows
+
+    def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
+        assert isinstance(self.layout, ChunkObjects)
+        spans = [
+            (part.chunk, window.start, window.length)
+            for part, window in zip(batch, windows, strict=True)
+        ]
+        fetched = self._told(self.layout.fetch_ranges(self.store, spans), batch)
+        for part, window, data in zip(batch, windows, fetched, strict=True):
+            try:
+                if data is None:
+                    self._place_fill(part)
+                else:
+                    box = np.frombuffer(data, self.node.dtype).reshape(window.shape)
+                    self._place(box, window.source, part.target)
+            except NczarrError as error:
+                self._locate(error, part)
+                raise

@@ -1,0 +1,159 @@
+"""Values → chunks: merge with what is stored where needed, encode, and put each object once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.layout import Layout
+from xr_nczarr.chunks.sharding import Shards
+from xr_nczarr.codecs import ChunkCodec
+from xr_nczarr.errors import NczarrError
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.storage.protocol import Bytes, Store
+
+Array = npt.NDArray[Any]
+
+
+class PartWriter:
+    """Writes the parts of one plan, from any number of threads.
+
+    Parameters
+    ----------
+    source
+        The values, which the parts' targets index.
+    write_empty_chunks
+        Whether chunks of nothing but fill values are stored.
+    """
+
+    def __init__(
+        self,
+        node: ArrayNode,
+        store: Store,
+        codec: ChunkCodec,
+        layout: Layout,
+        *,
+        source: Array,
+        write_empty_chunks: bool,
+    ) -> None:
+        self.node = node
+        self.store = store
+        self.codec = codec
+        self.layout = layout
+        self.source = source
+        self.write_empty_chunks = write_empty_chunks
+
+    def write(self, batch: list[ChunkPart]) -> None:
+        """Encode and put the parts of one batch, which holds all parts of each stored object."""
+        if isinstance(self.layout, Shards):
+            self._write_shards(self.layout, batch)
+            return
+        self.store.put(self._whole_chunks(batch))
+        for part in batch:
+            if not part.whole:
+                key = self.layout.key_of(part.chunk)
+                with self.store.lock(key):
+                    (stored,) = self.store.fetch([key])
+                    data = self._merged(part, stored)
+                    if data is None:
+                        self.store.delete(key)
+                    else:
+                        self.store.put([(key, data)])
+
+    def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
+        """Yield what is to be put, so that one chunk is encoded after another."""
+        for part in batch:
+            if part.whole:
+                key = self.layout.key_of(part.chunk)
+                data = self._merged(part, None)
+                if data is None:
+                    self.store.delete(key)
+                else:
+                    yield key, data
+
+    def _write_shards(self, shards: Shards, batch: list[ChunkPart]) -> None:
+        for shard, group in itertools.groupby(batch, key=lambda part: shards.shard_of(part.chunk)):
+            parts = {part.chunk: part for part in group}
+            chunks = shards.chunks_in(shard)
+            key = self.node.chunk_keys.key(shard)
+            if len(parts) == len(chunks) and all(part.whole for part in parts.values()):
+                self._put_shard(shards, key, parts, {})
+                continue
+            with self.store.lock(key):
+                stored = dict(zip(chunks, shards.fetch(self.store, chunks), strict=True))
+                self._put_shard(shards, key, parts, stored)
+
+    def _put_shard(
+        self,
+        shards: Shards,
+        key: str,
+        parts: dict[tuple[int, ...], ChunkPart],
+        stored: dict[tuple[int, ...], Bytes | None],
+    ) -> None:
+        """Put a shard anew: the chunks of `parts` merged, those in `stored` alone as they are."""
+        merged = stored | {
+            index: self._merged(part, stored.get(index)) for index, part in parts.items()
+        }
+        chunks = {index: data for index, data in merged.items() if data is not None}
+        if chunks:
+            self.store.put([(key, shards.assemble(chunks))])
+        else:
+            self.store.delete(key)
+
+    def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
+        """Give a chunk encoded, its unselected elements as stored; None for nothing but fill."""
+        values = self.source[(*part.target, ...)]  # an array, also without dimensions
+        try:
+            if part.whole and values.shape == self.node.chunk_shape and _in_order(part.source):
+                chunk = values
+            else:
+                chunk = self._filled()
+                if stored is not None and not part.whole:
+                    self.codec.decode(stored, chunk)
+                    self._clear_beyond_the_edge(chunk, part.chunk)
+                chunk[part.source] = values
+            return None if self._is_empty(chunk) else self.codec.encode(chunk)
+        except NczarrError as error:
+            error.located(
+                store=self.store.name,
+                key=self.layout.key_of(part.chunk),
+                variable=self.node.path,
+                chunk=part.chunk,
+            )
+            raise
+
+    def _clear_beyond_the_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
+        """Put fill where what was there before the array shrank must not come back."""
+        node = self.node
+        sizes = zip(node.shape, node.chunk_shape, index, strict=True)
+        for axis, (size, length, position) in enumerate(sizes):
+            beyond = (slice(None),) * axis + (slice(size - position * length, None),)
+            chunk[beyond] = self._filled()[beyond]
+
+    def _filled(self) -> Array:
+        fill = self.node.fill_value
+        if fill is None:
+            fill = "" if self.node.dtype.hasobject else np.zeros((), self.node.dtype)[()]
+        return np.full(self.node.chunk_shape, fill, self.node.dtype)
+
+    def _is_empty(self, chunk: Array) -> bool:
+        """Tell whether a chunk is bit for bit fill: -0.0 is not 0.0, a NaN keeps its payload."""
+        if self.write_empty_chunks or self.node.fill_value is None:
+            return False
+        fill = np.array(self.node.fill_value, self.node.dtype)
+        if chunk.dtype.hasobject:
+            return bool((chunk == fill).all())
+        first = chunk[(0,) * chunk.ndim]
+        if first.tobytes() != fill.tobytes():
+            return False
+        bits = np.ascontiguousarray(chunk).reshape(-1).view("u1")
+        return bool((bits.reshape(-1, fill.nbytes) == np.frombuffer(fill.tobytes(), "u1")).all())
+
+
+def _in_order(source: tuple[Any, ...]) -> bool:
+    return all(isinstance(item, slice) for item in source)
