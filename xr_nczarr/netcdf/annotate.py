@@ -1,0 +1,266 @@
+"""From a netCDF group to a hierarchy: the annotations of one layout, or of all side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import NczarrError, UnsupportedError, quote
+from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
+from xr_nczarr.netcdf.annotations import (
+    BY_DIALECT,
+    SCALAR_DIMENSION,
+    XARRAY_DIMENSIONS,
+    Vintage,
+    is_bookkeeping,
+    without_annotations,
+)
+from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
+from xr_nczarr.netcdf.model import Group, Variable
+from xr_nczarr.netcdf.types import JSON, default_fill, spell_type
+
+_LAYOUTS = {
+    ("2", "nczarr"): ("nczarr-4.9.3",),
+    ("2", "universal"): ("nczarr-4.9.3", "nczarr-4.9.1", "nczarr-4.8.1"),
+    ("3", "nczarr"): ("nczarr-preview",),
+    ("3-draft", "nczarr"): ("nczarr-preview",),
+    **{("2", name): (name,) for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")},
+}
+
+
+def annotate(
+    group: Group,
+    *,
+    zarr_format: str = "2",
+    dialect: str = "nczarr",
+    array_dimensions: bool = True,
+) -> Hierarchy:
+    """Give the hierarchy that a netCDF group is stored as.
+
+    Parameters
+    ----------
+    group
+        The root. Its variables' nodes have shape, dtype (``S1`` for characters, ``S<n>`` or
+        ``object`` for strings), chunks, codecs and keys as they are to be written.
+    zarr_format
+        ``"1"`` (pure Zarr only), ``"2"``, ``"3-draft"`` or ``"3"``.
+    dialect
+        ``"nczarr"``: what netcdf-c 4.10 writes, in version 3 the specification's Appendix E.
+        ``"zarr"``: pure Zarr. ``"universal"`` (version 2): the layouts since 4.8.1 side by side,
+        which netcdf-c and zarr-python all open; characters have zarr-python's type there, and
+        together with strings and lists of text are more than netcdf-c 4.9.0 can open. Or the
+        name of one of version 2's layouts; those before 4.9.3 know no unlimited dimensions.
+    array_dimensions
+        Whether to write xarray's `_ARRAY_DIMENSIONS` where the documents cannot name dimensions.
+
+    Raises
+    ------
+    UnsupportedError
+        If the version does not have the dialect, or the dialect not an attribute's type.
+    NczarrError
+        The error of a variable that could not be read.
+    """
+    layout = () if dialect == "zarr" else _LAYOUTS.get((zarr_format, dialect))
+    if layout is None:
+        known = ["zarr", *(name for version, name in _LAYOUTS if version == zarr_format)]
+        raise UnsupportedError(
+            f"found dialect {quote(dialect)} for Zarr version {quote(zarr_format)}, expected"
+            f" {' or '.join(known)}"
+        )
+    vintages = tuple([BY_DIALECT[name] for name in layout])
+    writer = _Writer(zarr_format, vintages, array_dimensions and zarr_format != "3")
+    return Hierarchy(nodes=dict(writer.nodes_of(group)), zarr_format=zarr_format)
+
+
+class _Writer:
+    """How to write: the version, the layouts side by side, and whether for xarray too."""
+
+    def __init__(
+        self, zarr_format: str, vintages: tuple[Vintage, ...], array_dimensions: bool
+    ) -> None:
+        self.version_3 = zarr_format.startswith("3")
+        self.names_dimensions = zarr_format == "3"
+        self.vintages = vintages
+        self.typed = bool(vintages)
+        self.array_dimensions = array_dimensions
+        self.scalar_shape = (1,) if vintages and not self.version_3 else ()
+
+    def nodes_of(self, group: Group) -> Iterator[tuple[str, Node]]:
+        yield group.path, self.group_node(group)
+        for variable in group.variables.values():
+            yield variable.path, self.array_node(variable)
+        for child in group.groups.values():
+            yield from self.nodes_of(child)
+
+    def group_node(self, group: Group) -> GroupNode:
+        held: dict[str, dict[str, Json]] = {
+            "attributes": {},
+            "members": without_annotations(group.node.members) if group.node else {},
+            "sidecars": without_annotations(group.node.sidecars) if group.node else {},
+        }
+        for vintage in self.vintages:
+            annotation = _group_annotation(group, vintage)
+            if self.names_scalars(vintage) and group.path == "/":
+                annotation[vintage.dimensions][SCALAR_DIMENSION] = 1
+            held[vintage.holder][vintage.group] = annotation
+            if group.path == "/":
+                held[vintage.holder][vintage.superblock] = (
+                    {"version": "3.0.0", "format": 3} if self.version_3 else {"version": "2.0.0"}
+                )
+        attributes = self.with_types(group.attributes, held, group.path)
+        return GroupNode(
+            path=group.path,
+            attributes=Attributes(attributes),
+            members=held["members"],
+            sidecars=held["sidecars"],
+        )
+
+    def array_node(self, variable: Variable) -> ArrayNode:
+        if variable.node is None:
+            raise variable.error or NczarrError("there is no array", variable=variable.path)
+        node = self.stored_form(variable, variable.node)
+        held: dict[str, dict[str, Json]] = {
+            "attributes": {},
+            "members": without_annotations(node.members),
+            "sidecars": without_annotations(node.sidecars),
+        }
+        names = [dimension.name for dimension in variable.dimensions]
+        if self.array_dimensions:
+            is_scalar = not names and node.shape == (1,)
+            held["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
+        for vintage in self.vintages:
+            annotation = _array_annotation(variable, vintage)
+            if self.names_scalars(vintage) and not names:
+                annotation = {vintage.references: [f"/{SCALAR_DIMENSION}"], "storage": "chunked"}
+            elif variable.kind == "char" and node.type_name == "|S1":
+                annotation["type_alias"] = "char"
+            held[vintage.holder][vintage.array] = annotation
+        attributes = self.with_types(variable.attributes, held, variable.path, node.dtype)
+        return replace(
+            node,
+            dimension_names=tuple(names) if self.names_dimensions else None,
+            attributes=Attributes(attributes),
+            members=held["members"],
+            sidecars=held["sidecars"],
+        )
+
+    def names_scalars(self, vintage: Vintage) -> bool:
+        """Tell whether scalars have a dimension in this layout: 4.9.0 crashes on its own form.
+
+        4.10 leaves out a scalar without shape, the other form that 4.9.0 reads.
+        """
+        return len(self.vintages) > 1 and vintage.dialect == "nczarr-4.8.1"
+
+    def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
+        """Give the array with the type, the fill value and the shape that its document shows."""
+        fill = variable.attributes.get("_FillValue")
+        fill = node.fill_value if fill is None else _as_scalar(fill, node.dtype)
+        if fill is None and self.version_3:
+            fill = default_fill(node.dtype)
+        dtype, type_name = node.dtype, ""
+        if dtype.kind == "S" and variable.kind in ("char", "string"):
+            width = dtype.itemsize
+            if self.version_3 and self.typed:
+                is_char = variable.kind == "char"
+                dtype = np.dtype("uint8" if is_char else f"V{width}")
+                type_name = "uint8" if is_char else f"r{8 * width}"
+                fill = np.frombuffer(bytes(fill).ljust(width, b"\0"), dtype)[0]
+            elif not self.version_3:
+                # zarr-python opens no group that has a ``>S1`` in it.
+                is_netcdf_char = variable.kind == "char" and len(self.vintages) == 1
+                type_name = ">S1" if is_netcdf_char else f"|S{width}"
+        changes: dict[str, Any] = {}
+        if not variable.dimensions and node.shape != self.scalar_shape:
+            changes.update(shape=self.scalar_shape, chunk_shape=self.scalar_shape)
+        return replace(
+            node, path=variable.path, dtype=dtype, type_name=type_name, fill_value=fill, **changes
+        )
+
+    def with_types(
+        self,
+        values: Mapping[str, Any],
+        held: dict[str, dict[str, Json]],
+        path: str,
+        dtype: np.dtype[Any] | None = None,
+    ) -> dict[str, Json]:
+        """Give all attributes of a node: the user's, the annotations, and the types of both."""
+        attributes: dict[str, Json] = {}
+        types: dict[str, str] = {}
+        for name, value in values.items():
+            if is_bookkeeping(name):
+                continue
+            try:
+                if name == "_FillValue" and dtype is not None:
+                    encoded = encode_fill_value(
+                        value, dtype, typed=self.typed, version_3=self.version_3
+                    )
+                else:
+                    encoded = encode_attribute(value, typed=self.typed)
+            except UnsupportedError as error:
+                error.located(variable=path, place=f"attribute {name}")
+                raise
+            if encoded is not None:
+                attributes[name], types[name] = encoded
+        attributes |= held["attributes"]
+        own = dict.fromkeys(
+            (name for name in held["attributes"] if name != XARRAY_DIMENSIONS), JSON
+        )
+        for vintage in self.vintages:
+            # Those before 4.9.1 read no attribute but their own as JSON, and fail at the type.
+            listed = (
+                types
+                if vintage.dialect == "nczarr-4.8.1"
+                else {**types, **own, vintage.types: JSON}
+            )
+            recorded = {name: spell_type(kind, vintage.dialect) for name, kind in listed.items()}
+            attributes[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
+        return attributes
+
+
+def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
+    """Give the recorded types in the layout's own form: a mapping, or Appendix E's list."""
+    if vintage.dialect != "nczarr-preview":
+        return recorded
+    return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
+
+
+def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
+    dimensions: Json = {dimension.name: dimension.size for dimension in group.dimensions.values()}
+    if vintage.dialect == "nczarr-preview":
+        dimensions = [
+            {"name": each.name, "size": each.size, "unlimited": int(each.unlimited)}
+            for each in group.dimensions.values()
+        ]
+    elif vintage.dialect == "nczarr-4.9.3":
+        for each in group.dimensions.values():
+            if each.unlimited:
+                dimensions[each.name] = {"size": each.size, "unlimited": 1}
+    return {
+        vintage.dimensions: dimensions,
+        vintage.arrays: list(group.variables),
+        vintage.groups: list(group.groups),
+    }
+
+
+def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
+    annotation: dict[str, Json] = {
+        vintage.references: [dimension.path for dimension in variable.dimensions]
+    }
+    if vintage.dialect == "nczarr-preview":
+        if variable.kind in ("char", "string"):
+            annotation["type_alias"] = variable.kind
+        return annotation
+    if not variable.dimensions and vintage.dialect == "nczarr-4.9.3":
+        annotation["scalar"] = 1
+    is_old_scalar = not variable.dimensions and vintage.holder == "members"
+    return annotation | {"storage": "scalar" if is_old_scalar else "chunked"}
+
+
+def _as_scalar(fill: Any, dtype: np.dtype[Any]) -> Any:
+    """Give a `_FillValue` as a scalar of the array's type."""
+    if dtype.kind == "S" and isinstance(fill, str):
+        return np.bytes_(fill.encode("utf-8", "surrogateescape"))
+    return fill if dtype.kind == "O" else np.asarray(fill).astype(dtype)[()]

@@ -1,0 +1,275 @@
+"""Where each vintage of NCZarr keeps its metadata and how it spells them: one table.
+
+Readers try the rows from the newest to the oldest, separately for every annotation, and accept
+each row's inner spellings everywhere. What comes out is checked: sizes, names and types hold.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from xr_nczarr.errors import MetadataError, quote
+from xr_nczarr.model import GroupNode, Json, Node
+
+Holder = Literal["attributes", "members", "sidecars"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vintage:
+    """One layout of the annotations, named after the first release that wrote it.
+
+    `holder` is where a node keeps superblock, group and array annotation. The names below `types`
+    are inner members.
+    """
+
+    dialect: str
+    holder: Holder
+    superblock: str
+    group: str
+    array: str
+    types: str
+    dimensions: str
+    arrays: str
+    groups: str
+    references: str
+    type_list: str
+
+    @property
+    def types_holder(self) -> Holder:
+        """Where a node keeps the types of its attributes."""
+        return "sidecars" if self.holder == "sidecars" else "attributes"
+
+
+_LOWER = ("_nczarr_superblock", "_nczarr_group", "_nczarr_array", "_nczarr_attr")
+_UPPER = ("_NCZARR_SUPERBLOCK", "_NCZARR_GROUP", "_NCZARR_ARRAY", "_NCZARR_ATTR")
+_PLURAL = (*_LOWER[:3], "_nczarr_attrs")
+_OBJECTS = (".nczarr", ".nczgroup", ".nczvar", ".nczattr")
+_SHORT = ("dims", "vars", "groups", "dimrefs", "types")
+_LONG = ("dimensions", "arrays", "groups", "dimension_references", "types")
+_APPENDIX_E = ("dimensions", "arrays", "subgroups", "dimension_references", "attribute_types")
+
+VINTAGES = (
+    Vintage("nczarr-4.9.3", "attributes", *_LOWER, *_LONG),  # and 4.10
+    Vintage("nczarr-preview", "attributes", *_PLURAL, *_APPENDIX_E),  # Zarr version 3's
+    Vintage("nczarr-4.9.1", "members", *_LOWER, *_SHORT),  # and 4.9.2
+    Vintage("nczarr-4.8.1", "members", *_UPPER, *_SHORT),  # and 4.9.0
+    Vintage("nczarr-4.8.0", "sidecars", *_OBJECTS, *_SHORT),
+)
+BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
+
+SIDECARS = _OBJECTS
+"""Names of the objects that 4.8.0 puts beside the Zarr documents."""
+
+XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
+SCALAR_DIMENSION = "_scalar_"
+PROVENANCE = "_NCProperties"
+
+_HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
+_HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Tell whether an attribute belongs to the format rather than to the user."""
+    return name[:1] == "_" and (name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnnotation:
+    """What a group says of itself; `problems` are its members that are not what they should be."""
+
+    vintage: Vintage
+    dimensions: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    arrays: list[str] | None = None
+    groups: list[str] | None = None
+    problems: list[MetadataError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayAnnotation:
+    """What an array says of itself: fully qualified dimension names, and netCDF's type."""
+
+    vintage: Vintage
+    references: list[str] | None
+    type_alias: str | None
+    place: str
+
+
+def _held(node: Node, holder: Holder) -> Mapping[str, Json]:
+    # A plain dict's membership test is ten times as fast as that of a Mapping.
+    return node.attributes.values_by_name if holder == "attributes" else getattr(node, holder)
+
+
+def dialect_of(node: Node, vintage: Vintage) -> str:
+    """Give the dialect of a node whose annotation lies where `vintage` keeps it."""
+    preview = BY_DIALECT["nczarr-preview"]
+    if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
+        return preview.dialect
+    return vintage.dialect
+
+
+def find_group(node: Node) -> GroupAnnotation | None:
+    """Give the annotation of a group, its damaged parts left out and told; None without one."""
+    for vintage in VINTAGES:
+        held = _held(node, vintage.holder)
+        if vintage.group in held:
+            return _parse_group(held[vintage.group], vintage)
+    return None
+
+
+def _parse_group(value: Json, vintage: Vintage) -> GroupAnnotation:
+    found = GroupAnnotation(vintage)
+    if not isinstance(value, dict):
+        found.problems.append(_unexpected(value, "an object", vintage.group))
+        return found
+    problems = found.problems
+    dimensions = _member(value, "dimensions", "dims", default={})
+    place = f"{vintage.group}.{vintage.dimensions}"
+    if isinstance(dimensions, list):
+        items = [
+            (item.get("name") if isinstance(item, dict) else None, item) for item in dimensions
+        ]
+    elif isinstance(dimensions, dict):
+        items = list(dimensions.items())
+    else:
+        problems.append(_unexpected(dimensions, "an object or a list", place))
+        items = []
+    for name, item in items:
+        size, unlimited = item, False
+        if isinstance(item, dict):
+            size, unlimited = item.get("size"), item.get("unlimited", False)
+        if not isinstance(name, str) or not _is_name(name):
+            problems.append(_unexpected(name, "the name of a dimension", place))
+        elif type(size) is not int or not 0 <= size < 1 << 63:
+            problems.append(_unexpected(size, "a size of 0 or more", f"{place}.{name}"))
+        elif unlimited not in (0, 1):
+            problems.append(_unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
+        elif name in found.dimensions:
+            problems.append(_unexpected(name, "each dimension once", place))
+        else:
+            found.dimensions[name] = (size, bool(unlimited))
+    return GroupAnnotation(
+        vintage,
+        found.dimensions,
+        _names(value, f"{vintage.group}.{vintage.arrays}", problems, "arrays", "vars"),
+        _names(value, f"{vintage.group}.{vintage.groups}", problems, "groups", "subgroups"),
+        problems,
+    )
+
+
+def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
+    """Give the names of a group's arrays and groups as its annotation lists them.
+
+    None when it lists none, or when the lists are damaged: then only the store knows.
+    """
+    found = find_group(node)
+    if found is None or found.arrays is None or found.groups is None:
+        return None
+    return found.arrays, found.groups
+
+
+def find_array(node: Node) -> ArrayAnnotation | None:
+    """Give the annotation of an array, or None when it has none.
+
+    Raises
+    ------
+    MetadataError
+        If it is there and not what it should be.
+    """
+    for vintage in VINTAGES:
+        held = _held(node, vintage.holder)
+        if vintage.array not in held:
+            continue
+        value = held[vintage.array]
+        if not isinstance(value, dict):
+            raise _unexpected(value, "an object", vintage.array)
+        references = _member(value, "dimension_references", "dimrefs", default=None)
+        place = f"{vintage.array}.{vintage.references}"
+        if references is not None and (
+            not isinstance(references, list)
+            or not all(isinstance(name, str) for name in references)
+        ):
+            raise _unexpected(references, "a list of dimensions' paths", place)
+        alias = _member(value, "type_alias", "nczarr_type", default=None)
+        if alias is not None and not isinstance(alias, str):
+            raise _unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
+        return ArrayAnnotation(vintage, references, alias, place)
+    return None
+
+
+def find_types(node: Node) -> Mapping[str, Json]:
+    """Give the recorded types of a node's attributes as they are spelled, unchecked."""
+    for vintage in VINTAGES:
+        value = _held(node, vintage.types_holder).get(vintage.types)
+        if isinstance(value, dict):
+            recorded = _member(value, "types", "attribute_types", default={})
+            if isinstance(recorded, dict):
+                return recorded
+            if isinstance(recorded, list):
+                return dict(map(_recorded_type, recorded))
+    return {}
+
+
+def _recorded_type(item: Json) -> tuple[str, Json]:
+    name = item.get("name") if isinstance(item, dict) else None
+    configuration = item.get("configuration") if isinstance(name, str) else None
+    spelled = configuration.get("type") if isinstance(configuration, dict) else None
+    return (name, spelled) if isinstance(name, str) else ("", None)
+
+
+def document_key(node: Node, place: str | None, zarr_format: str) -> str | None:
+    """Give the key of the document that holds `place`, in the versions NCZarr is defined for."""
+    prefix = node.path.lstrip("/")
+    prefix = prefix and f"{prefix}/"
+    if zarr_format == "3":
+        return f"{prefix}zarr.json"
+    if zarr_format != "2" or place is None:
+        return None
+    if place[:1] == ".":
+        return prefix + "." + place.split(".")[1]
+    if place.split(".")[0] in node.members:
+        return prefix + (".zgroup" if isinstance(node, GroupNode) else ".zarray")
+    return f"{prefix}.zattrs"
+
+
+def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the members or sidecars of a node that are not NCZarr's."""
+    return {
+        name: value
+        for name, value in held.items()
+        if name not in SIDECARS and not name.startswith(_HIDDEN_PREFIXES)
+    }
+
+
+def _member(value: dict[str, Json], *spellings: str, default: Json) -> Json:
+    for spelling in spellings:
+        if spelling in value:
+            return value[spelling]
+    return default
+
+
+def _names(
+    value: dict[str, Json], place: str, problems: list[MetadataError], *spellings: str
+) -> list[str] | None:
+    names = _member(value, *spellings, default=None)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(map(_is_name, names)):
+        problems.append(_unexpected(names, "a list of names", place))
+        return None
+    return list(dict.fromkeys(names))
+
+
+def _is_name(name: object) -> bool:
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and "/" not in name
+        and "\0" not in name
+    )
+
+
+def _unexpected(value: object, expected: str, place: str) -> MetadataError:
+    return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)

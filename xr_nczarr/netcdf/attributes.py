@@ -1,0 +1,269 @@
+"""Attributes: JSON, the recorded type and the source text ⇄ typed netCDF values.
+
+The recorded type decides; where the JSON contradicts it (a program that knows only Zarr has
+edited it), the JSON decides. Numbers are exact both ways.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.model import Attributes, Json
+from xr_nczarr.netcdf.annotations import is_bookkeeping
+from xr_nczarr.netcdf.types import DTYPE_NAMES, JSON, NUMBERS, SCALARS, STRING, TEXT, attribute_type
+
+_TEXTS = (TEXT, STRING)
+_NOT_FINITE = {
+    **dict.fromkeys(("NaN", "nan", "-nan"), math.nan),
+    **dict.fromkeys(("Infinity", "+Infinity", "inf", "infinity", "Infinityf"), math.inf),
+    **dict.fromkeys(("-Infinity", "-inf", "-infinity", "-Infinityf"), -math.inf),
+}
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_RANGES = {
+    **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
+    # What rounds to the largest finite number, and not beyond.
+    "float32": (-float(2**128 - 2**103), float(2**128 - 2**103)),
+    "float64": (-sys.float_info.max, sys.float_info.max),
+}
+
+
+def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
+    """Give the user's attributes, typed.
+
+    Parameters
+    ----------
+    types
+        Recorded types by attribute, as any vintage spells them; may lack or list others.
+    """
+    decoded = {}
+    for name, value in attributes.values_by_name.items():
+        if name[:1] == "_" and is_bookkeeping(name):
+            continue
+        recorded = attribute_type(types[name]) if name in types else None
+        if value.__class__ is str and (recorded is None or recorded in _TEXTS):
+            decoded[name] = value
+        else:
+            found = _decode(value, recorded)
+            decoded[name] = attributes.literal(name) if found is None else found
+    return decoded
+
+
+def _decode(value: Json, recorded: str | None) -> Any:
+    """Give what is no plain text as typed value, or None when it is text as it is spelled."""
+    if recorded in (JSON, TEXT):
+        return None
+    items = value if value.__class__ is list else [value]
+    decoded: Any = None
+    if recorded == STRING:
+        decoded = [item if isinstance(item, str) else _compact(item) for item in items]
+    elif recorded is not None:
+        decoded = _typed_numbers(items, recorded)
+    if decoded is None:
+        decoded = _inferred(items)
+    return decoded[0] if decoded is not None and len(decoded) == 1 else decoded
+
+
+def _typed_numbers(items: list[Json], name: str) -> Any:
+    """Give JSON values as numbers of one type, or None when one of them does not fit."""
+    numbers = []
+    for item in items:
+        number = typed_number(item, name)
+        if number is None:
+            return None
+        numbers.append(number)
+    return numbers if len(numbers) == 1 else np.array(numbers, name)
+
+
+def typed_number(item: Json, name: str) -> Any:
+    """Give a JSON value as a scalar of the number type `name`, or None when it does not fit."""
+    low, high = _RANGES[name]
+    if item.__class__ is str:
+        item = _NOT_FINITE.get(item)
+    if item.__class__ is float and type(low) is int and item.is_integer():
+        item = int(item)
+    if item.__class__ is not int and (item.__class__ is not float or type(low) is int):
+        return SCALARS[name](item) if item.__class__ is bool else None
+    if low <= item <= high or (item.__class__ is float and not math.isfinite(item)):
+        return SCALARS[name](item)
+    return None
+
+
+def _inferred(items: list[Json]) -> Any:
+    """Give untyped JSON values as the smallest netCDF type that holds them all exactly.
+
+    Integers become int32, else int64, else uint64; truth values uint8; numbers float64; texts a
+    list. None for everything else, which stays JSON text.
+    """
+    kinds = set(map(type, items))
+    if kinds == {bool}:
+        return np.array(items, "uint8")
+    if kinds and kinds <= {int, bool}:
+        for name in ("int32", "int64", "uint64"):
+            low, high = _RANGES[name]
+            if low <= min(items) and max(items) <= high:
+                return np.array(items, name)
+        return None
+    if kinds <= {int, float, bool}:
+        return _typed_numbers(items, "float64")
+    return items if kinds == {str} else None
+
+
+def decode_fill_value(
+    attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, version_3: bool
+) -> Any:
+    """Give the attribute `_FillValue` as a scalar of the variable's own type.
+
+    Parameters
+    ----------
+    dtype
+        As interpreted: ``S1`` for characters.
+    is_text
+        Whether bytes are characters or strings of netCDF.
+    version_3
+        Whether floats, complex numbers and bytes are in base64, as xarray writes them there.
+
+    Returns
+    -------
+    value
+        None when the JSON is no value of `dtype`.
+    """
+    value = attributes.values_by_name["_FillValue"]
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    name = DTYPE_NAMES.get(dtype)
+    if name is not None:
+        if version_3 and dtype.kind == "f":
+            value = _unpacked(value)
+        return typed_number(value, name)
+    if dtype.kind == "S":
+        if version_3 and type(value) is int:
+            return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None
+        text = value if isinstance(value, str) else attributes.literal("_FillValue")
+        if version_3 and not is_text:
+            return np.bytes_(base64.b64decode(text)) if _BASE64.fullmatch(text) else None
+        return np.bytes_(text.encode("utf-8", "surrogatepass"))
+    if dtype.kind in "UO" and isinstance(value, str):
+        return value
+    if dtype.kind == "b" and value in (0, 1):
+        return np.bool_(value)
+    if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
+        pair = _typed_numbers([_unpacked(part) for part in value], "float64")
+        return None if pair is None else dtype.type(complex(*pair))
+    return None
+
+
+def encode_fill_value(
+    value: Any, dtype: np.dtype[Any], *, typed: bool, version_3: bool
+) -> tuple[Json, str] | None:
+    """Give a `_FillValue` as JSON and the name of its type: the inverse of `decode_fill_value`.
+
+    None for types of which only the array's own fill value can say it.
+    """
+    if dtype.kind in "VmM" or (dtype.kind == "c" and not version_3):
+        return None
+    if version_3 and dtype.kind == "f":
+        return _packed(value), DTYPE_NAMES.get(dtype, JSON)
+    if dtype.kind == "c":
+        return [_packed(value.real), _packed(value.imag)], JSON
+    if version_3 and isinstance(value, bytes):
+        return (value[0] if value else 0, TEXT) if dtype.kind == "u" else (_base64(value), JSON)
+    return encode_attribute(value, typed=typed)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _packed(number: Any) -> str:
+    return _base64(struct.pack("<d", float(number)))
+
+
+def _unpacked(value: Json) -> Json:
+    """Give the double that xarray packs into base64 for Zarr version 3; other JSON as it is."""
+    if not isinstance(value, str) or len(value) != 12 or not _BASE64.fullmatch(value):
+        return value
+    packed = base64.b64decode(value)
+    return struct.unpack("<d", packed)[0] if len(packed) == 8 else value
+
+
+def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
+    """Give a value as JSON, and the name of its type.
+
+    Parameters
+    ----------
+    value
+        Text, number, truth value, array or sequence of one kind of these, or any JSON.
+    typed
+        Whether the type is recorded beside it, as in NCZarr: NaN and infinities are texts there
+        and truth values numbers. Otherwise they stay what they are.
+
+    Raises
+    ------
+    UnsupportedError
+        If neither netCDF nor JSON has such a value.
+    """
+    if isinstance(value, str | bytes):
+        return _text(value), TEXT
+    if value is None or isinstance(value, dict):
+        return value, JSON
+    if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
+        value = value.ravel().tolist()
+    if isinstance(value, list | tuple):
+        # NumPy takes a text's trailing NULs away, so texts do not go through an array.
+        if value and all(isinstance(item, str | bytes) for item in value):
+            texts = [_text(item) for item in value]
+            return (texts[0] if len(texts) == 1 else texts), STRING
+        if not all(isinstance(item, bool | int | float | np.generic) for item in value):
+            return list(value), JSON
+    return _encode_numbers(np.asarray(value), typed)
+
+
+def _text(value: str | bytes) -> str:
+    if isinstance(value, str):
+        return str(value)
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnsupportedError(f"found bytes that are no UTF-8 ({error}), expected text") from error
+
+
+def _encode_numbers(array: np.ndarray[Any, Any], typed: bool) -> tuple[Json, str]:
+    if array.dtype.kind == "b":
+        if not typed:
+            return array.tolist(), "uint8"
+        array = array.astype("uint8")
+    elif array.dtype == np.float16:
+        array = array.astype("float32")
+    if array.dtype.name not in NUMBERS or array.ndim > 1:
+        raise UnsupportedError(
+            f"found {array.dtype} of {array.ndim} dimensions,"
+            " expected text, a number, or a sequence of one kind of these"
+        )
+    numbers = [_json_number(number, typed) for number in array.ravel()]
+    return (numbers[0] if len(numbers) == 1 else numbers), array.dtype.name
+
+
+def _json_number(number: Any, typed: bool) -> int | float | str:
+    if number.dtype.kind != "f":
+        return int(number)
+    if np.isnan(number):
+        return "NaN" if typed else math.nan
+    if np.isinf(number):
+        sign = "-" if number < 0 else ""
+        return f"{sign}Infinity" if typed else float(number)
+    # The shortest text that gives a float32 back is not that of its double.
+    return float(np.format_float_scientific(number)) if typed else float(number)
+
+
+def _compact(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,290 @@
+"""From a hierarchy to a netCDF group: dimensions, kinds of variables, typed attributes.
+
+Nothing here fails as a whole. What is amiss with a variable becomes its `error`; what could be
+mended becomes a sentence in its group's `reports`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote
+from xr_nczarr.model import (
+    ArrayNode,
+    BrokenNode,
+    CodecSpec,
+    GroupNode,
+    Hierarchy,
+    Node,
+    child_path,
+    node_name,
+    parent_path,
+)
+from xr_nczarr.netcdf.annotations import (
+    PROVENANCE,
+    ArrayAnnotation,
+    GroupAnnotation,
+    dialect_of,
+    document_key,
+    find_array,
+    find_group,
+    find_types,
+)
+from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value
+from xr_nczarr.netcdf.dimensions import DimensionScope
+from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
+from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill
+
+_CHARACTERS = frozenset({"S1", "u1", "U1"})
+_POINTER_BYTES = 8
+
+
+def interpret(hierarchy: Hierarchy, *, use_zarr_fill_value_as_mask: bool | None = None) -> Group:
+    """Give the netCDF group that a hierarchy holds.
+
+    Parameters
+    ----------
+    use_zarr_fill_value_as_mask
+        Whether an array's own fill value is its `_FillValue` where no attribute says so. None:
+        in pure Zarr of version 1 and 2, unless it is a value that Zarr or netCDF puts there by
+        default. NCZarr records what was declared, so there it never is.
+
+    Notes
+    -----
+    An array that is the whole store becomes the variable ``data``.
+    """
+    return _Interpreter(hierarchy, use_zarr_fill_value_as_mask).run()
+
+
+@dataclass
+class _Interpreter:
+    """The work of one `interpret`: what is known while the nodes go by."""
+
+    hierarchy: Hierarchy
+    fill_value_masks: bool | None
+    groups: dict[str, Group] = field(default_factory=dict)
+    annotations: dict[str, GroupAnnotation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scope = DimensionScope(self.groups, self.annotations)
+
+    def run(self) -> Group:
+        nodes = self.hierarchy.nodes
+        parents = {parent_path(path) for path in nodes if path != "/"}
+        arrays: list[ArrayNode | BrokenNode] = []
+        if isinstance(nodes.get("/"), ArrayNode | None):
+            self.add_group("/", GroupNode(path="/", explicit=False))
+        for path, node in nodes.items():
+            if isinstance(node, ArrayNode) or not (
+                isinstance(node, GroupNode) or path in parents or self.lists_group(path)
+            ):
+                arrays.append(node)
+            else:
+                self.add_group(path, node)
+        # Arrays of the upper groups first: those below inherit their dimensions.
+        for array in sorted(arrays, key=lambda node: node.path.count("/")):
+            self.add_variable(array)
+        for path, annotation in self.annotations.items():
+            self.compare_lists(self.groups[path], annotation)
+        return self.groups["/"]
+
+    def lists_group(self, path: str) -> bool:
+        """Tell whether the parent's annotation says that there is a group at `path`."""
+        annotation = self.annotations.get(parent_path(path))
+        listed = annotation.groups if annotation is not None else None
+        return path == "/" or (listed is not None and node_name(path) in listed)
+
+    def holder(self, path: str) -> Group | None:
+        """Give the group that a node is in, or None below an array, where netCDF has nothing."""
+        parent = parent_path(path)
+        if parent not in self.groups:
+            if parent in self.hierarchy.nodes:
+                self.groups["/"].reports.append(f"{quote(path)}: is below an array, and left out")
+                return None
+            if self.holder(parent) is None:
+                return None
+            self.add_group(parent, GroupNode(path=parent, explicit=False))
+        return self.groups[parent]
+
+    def add_group(self, path: str, node: GroupNode | BrokenNode) -> None:
+        holder = self.holder(path) if path != "/" else None
+        if holder is None and path != "/":
+            return
+        group = Group(
+            path=path,
+            attributes=decode_attributes(node.attributes, find_types(node)),
+            node=node if isinstance(node, GroupNode) else None,
+            error=node.error if isinstance(node, BrokenNode) else None,
+        )
+        self.groups[path] = group
+        if holder is not None:
+            holder.groups[node_name(path)] = group
+        annotation = find_group(node)
+        if annotation is None:
+            return
+        self.annotations[path] = annotation
+        group.dialect = dialect_of(node, annotation.vintage)
+        for name, (size, unlimited) in annotation.dimensions.items():
+            self.scope.define(group, Dimension(name, child_path(path, name), size, unlimited))
+        for problem in annotation.problems:
+            self.locate(problem, node)
+            group.error = group.error or problem
+            group.reports.append(str(problem))
+
+    def add_variable(self, node: ArrayNode | BrokenNode) -> None:
+        path = node.path
+        name = node_name(path) or "data"
+        group = self.holder(path)
+        if group is None:
+            return
+        attributes = decode_attributes(node.attributes, find_types(node))
+        dimensions: tuple[Dimension, ...] = ()
+        kind: Kind = "other"
+        error: NczarrError | None = None
+        array = node if isinstance(node, ArrayNode) else None
+        try:
+            annotation = find_array(node)
+            if annotation is not None and group.dialect == "zarr":
+                group.dialect = dialect_of(node, annotation.vintage)
+            if isinstance(node, ArrayNode):
+                array, kind = self.meant(node, annotation)
+                if "_FillValue" in attributes:
+                    self.type_fill_value(attributes, array, kind, group)
+                elif node.fill_value is not None and self.masks(array, node.dtype, annotation):
+                    attributes = {"_FillValue": array.fill_value, **attributes}
+            dimensions = self.scope.dimensions_of(node, annotation, group)
+        except MetadataError as problem:
+            error = self.locate(problem, node).located(variable=path)
+        if isinstance(node, BrokenNode):
+            error = node.error.located(variable=path)
+        group.variables[name] = Variable(
+            path=path,
+            dimensions=dimensions,
+            node=array,
+            attributes=attributes,
+            kind=kind,
+            error=error,
+        )
+
+    def locate(self, problem: MetadataError, node: Node) -> MetadataError:
+        return problem.located(key=document_key(node, problem.place, self.hierarchy.zarr_format))
+
+    def meant(self, node: ArrayNode, annotation: ArrayAnnotation | None) -> tuple[ArrayNode, Kind]:
+        """Give the array as its bytes are meant, and the variable's kind."""
+        netcdf = annotation is not None or self.is_written_by_netcdf()
+        kind = _kind(node, annotation.type_alias if annotation is not None else None, netcdf)
+        changes: dict[str, Any] = {}
+        dtype = node.dtype
+        if kind == "char" or (kind == "string" and dtype.kind == "V"):
+            dtype = np.dtype("S1" if kind == "char" else f"S{dtype.itemsize}")
+            if dtype != node.dtype:
+                changes.update(dtype=dtype, fill_value=_as_bytes(node.fill_value))
+        elif netcdf and dtype.char == "d" and node.fill_value == ROUNDED_FILL:
+            changes.update(fill_value=EXACT_FILL)
+        if netcdf and any(spec.name == "shuffle" for spec in node.codecs):
+            size = _POINTER_BYTES if kind == "string" else dtype.itemsize
+            changes.update(codecs=tuple([_shuffled_by(spec, size) for spec in node.codecs]))
+        return (replace(node, **changes) if changes else node), kind
+
+    def is_written_by_netcdf(self) -> bool:
+        """Tell whether this is pure Zarr that netcdf-c wrote, in its own meaning of the types."""
+        root = self.hierarchy.nodes.get("/")
+        provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
+        return (
+            "/" not in self.annotations and isinstance(provenance, str) and "nczarr=" in provenance
+        )
+
+    def type_fill_value(
+        self, attributes: dict[str, Any], node: ArrayNode, kind: Kind, group: Group
+    ) -> None:
+        """Put `_FillValue` into the variable's own type."""
+        is_text = kind in ("char", "string")
+        version_3 = self.hierarchy.zarr_format.startswith("3")
+        value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, version_3=version_3)
+        if value is None:
+            group.reports.append(f"{quote(node.path)}: its _FillValue is no {node.dtype}")
+        else:
+            exact = node.fill_value is EXACT_FILL and value == ROUNDED_FILL
+            attributes["_FillValue"] = EXACT_FILL if exact else value
+
+    def masks(
+        self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
+    ) -> bool:
+        """Tell whether an array's fill value is its `_FillValue` although no attribute says so."""
+        if node.dtype.kind not in "biufcSUO":
+            return False
+        if annotation is not None:
+            # Only what no attribute can say (`attributes.encode_fill_value`).
+            if stored.kind not in "cV":
+                return False
+        elif self.fill_value_masks is not None:
+            return self.fill_value_masks
+        elif self.hierarchy.zarr_format not in ("1", "2"):
+            return False
+        usual = (np.zeros((), node.dtype)[()], default_fill(node.dtype), "", b"")
+        # Half precision has no such number: it would be compared with infinity.
+        rounded = node.dtype.itemsize > 2 and node.fill_value == ROUNDED_FILL
+        return node.fill_value not in usual and not rounded
+
+    def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
+        """Report what a group lists and does not have, and the other way round."""
+        place = annotation.vintage.group
+        for name in annotation.arrays or ():
+            path = child_path(group.path, name)
+            if path not in self.hierarchy.nodes:
+                error = NotFoundError(
+                    f"{place} lists the array, and the store does not have it", variable=path
+                )
+                group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
+                group.reports.append(f"{quote(path)}: listed in {place}, and missing")
+        for name in annotation.groups or ():
+            if name not in group.groups:
+                path = child_path(group.path, name)
+                group.reports.append(f"{quote(path)}: listed in {place}, and missing")
+        pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
+        for listed, present in pairs:
+            if listed is not None:
+                for name in sorted(set(present).difference(listed)):
+                    path = child_path(group.path, name)
+                    group.reports.append(f"{quote(path)}: present, and not listed in {place}")
+
+
+def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
+    dtype = node.dtype
+    unfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
+    if unfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
+        raise MetadataError(
+            f"found {alias}, expected a type that {dtype} can hold",
+            place="_nczarr_array.type_alias",
+        )
+    if alias == "char" or node.type_name == ">S1":
+        return "char"
+    if netcdf and node.type_name in ("<S1", "<U1", ">U1"):
+        return "char"
+    if dtype in DTYPE_NAMES:
+        return "number"
+    if alias in ("string", "json") or dtype.kind == "U" or (netcdf and dtype.kind == "S"):
+        return "string"
+    if dtype.kind == "O" and any(spec.name == "vlen-utf8" for spec in node.codecs):
+        return "string"
+    return "other"
+
+
+def _as_bytes(value: Any) -> np.bytes_ | None:
+    """Give a fill value (text, a byte as a number, raw bytes) as that of fixed bytes."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return np.bytes_(value.encode("utf-8", "surrogatepass"))
+    return np.bytes_((value.tobytes() if isinstance(value, np.generic) else value).rstrip(b"\0"))
+
+
+def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
+    """Give a shuffle with the size netcdf-c used, which it does not store rightly."""
+    if spec.name != "shuffle" or spec.configuration.get("elementsize") == size:
+        return spec
+    configuration = {**spec.configuration, "elementsize": size}
+    return CodecSpec(spec.name, configuration, spec.place, spec.document)

@@ -1,0 +1,120 @@
+"""The netCDF data model as NCZarr stores it: groups, dimensions, variables, typed attributes.
+
+An attribute's value is a numpy scalar or one-dimensional array of its netCDF type, a str (text),
+or a list of str (strings). `_FillValue` is there when the store declares it, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from xr_nczarr.errors import NczarrError
+from xr_nczarr.model import ArrayNode, GroupNode, node_name
+from xr_nczarr.netcdf.types import zero
+
+Kind = Literal["number", "char", "string", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A shared dimension.
+
+    Attributes
+    ----------
+    path
+        Fully qualified name: the path of the group that defines it, and its `name`.
+    size
+        In elements; of an unlimited dimension its current size.
+    """
+
+    name: str
+    path: str
+    size: int
+    unlimited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable: an array and what netCDF knows about it.
+
+    Attributes
+    ----------
+    path
+        Absolute path of its array.
+    dimensions
+        Slowest first; empty for a scalar, also where the array's shape is ``(1,)``.
+    node
+        The array, its dtype, fill value and codecs as the stored bytes are meant (which is not
+        always what the document says); None when the array is missing or broken.
+    attributes
+        Without NCZarr's own bookkeeping.
+    kind
+        ``"number"`` (netCDF's integers and floats), ``"char"`` (dtype ``S1``), ``"string"`` (text:
+        dtype ``S`` holds UTF-8 padded with NUL, ``U`` or ``object`` hold str), or ``"other"``:
+        what netCDF does not have, as Zarr has it.
+    error
+        Why the variable cannot be read, else None. Dimensions and attributes are what is known.
+    """
+
+    path: str
+    dimensions: tuple[Dimension, ...] = ()
+    node: ArrayNode | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    kind: Kind = "number"
+    error: NczarrError | None = None
+
+    @property
+    def name(self) -> str:
+        """The last segment of the path."""
+        return node_name(self.path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions' sizes. The array can be longer or shorter along unlimited ones."""
+        return tuple([dimension.size for dimension in self.dimensions])
+
+    @property
+    def fill_value(self) -> Any:
+        """What elements without a chunk read as.
+
+        Zero where the array has no fill value: netcdf-c reads it so, and zarr-python does not
+        store a chunk of nothing but zeros there.
+        """
+        if self.node is None or self.node.fill_value is not None:
+            return None if self.node is None else self.node.fill_value
+        return zero(self.node.dtype)
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """A group: its own dimensions, variables and groups by name, in the order of the store.
+
+    Attributes
+    ----------
+    dialect
+        The layout the annotations were found in (`annotations.VINTAGES`), or ``"zarr"``.
+    reports
+        What was found amiss in this group and could be mended, one sentence each.
+    node
+        The group's node, or None for a group of our own making.
+    error
+        Why the group's own annotations cannot be used, else None.
+    """
+
+    path: str = "/"
+    dimensions: dict[str, Dimension] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    dialect: str = "zarr"
+    reports: list[str] = field(default_factory=list, compare=False)
+    node: GroupNode | None = field(default=None, compare=False, repr=False)
+    error: NczarrError | None = field(default=None, compare=False)
+
+    def walk(self) -> Iterator[Group]:
+        """Give this group and all below it, parents first."""
+        yield self
+        for group in self.groups.values():
+            yield from group.walk()

@@ -1,0 +1,52 @@
+"""netCDF strings in fixed width: UTF-8, padded with NUL, never cut.
+
+Bytes that are no UTF-8 (an older program's Latin-1) survive reading and writing unchanged, as
+Python's own file names do: they become lone surrogates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xr_nczarr.errors import ConflictError, quote
+
+
+def measured_width(values: NDArray[Any]) -> int:
+    """Give the bytes that the longest of `values` takes in UTF-8, at least 1."""
+    return max((len(_encoded(value)) for value in values.ravel().tolist()), default=1) or 1
+
+
+def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
+    """Give `values` (str, or bytes taken as they are) as an array of dtype ``S<width>``.
+
+    Raises
+    ------
+    ConflictError
+        If one of them is no text or does not fit: nothing is ever cut.
+    """
+    encoded = [_encoded(value) for value in values.ravel().tolist()]
+    longest = max(map(len, encoded), default=0)
+    if longest > width:
+        raise ConflictError(
+            f"found a string of {longest} bytes in UTF-8, expected at most {width}",
+            remedy=f"Write the variable with _nczarr_maxstrlen={longest} or more",
+        )
+    return np.array(encoded, f"S{width}").reshape(values.shape)
+
+
+def decode_strings(values: NDArray[np.bytes_]) -> NDArray[Any]:
+    """Give an array of dtype ``S`` as an object array of str."""
+    decoded = np.empty(values.size, object)
+    decoded[:] = [value.decode("utf-8", "surrogateescape") for value in values.ravel().tolist()]
+    return decoded.reshape(values.shape)
+
+
+def _encoded(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ConflictError(f"found {quote(type(value).__name__)} among strings, expected text")
+    return value.encode("utf-8", "surrogateescape")

@@ -1,0 +1,93 @@
+"""netCDF's types: their default fill values, and how each vintage spells them for attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+TEXT = "char"
+STRING = "string"
+JSON = "json"
+
+NUMBERS = {
+    "int8": -127,
+    "uint8": 255,
+    "int16": -32767,
+    "uint16": 65535,
+    "int32": -2147483647,
+    "uint32": 4294967295,
+    "int64": -9223372036854775806,
+    "uint64": 18446744073709551614,
+    "float32": 9.969209968386869e36,
+    "float64": 9.969209968386869e36,
+}
+"""The atomic number types of netCDF with their default fill values."""
+
+SCALARS: dict[str, Any] = {name: np.dtype(name).type for name in NUMBERS}
+DTYPE_NAMES = {np.dtype(order + np.dtype(name).str[1:]): name for name in NUMBERS for order in "<>"}
+"""The numbers' dtypes in both byte orders → their names (`dtype.name` takes microseconds)."""
+
+ROUNDED_FILL = 9.96921e36
+"""netCDF's default fill of doubles, as netcdf-c prints it into metadata (but not into chunks)."""
+
+EXACT_FILL = np.float64(NUMBERS["float64"])
+"""What it is in chunks."""
+
+ATTRIBUTE_TYPES: dict[str, str] = {
+    # 4.8.0 writes the number of the nc_type as text.
+    **dict(zip("134567", ("int8", "int16", "int32", "float32", "float64", "uint8"), strict=True)),
+    "2": TEXT,
+    "8": "uint16",
+    "9": "uint32",
+    "10": "int64",
+    "11": "uint64",
+    "12": STRING,
+    # 4.8.1 and 4.9.0 take a character for UCS-4; since then the big endian S1 is a character.
+    **dict.fromkeys(("<U1", ">U1", ">S1", "<S1", TEXT), TEXT),
+    # Zarr version 3 has names.
+    STRING: STRING,
+    JSON: JSON,
+    "|J0": JSON,
+    "bool": "uint8",
+    **{name: name for name in NUMBERS},
+    **{order + np.dtype(name).str[1:]: name for name in NUMBERS for order in "<>|"},
+    "|b1": "uint8",
+}
+"""How vintages spell an attribute's type → the type's name; fixed strings are matched apart."""
+
+
+def attribute_type(spelling: object) -> str | None:
+    """Give the type that a recorded spelling means, or None when no vintage writes it."""
+    if not isinstance(spelling, str):
+        return None
+    known = ATTRIBUTE_TYPES.get(spelling)
+    if known is None and spelling[:1] in ("|", "<", ">") and spelling[1:2] == "S":
+        return STRING
+    return known
+
+
+def spell_type(name: str, dialect: str) -> str:
+    """Give the spelling of an attribute's type in one of the dialects."""
+    if dialect == "nczarr-preview":
+        return name
+    if name in NUMBERS:
+        return "<" + np.dtype(name).str[1:]
+    if name == TEXT:
+        return "<U1" if dialect == "nczarr-4.8.1" else ">S1"
+    return "|S128" if name == STRING else "|J0"
+
+
+def default_fill(dtype: np.dtype[Any]) -> Any:
+    """Give netCDF's default fill of `dtype`; of types netCDF does not have, NaN or zero."""
+    name = DTYPE_NAMES.get(dtype)
+    if name is not None:
+        return SCALARS[name](NUMBERS[name])
+    return dtype.type(np.nan) if dtype.kind in "fc" else zero(dtype)
+
+
+def zero(dtype: np.dtype[Any]) -> Any:
+    """Give what stands for nothing in `dtype`: zero, False, NaT, an empty text, zero bytes."""
+    if dtype.kind in "mM":
+        return np.array("NaT", dtype)[()]
+    return "" if dtype.kind == "O" else np.zeros((), dtype)[()]
