@@ -1,0 +1,28 @@
+"""``ds.nczarr`` and ``tree.nczarr``: registered with xarray when this module is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray
+
+
+class NczarrAccessor:
+    """NCZarr's functions as methods of xarray's objects."""
+
+    def __init__(self, obj: Any) -> None:
+        self._obj = obj
+
+    def to_nczarr(self, target: Any, **options: Any) -> Any:
+        """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
+        from xr_nczarr.backend.writer import to_nczarr
+
+        return to_nczarr(self._obj, target, **options)
+
+
+for _register in (
+    xarray.register_dataset_accessor,
+    xarray.register_dataarray_accessor,
+    xarray.register_datatree_accessor,
+):
+    _register("nczarr")(NczarrAccessor)

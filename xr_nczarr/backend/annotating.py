@@ -1,0 +1,103 @@
+"""Which members of stored documents change with a dimension, an attribute, a new child.
+
+Every layout of NCZarr's annotations that a node bears is changed, side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from xr_nczarr.hierarchy import Change
+from xr_nczarr.model import GroupNode, Json
+from xr_nczarr.netcdf.annotations import VINTAGES
+from xr_nczarr.netcdf.attributes import encode_attribute
+from xr_nczarr.netcdf.model import Dimension
+from xr_nczarr.netcdf.types import spell_type
+
+_DIMENSIONS = ("dimensions", "dims")
+_ARRAYS = ("arrays", "vars")
+_GROUPS = ("groups", "subgroups")
+_TYPES = ("types", "attribute_types")
+
+
+def _annotations(node: GroupNode, names: str) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
+    """Give holder, names that lead to it, value and dialect of each annotation a node bears."""
+    seen = set()
+    for vintage in VINTAGES:
+        holder = vintage.holder if names == "group" else vintage.types_holder
+        name = getattr(vintage, names)
+        held: Mapping[str, Json] = getattr(node, holder)
+        if (holder, name) in seen or not isinstance(held.get(name), dict):
+            continue
+        seen.add((holder, name))
+        if holder == "sidecars":
+            yield name, (), held[name], vintage.dialect
+        else:
+            yield holder, (name,), held[name], vintage.dialect
+
+
+def _spelled(value: Mapping[str, Json], spellings: Collection[str]) -> str | None:
+    return next((name for name in spellings if name in value), None)
+
+
+def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
+    """Give the changes that set the sizes of a group's dimensions, known before or new."""
+    for holder, leading, value, dialect in _annotations(node, "group"):
+        name = _spelled(value, _DIMENSIONS)
+        if name is None:
+            continue
+        stored = value[name]
+        if isinstance(stored, list):
+            by_name = {item["name"]: item for item in stored}
+            for each in dimensions:
+                old = by_name.get(each.name, {"name": each.name})
+                by_name[each.name] = {**old, "size": each.size, "unlimited": int(each.unlimited)}
+            yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
+            continue
+        for each in dimensions:
+            size: Json = each.size
+            if isinstance(stored.get(each.name), dict):
+                size = {**stored[each.name], "size": each.size}
+            elif each.unlimited and dialect == "nczarr-4.9.3":
+                size = {"size": each.size, "unlimited": 1}
+            yield Change(node.path, "group", holder, (*leading, name, each.name), size)
+
+
+def listing_changes(
+    node: GroupNode, arrays: Collection[str], groups: Collection[str]
+) -> Iterator[Change]:
+    """Give the changes that add names to the lists of a group's children."""
+    for holder, leading, value, _ in _annotations(node, "group"):
+        for spellings, added in ((_ARRAYS, arrays), (_GROUPS, groups)):
+            name = _spelled(value, spellings)
+            if name is not None and added:
+                listed = list(dict.fromkeys([*value[name], *added]))
+                yield Change(node.path, "group", holder, (*leading, name), listed)
+
+
+def attribute_changes(
+    node: GroupNode, stored: Mapping[str, Any], attributes: Mapping[str, Any]
+) -> Iterator[Change]:
+    """Give the changes that set a group's attributes and their types.
+
+    Those that are `stored` already, as they were read, stay as they are spelled.
+    """
+    annotated = list(_annotations(node, "types"))
+    typed = bool(annotated)
+    for attribute, given in attributes.items():
+        value, kind = encoded = encode_attribute(given, typed=typed)
+        if attribute in stored and encode_attribute(stored[attribute], typed=typed) == encoded:
+            continue
+        yield Change(node.path, "group", "attributes", (attribute,), value)
+        for holder, leading, held, dialect in annotated:
+            name = _spelled(held, _TYPES)
+            if name is None:
+                continue
+            spelled = spell_type(kind, dialect)
+            if isinstance(held[name], dict):
+                yield Change(node.path, "group", holder, (*leading, name, attribute), spelled)
+            else:
+                held[name][:] = [item for item in held[name] if item.get("name") != attribute]
+                held[name].append({"name": attribute, "configuration": {"type": spelled}})
+                yield Change(node.path, "group", holder, (*leading, name), list(held[name]))

@@ -1,0 +1,337 @@
+"""Changing a store that is there: append, region, overwrite; checked before the first byte."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from xarray import Dataset, Variable, conventions
+from xarray.coding.times import CFTimedeltaCoder
+
+from xr_nczarr.backend.annotating import attribute_changes, dimension_changes, listing_changes
+from xr_nczarr.backend.commit import WritePlan
+from xr_nczarr.backend.datasets import Request
+from xr_nczarr.backend.encoded import Layout, encode_dataset
+from xr_nczarr.backend.matching import check_coordinate, check_equal, encode_as_stored
+from xr_nczarr.backend.placing import Job, check_shared_objects, resolve_region
+from xr_nczarr.backend.reader import GroupSource, OpenedStore
+from xr_nczarr.backend.sources import refuse_reading
+from xr_nczarr.backend.tree import Tree, skeleton
+from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError
+from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
+from xr_nczarr.model import GroupNode, child_path, node_name, parent_path
+from xr_nczarr.netcdf import Dimension, Group
+
+WriteMode = Literal["w", "w-", "a", "a-", "r+"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modification:
+    """How an existing store is to be changed; see `to_nczarr`.
+
+    `replaced_group` is the path of a group that goes first, with all below it.
+    """
+
+    mode: WriteMode
+    append_dim: str | None
+    region: Any
+    safe_chunks: bool
+    allow_duplicates: bool
+    consolidated: bool | None
+    array_dimensions: bool
+    replaced_group: str | None
+
+
+def plan_modification(opened: OpenedStore, request: Request, how: Modification) -> WritePlan:
+    """Give all that a change does to a store, checked; nothing is written yet.
+
+    Raises
+    ------
+    ConflictError
+        For everything in the datasets that does not fit what is stored.
+    """
+    planner = _Planner(opened, how)
+    for path, dataset in request.datasets.items():
+        planner.add(path, dataset, request.encoding[path], request.unlimited[path])
+    return planner.finish()
+
+
+@dataclass(slots=True)
+class _Planner:
+    """The work of one `plan_modification`."""
+
+    opened: OpenedStore
+    how: Modification
+    tree: Tree = field(init=False)
+    jobs: list[Job] = field(default_factory=list)
+    grown: dict[str, Dimension] = field(default_factory=dict)
+    shapes: list[Change] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    known: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        hierarchy = self.opened.hierarchy
+        self.tree = Tree(_layout_of(self.opened, self.how), skeleton(self.opened.root))
+        self.known = {path for path, node in hierarchy.nodes.items() if isinstance(node, GroupNode)}
+        replaced = self.how.replaced_group
+        if replaced is not None:
+            self.known = {path for path in self.known if not _is_in(path, replaced)}
+            self.tree.group(parent_path(replaced)).groups.pop(node_name(replaced), None)
+
+    @property
+    def zarr_format(self) -> str:
+        return self.opened.hierarchy.zarr_format
+
+    def add(
+        self,
+        path: str,
+        dataset: Dataset,
+        encoding: Mapping[str, Mapping[str, Any]],
+        unlimited: Collection[str],
+    ) -> None:
+        """Plan what becomes of the group at `path`."""
+        if path not in self.known:
+            if self.how.mode == "r+":
+                raise NotFoundError(f"there is no group {path}", store=self.opened.store.name)
+            if self.how.append_dim is not None or self.how.region is not None:
+                raise ConflictError(f"there is no group {path} to write into")
+            self.tree.add_dataset(path, dataset, encoding, unlimited)
+            return
+        group = self.opened.group(path)
+        stored = self._stored(group, dataset)
+        if self.how.region is not None:
+            region = resolve_region(dataset, self.how.region, stored, self.how.append_dim)
+            dataset = dataset.drop_vars(list(dataset.indexes))
+        else:
+            region = {}
+        self._check(group, dataset, encoding, stored)
+        variables, attributes = conventions.encode_dataset_coordinates(dataset)
+        for name in map(str, dataset.variables):
+            if name in stored:
+                try:
+                    self._write(group, name, variables[name], stored[name], region)
+                except NczarrError as error:
+                    raise error.located(variable=child_path(path, name)) from error.__cause__
+        new = [name for name in map(str, dataset.variables) if name not in stored]
+        if new:
+            part = dataset[new]
+            given = {name: each for name, each in encoding.items() if name in part.variables}
+            encoded, _ = encode_dataset(part, given, self.tree.layout)
+            self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited)
+        node = self.opened.hierarchy.nodes[path]
+        if self.how.mode in ("a", "a-") and isinstance(node, GroupNode):
+            self.changes += attribute_changes(node, group.attributes, attributes)
+
+    def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
+        """Give the stored variables of a dataset's names, decoded, their values still there."""
+        found = GroupSource(self.opened, group, None).variables
+        present = {name: found[name] for name in map(str, dataset.variables) if name in found}
+        for name in present:
+            error = group.variables[name].error
+            if error is not None:
+                raise error
+        decoded, _, _ = conventions.decode_cf_variables(
+            present, {}, decode_timedelta=CFTimedeltaCoder()
+        )
+        return {str(name): variable for name, variable in decoded.items()}
+
+    def _check(
+        self,
+        group: Group,
+        dataset: Dataset,
+        encoding: Mapping[str, Any],
+        stored: Mapping[str, Variable],
+    ) -> None:
+        """Check which variables there are on both sides."""
+        dim = self.how.append_dim
+        for name in encoding:
+            if name in stored:
+                raise ConflictError(f"variable {name!r} already exists, but encoding was provided")
+        new = [name for name in map(str, dataset.variables) if name not in stored]
+        if new and (self.how.mode == "r+" or self.how.region is not None):
+            raise ConflictError(
+                f"dataset contains non-pre-existing variables {new!r}, which is not allowed with"
+                " mode='r+' or region",
+                remedy="Add them first with mode='a'",
+            )
+        if dim is None:
+            return
+        visible = self.opened.visible_dimensions(group.path)
+        if dim not in visible:
+            raise ConflictError(
+                f"append_dim={dim!r} does not match any existing dataset dimensions {list(visible)}"
+            )
+        strays = [name for name in new if dim in dataset[name].dims]
+        if strays:
+            raise ConflictError(
+                f"the variables {strays} lie along {dim!r} and are not in the store, which has "
+                f"{visible[dim].size} elements along it already",
+                remedy="Leave them out, or write the store anew",
+            )
+        coordinate = stored.get(dim)
+        if coordinate is not None and coordinate.dims == (dim,) and not self.how.allow_duplicates:
+            check_coordinate(dim, coordinate, dataset[dim].variable, visible[dim].size)
+
+    def _write(
+        self,
+        group: Group,
+        name: str,
+        given: Variable,
+        stored: Variable,
+        region: Mapping[str, slice],
+    ) -> None:
+        """Plan the values of an existing variable."""
+        dim = self.how.append_dim
+        variable = group.variables[name]
+        assert variable.node is not None
+        if given.dims != stored.dims:
+            if set(given.dims) != set(stored.dims):
+                raise ConflictError(
+                    f"variable {name!r} already exists with different dimension names "
+                    f"{stored.dims} != {given.dims}"
+                )
+            given = given.transpose(*stored.dims)
+        pieces = _pieces(given, stored, region, dim)
+        _check_sizes(name, given, pieces, dim)
+        if dim is not None and dim not in given.dims:
+            if self.how.mode == "a":
+                check_equal(name, given, stored)
+            return
+        data = encode_as_stored(given, stored, name, variable)
+        node = variable.node
+        shape = variable.shape or node.shape
+        if dim is not None:
+            axis = given.dims.index(dim)
+            size = pieces[dim].stop
+            dimension = variable.dimensions[axis]
+            self.grown[dimension.path] = replace(dimension, size=size)
+            shape = (*shape[:axis], size, *shape[axis + 1 :])
+            self.shapes.append(Change(node.path, "array", "members", ("shape",), list(shape)))
+        node = replace(node, shape=shape)
+        where = tuple([pieces[each] for each in map(str, given.dims)])
+        where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
+        if self.how.safe_chunks and self.how.mode == "r+" and where:
+            check_shared_objects(node, where, self.opened.store)
+        refuse_reading({name: given}, self.opened.store, {variable.path})
+        self.jobs.append(Job(node, where, data, appended=dim is not None))
+
+    def finish(self) -> WritePlan:
+        """Give the plan: new nodes, changed documents, and the consolidated one of all."""
+        self._check_left_behind()
+        hierarchy, store = self.opened.hierarchy, self.opened.store
+        plan = WritePlan(self.zarr_format, jobs=self.jobs)
+        module = writable_format(store, self.zarr_format)
+        replaced = self.how.replaced_group
+        gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
+        if replaced is not None:
+            refuse_reading(self.tree.data, store, gone)
+            chunks = module.chunk_keys(replaced).prefix
+            below = {*module.listing_prefixes(replaced), chunks[: chunks.rindex("/") + 1]}
+            plan.removed += sorted(below)
+        added: list[str] = []
+        if self.tree.data or self.tree.groups:
+            made = self.tree.hierarchy()
+            added = [path for path in made.nodes if path not in self.known]
+            for path in added:
+                plan.documents.update(module.render_node(made.nodes[path]))
+            plan.jobs += self.tree.jobs(made)
+            self.tree.warn_of_notes()
+        self._list_children(added)
+        changes = [*self.shapes, *self._group_changes()]
+        plan.documents.update(edit_documents(store, self.zarr_format, changes))
+        if plan.documents and (self.how.consolidated or hierarchy.consolidated):
+            paths = [*(path for path in hierarchy.nodes if path not in gone), *added]
+            plan.documents.update(
+                refresh_consolidated(store, self.zarr_format, paths, plan.documents)
+            )
+        return plan
+
+    def _group_changes(self) -> list[Change]:
+        """Give the changes of existing groups: grown and new dimensions, attributes, children."""
+        changes = list(self.changes)
+        by_group: dict[str, list[Dimension]] = {}
+        for dimension in self.grown.values():
+            by_group.setdefault(parent_path(dimension.path), []).append(dimension)
+        for path in self.known:
+            old = self.opened.group(path).dimensions
+            new = self.tree.group(path).dimensions if self.tree.data else {}
+            fresh = [each for name, each in new.items() if name not in old]
+            by_group.setdefault(path, []).extend(fresh)
+        for path, dimensions in by_group.items():
+            node = self.opened.hierarchy.nodes.get(path)
+            if dimensions and isinstance(node, GroupNode):
+                changes += dimension_changes(node, dimensions)
+        return changes
+
+    def _list_children(self, added: Collection[str]) -> None:
+        for path in {parent_path(each) for each in added} & self.known:
+            node = self.opened.hierarchy.nodes[path]
+            if isinstance(node, GroupNode):
+                below = [each for each in added if parent_path(each) == path]
+                arrays = [node_name(each) for each in below if each in self.tree.data]
+                groups = [node_name(each) for each in below if each not in self.tree.data]
+                self.changes += listing_changes(node, arrays, groups)
+
+    def _check_left_behind(self) -> None:
+        """Refuse to grow a dimension along which other variables lie that get no new values."""
+        appended = {job.node.path for job in self.jobs if job.appended}
+        left = [
+            each.path
+            for group in self.opened.root.walk()
+            for each in group.variables.values()
+            if each.path not in appended
+            and any(dimension.path in self.grown for dimension in each.dimensions)
+        ]
+        if left:
+            raise ConflictError(
+                f"the variables {', '.join(left)} lie along {self.how.append_dim!r} and are not in "
+                "the dataset: they would be left without values",
+                remedy="Append all variables that share the dimension at once",
+                store=self.opened.store.name,
+            )
+
+
+def _is_in(path: str, group: str | None) -> bool:
+    """Tell a group itself and all below it."""
+    return group is not None and f"{path}/".startswith(f"{group}/")
+
+
+def _layout_of(opened: OpenedStore, how: Modification) -> Layout:
+    """Give the layout in which new nodes join those of a store."""
+    hierarchy, dialect = opened.hierarchy, opened.root.dialect
+    root = hierarchy.nodes["/"]
+    if dialect == "nczarr-preview":
+        dialect = "nczarr"
+    elif dialect == "nczarr-4.9.3" and "_nczarr_superblock" in root.members:
+        dialect = "universal"
+    return Layout(
+        zarr_format=hierarchy.zarr_format, dialect=dialect, array_dimensions=how.array_dimensions
+    )
+
+
+def _pieces(
+    given: Variable, stored: Variable, region: Mapping[str, slice], append_dim: str | None
+) -> dict[str, slice]:
+    """Give where each dimension of the given values goes, in elements of the stored array."""
+    pieces = {}
+    for dim, size in stored.sizes.items():
+        name = str(dim)
+        if name == append_dim:
+            pieces[name] = slice(size, size + given.sizes[dim])
+        else:
+            start, stop, _ = region.get(name, slice(None)).indices(size)
+            pieces[name] = slice(start, stop)
+    return pieces
+
+
+def _check_sizes(
+    name: str, given: Variable, pieces: Mapping[str, slice], append_dim: str | None
+) -> None:
+    wanted = {dim: piece.stop - piece.start for dim, piece in pieces.items() if dim != append_dim}
+    found = {str(dim): size for dim, size in given.sizes.items() if dim != append_dim}
+    if wanted != found:
+        raise ConflictError(
+            f"variable {name!r} already exists with different dimension sizes: {wanted} != {found}",
+            remedy="Unable to update size for existing dimension: use append_dim or region",
+        )

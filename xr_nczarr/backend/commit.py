@@ -1,0 +1,232 @@
+"""In which order a write puts its objects, and how it becomes visible: chunks, then documents."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from xarray.namedarray.parallelcompat import get_chunked_array_type
+
+from xr_nczarr.backend.journal import close_journal, open_journal
+from xr_nczarr.backend.placing import Job
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.storage import LocalStore, Store, ZipStore
+
+UNFINISHED = ".nczarr_unfinished"
+"""Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
+
+
+@dataclass(slots=True)
+class WritePlan:
+    """All that a write does to a store.
+
+    Attributes
+    ----------
+    jobs
+        Chunks, which no reader sees before the documents.
+    documents
+        By key, in the order in which they are put.
+    removed
+        Prefixes of what goes before.
+    new
+        Whether the store is to hold nothing else.
+    """
+
+    zarr_format: str
+    jobs: list[Job] = field(default_factory=list)
+    documents: dict[str, bytes] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    new: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How a plan is carried out; see `to_nczarr`."""
+
+    compute: bool = True
+    safe_chunks: bool = True
+    write_empty_chunks: bool = False
+    progress: bool = False
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = None
+
+
+def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bool) -> Any:
+    """Carry out a plan; with ``compute=False`` give the dask object that finishes it, else None.
+
+    Parameters
+    ----------
+    staged
+        Whether a local store changes in one step; a new one always does.
+
+    Raises
+    ------
+    ConflictError
+        For blocks of dask that cannot be aligned with the stored chunks.
+    UnsupportedError
+        For ``compute=False`` on a zip file, which is written in one go.
+    """
+    if options.safe_chunks:
+        plan.jobs = [job.aligned() for job in plan.jobs]
+    if not options.compute:
+        if isinstance(target, ZipStore):
+            raise UnsupportedError("a zip file cannot be written with compute=False")
+        with _workspace(target, empty=plan.new, staged=plan.new) as store:
+            _prepare(plan, store)
+            _put_documents(plan, store, in_place=store is target)
+        return _write_chunks(plan.jobs, target, options)
+    with _workspace(target, empty=plan.new, staged=staged or plan.new) as store:
+        _prepare(plan, store)
+        try:
+            _write_chunks(plan.jobs, store, options)
+        except ConflictError as error:  # from a block that dask computed just now
+            if store is target and not (plan.new or all(job.appended for job in plan.jobs)):
+                error.remedy += (
+                    ". Blocks before it may be written: correct the values and write them to the"
+                    " same place again; atomic='store' makes it all or nothing on local disks"
+                )
+            raise
+        _put_documents(plan, store, in_place=store is target)
+    return None
+
+
+@contextmanager
+def _workspace(target: Store, *, empty: bool, staged: bool) -> Iterator[Store]:
+    """Give the store to write to; when the block ends well, its content is that of `target`.
+
+    Parameters
+    ----------
+    empty
+        Whether to begin with nothing instead of what is in `target`.
+    staged
+        Whether `target` changes in one step at the end. Zip files always do, stores that cannot
+        be replaced in one step never do.
+    """
+    if not isinstance(target, ZipStore) and not (staged and isinstance(target, LocalStore)):
+        yield target
+        _flush(target)
+        return
+    staging = target.staging(empty=empty)
+    try:
+        yield staging
+        target.commit(staging)
+    finally:
+        staging.discard()
+
+
+def _flush(store: Store) -> None:
+    """Force what was written to the disk, where the store knows how."""
+    getattr(store, "flush", lambda: None)()
+
+
+def _prepare(plan: WritePlan, store: Store) -> None:
+    if plan.new:
+        store.put([(UNFINISHED, b"{}")])
+        # What is left of an older store, of any version, must not be taken for one while it goes.
+        for zarr_format in FORMATS:
+            for key in reversed(_root_keys(zarr_format)):
+                store.delete(key)
+        names = store.list_names("")
+        for name in (*names.objects, *(f"{prefix}/" for prefix in names.prefixes)):
+            if name != UNFINISHED:
+                store.delete(name)
+    for prefix in plan.removed:
+        store.delete(prefix)
+
+
+def _root_keys(zarr_format: str) -> list[str]:
+    """Give the keys of the root's documents, that by which a store is recognised last."""
+    module = FORMATS[zarr_format]
+    consolidated = module.consolidated_key()
+    keys = {*module.node_keys("/"), *filter(None, [consolidated])}
+    entry = consolidated or "zarr.json"  # the draft's entry document
+    return sorted(keys, key=lambda key: (key == entry, not key.endswith("attrs"), key))
+
+
+def _put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
+    """Put the documents of a plan: those of the root, one after another, behind all others."""
+    journal = in_place and not plan.new and bool(plan.documents)
+    if journal:
+        open_journal(store, plan.documents, plan.jobs)
+    _flush(store)
+    last = _root_keys(plan.zarr_format)
+    store.put((key, data) for key, data in plan.documents.items() if key not in last)
+    for key in last:
+        if key in plan.documents:
+            store.put([(key, plan.documents[key])])
+    if journal:
+        _flush(store)
+        close_journal(store)
+    elif plan.new:
+        store.delete(UNFINISHED)
+
+
+def _write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> Any:
+    """Write what is in memory now, and what is dask's in one graph; see `execute`."""
+    lazy = [job for job in jobs if hasattr(job.data, "dask")]
+    ready = [job for job in jobs if not hasattr(job.data, "dask")]
+    for job in _shown(ready) if options.progress else ready:
+        if job.data.size:
+            _Target(job, store, options)[job.region] = job.data
+    stored = None
+    if lazy:
+        manager: Any = get_chunked_array_type(*(job.data for job in lazy))
+        with _progress_bar() if options.progress and options.compute else nullcontext():
+            stored = manager.store(
+                [job.data for job in lazy],
+                [_Target(job, store, options) for job in lazy],
+                regions=[job.region for job in lazy],
+                lock=False,
+                flush=True,
+                compute=options.compute,
+                **(options.chunkmanager_store_kwargs or {}),
+            )
+    if options.compute:
+        return None
+    import dask
+
+    return dask.delayed(_finish, pure=False)(stored, store)
+
+
+def _finish(_: Any, store: Store) -> None:
+    _flush(store)
+
+
+class _Target:
+    """The array of a job, which dask stores blocks into: picklable, and cheap to make."""
+
+    def __init__(self, job: Job, store: Store, options: WriteOptions) -> None:
+        self.array = ChunkedArray(job.node, store)
+        self.write_empty_chunks = options.write_empty_chunks
+        self.shape = job.node.shape
+        self.dtype = job.node.dtype
+
+    def __setitem__(self, selection: Any, values: Any) -> None:
+        node, values = self.array.node, np.asarray(values)
+        selection = selection if isinstance(selection, tuple) else (selection,)
+        if len(node.shape) != values.ndim:  # netCDF stores a scalar along one dimension
+            selection, values = (slice(0, 1),), values.reshape(1)
+        if values.dtype != node.dtype and values.dtype.itemsize == node.dtype.itemsize:
+            values = values.view(node.dtype)  # characters as the bytes that version 3 has
+        self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
+
+
+def _progress_bar() -> Any:
+    from dask.diagnostics import ProgressBar
+
+    return ProgressBar()
+
+
+def _shown(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Give the jobs, and show how many bytes of them are written."""
+    total, done = sum(job.data.nbytes for job in jobs) or 1, 0
+    for job in jobs:
+        yield job
+        done += job.data.nbytes
+        sys.stderr.write(f"\r[{'#' * (40 * done // total):<40}] {100 * done // total}%")
+    sys.stderr.write("\n")

@@ -1,0 +1,100 @@
+"""What is to be written: any of xarray's objects as datasets by the path of their group."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xarray import DataArray, Dataset, DataTree
+
+_ARRAY_NAME = "__xarray_dataarray_variable__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be written: datasets by absolute path, each with its encoding."""
+
+    datasets: dict[str, Dataset]
+    encoding: dict[str, Mapping[str, Mapping[str, Any]]]
+    unlimited: dict[str, set[str]]
+    group: str
+
+
+def normalise(
+    obj: Any, group: str | None, encoding: Any, unlimited: Any, regional: bool
+) -> Request:
+    """Give any object as datasets by absolute path, parents first."""
+    base = "/" + (group or "").strip("/")
+    if isinstance(obj, DataTree):
+        found = {
+            f"{base}/{path}".replace("//", "/").rstrip("/.") or "/": (node.path, node)
+            for path, node in obj.subtree_with_keys
+        }
+        datasets = {path: node.to_dataset(inherit=node is obj) for path, (_, node) in found.items()}
+        strange = set(encoding or {}) - {name for name, _ in found.values()}
+        if strange:
+            raise ValueError(f"encoding is given for groups that are not there: {sorted(strange)}")
+        encodings = {path: (encoding or {}).get(name) or {} for path, (name, _) in found.items()}
+        by_path = isinstance(unlimited, Mapping)
+        asked = {
+            path: (unlimited.get(name) if by_path else unlimited)
+            for path, (name, _) in found.items()
+        }
+    else:
+        dataset = _as_dataset(obj)
+        datasets, encodings, asked = {base: dataset}, {base: encoding or {}}, {base: unlimited}
+    required = len(datasets) == 1 and not regional
+    dims = {
+        path: _unlimited_dimensions(dataset, asked[path], required=required)
+        for path, dataset in datasets.items()
+    }
+    return Request(datasets=datasets, encoding=encodings, unlimited=dims, group=base)
+
+
+def _as_dataset(obj: Any) -> Dataset:
+    if isinstance(obj, Dataset):
+        return obj
+    if not isinstance(obj, DataArray):
+        raise TypeError(f"expected a Dataset, DataArray or DataTree; found {type(obj).__name__}")
+    if obj.name is None:
+        return obj.to_dataset(name=_ARRAY_NAME)
+    if obj.name in obj.coords or obj.name in obj.dims:
+        # What to_netcdf does: reading with open_dataarray restores the name.
+        dataset = obj.to_dataset(name=_ARRAY_NAME)
+        dataset.attrs["__xarray_dataarray_name__"] = obj.name
+        return dataset
+    return obj.to_dataset()
+
+
+def _unlimited_dimensions(
+    dataset: Dataset, asked: Iterable[str] | str | None, *, required: bool
+) -> set[str]:
+    """Give the names of a dataset's unlimited dimensions.
+
+    Parameters
+    ----------
+    asked
+        By the caller; None for those that opening left in the dataset's encoding.
+    required
+        Whether they must be in this dataset: an error when asked for, else a warning.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    names = dataset.encoding.get("unlimited_dims", ()) if asked is None else asked
+    found = {names} if isinstance(names, str) else set(names)
+    missing = found - set(map(str, dataset.dims))
+    if missing and required:
+        where = "dataset.encoding" if asked is None else "unlimited_dims-kwarg"
+        problem = (
+            f"Unlimited dimension(s) {missing!r} declared in {where!r}, but the dataset has "
+            f"the dimensions {sorted(map(str, dataset.dims))}"
+        )
+        if asked is not None:
+            raise ValueError(problem)
+        warnings.warn(problem, stacklevel=4)
+    return found - missing

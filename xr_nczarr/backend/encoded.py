@@ -1,0 +1,335 @@
+"""xarray variables → what is stored of them: CF encoding, characters, strings, fill values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable, conventions
+from xarray.backends.common import ensure_dtype_not_object
+from xarray.coding.strings import (
+    CharacterArrayCoder,
+    EncodedStringCoder,
+    create_vlen_dtype,
+    ensure_fixed_length_bytes,
+    is_unicode_dtype,
+)
+
+from xr_nczarr.backend.quantize import QUANTIZING_KEYS, quantized
+from xr_nczarr.backend.reader import NONE_NAME
+from xr_nczarr.backend.requested import (
+    check_encoding,
+    chunk_shape,
+    codec_specs,
+    requested_codecs,
+    shard_specs,
+)
+from xr_nczarr.backend.sources import blockwise
+from xr_nczarr.codecs import check_codec
+from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.netcdf.strings import encode_strings, measured_width
+from xr_nczarr.netcdf.types import default_fill
+
+WIDTH_KEY = "_nczarr_maxstrlen"
+_POINTER_BYTES = 8
+_TEXT = create_vlen_dtype(str)
+_NETCDF_KINDS = "iufSU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What to write: the Zarr version, the dialect, and whether to name dimensions for xarray."""
+
+    zarr_format: str = "2"
+    dialect: str = "nczarr"
+    array_dimensions: bool = True
+
+    @property
+    def pure(self) -> bool:
+        """Whether Zarr's own types are written instead of netCDF's."""
+        return self.dialect == "zarr"
+
+    @property
+    def version_3(self) -> bool:
+        """Whether the array documents are those of Zarr version 3 or its draft."""
+        return self.zarr_format.startswith("3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedVariable:
+    """A variable as it is to be stored.
+
+    Attributes
+    ----------
+    data
+        NumPy or dask array; of `dtype`, but for strings of variable length.
+    fill_value
+        What elements without a chunk read as; None for undefined.
+    encoding
+        What is left of the encoding, for chunks and codecs.
+    explicit
+        Whether the caller gave that encoding for this write.
+    """
+
+    dimensions: tuple[str, ...]
+    data: Any
+    dtype: np.dtype[Any]
+    kind: Kind
+    attributes: dict[str, Any]
+    fill_value: Any
+    encoding: Mapping[str, Any]
+    explicit: bool
+
+
+def stored_name(name: Hashable) -> str:
+    """Give the name that a variable or dimension is stored by; xarray's None has one of its own.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For names that no store can hold, as `to_netcdf` and `to_zarr` do.
+    """
+    if name is None:
+        return NONE_NAME
+    if not isinstance(name, str):
+        raise TypeError(f"names are a string or None; found {name!r}")
+    if not name or "\0" in name or name in (".", ".."):
+        raise ValueError(f"a string must be length 1 or more, and no '.' or '..'; found {name!r}")
+    if "/" in name:
+        raise ValueError(f"Forward slashes '/' are not allowed in names; found {name!r}")
+    return name
+
+
+def encode_dataset(
+    dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
+) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
+    """Give the variables of a dataset as they are to be stored, and its attributes.
+
+    Nothing is computed that dask has not computed yet, but for object arrays (whose items decide
+    the type) and the widths of strings.
+
+    Parameters
+    ----------
+    encoding
+        By variable; replaces the variable's own.
+
+    Raises
+    ------
+    ConflictError
+        For unknown encoding keys, and for strings that do not fit a width that was given.
+    UnsupportedError
+        For types that the dialect does not have.
+    """
+    for each in (*dataset.variables, *dataset.dims):
+        stored_name(each)
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    for name, given in encoding.items():
+        if name not in variables:
+            raise KeyError(f"encoding is given for {name!r}, and there is no such variable")
+        variables[name].encoding = given
+        check_encoding(name, given)
+    variables = {name: _prepared(variable) for name, variable in variables.items()}
+    variables, attributes = conventions.cf_encoder(variables, attributes)
+    return {
+        stored_name(name): _located(variable, stored_name(name), layout, name in encoding)
+        for name, variable in variables.items()
+    }, dict(attributes)
+
+
+def _located(variable: Variable, name: str, layout: Layout, explicit: bool) -> EncodedVariable:
+    try:
+        return encode_variable(variable, name, layout, explicit)
+    except NczarrError as error:
+        raise error.located(variable=name) from error.__cause__
+
+
+def _prepared(variable: Variable) -> Variable:
+    """Give a variable whose leftover encoding means here what it meant where it was opened."""
+    encoding = dict(variable.encoding)
+    metadata = getattr(encoding.get("dtype"), "metadata", None)
+    if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
+        encoding["dtype"] = np.dtype(encoding["dtype"].str)
+    filled = "_FillValue" in variable.attrs or "missing_value" in encoding
+    if "source" in encoding and not filled:
+        # A file without _FillValue is copied without: xarray would give its floats one of NaN.
+        encoding.setdefault("_FillValue", None)
+    if encoding != variable.encoding:
+        variable = variable.copy(deep=False)
+        variable.encoding = encoding
+    return variable
+
+
+def encode_variable(
+    variable: Variable, name: str, layout: Layout, explicit: bool
+) -> EncodedVariable:
+    """Give a variable that is CF-encoded already as it is to be stored."""
+    variable = _in_file_types(variable, name, layout)
+    encoding, attributes = dict(variable.encoding), dict(variable.attrs)
+    data = variable.data
+    if is_unicode_dtype(variable.dtype):
+        kind: Kind = "string"
+        width = _take(WIDTH_KEY, encoding, attributes)
+        fixed = not layout.pure and (width is not None or not layout.version_3)
+        data, dtype = _strings(data, width, fixed=fixed)
+    else:
+        dtype = _with_byte_order(variable.dtype, encoding)
+        data = data if data.dtype == dtype else data.astype(dtype)
+        kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
+    if not layout.pure and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
+        raise UnsupportedError(
+            f"found {variable.dtype}, which netCDF does not have",
+            remedy="Convert it with astype, or write pure Zarr with dialect='zarr'",
+        )
+    if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
+        data, described = quantized(data, encoding)
+        attributes |= described
+    declared = attributes.pop("_FillValue", None)
+    fill_value = encoding.get("fill_value")
+    if declared is not None:
+        attributes["_FillValue"] = fill_value = _scalar(declared, dtype)
+    elif fill_value is not None:
+        fill_value = _scalar(fill_value, dtype)
+    elif not layout.pure or layout.version_3:
+        fill_value = default_fill(dtype)
+    return EncodedVariable(
+        dimensions=tuple(map(str, variable.dims)),
+        data=data,
+        dtype=dtype,
+        kind=kind,
+        attributes=attributes,
+        fill_value=fill_value,
+        encoding=encoding,
+        explicit=explicit,
+    )
+
+
+def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
+    """Give the variable without Python objects but text, bytes as netCDF's characters."""
+    if layout.pure and variable.attrs.get("dtype") == "bool" and variable.dtype == np.dtype("i1"):
+        variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
+        del variable.attrs["dtype"]
+    variable = ensure_dtype_not_object(variable, name=name)
+    variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
+    if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
+        variable = variable.copy(data=blockwise(_decoded, variable.data, _TEXT))
+    opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
+    if opened and variable.dtype == np.dtype("S1"):
+        return variable  # characters that opening did not join
+    if layout.pure and variable.encoding.get("dtype") != "S1":
+        return ensure_fixed_length_bytes(variable)
+    characters: Variable = CharacterArrayCoder().encode(variable, name=name)
+    return characters
+
+
+def _decoded(data: Any) -> Any:
+    texts = np.array([item.decode() for item in np.ravel(data).tolist()], _TEXT)
+    return texts.reshape(np.shape(data))
+
+
+def _take(key: str, *holders: dict[str, Any]) -> Any:
+    found = [holder.pop(key) for holder in holders if key in holder]
+    return found[0] if found else None
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    value = np.asarray(value).reshape(-1)[0]
+    if dtype.kind == "S":
+        text = value.encode("utf-8") if isinstance(value, str) else bytes(value)
+        return np.bytes_(text)
+    if dtype.kind == "O":
+        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    return dtype.newbyteorder("=").type(value)
+
+
+def _with_byte_order(dtype: np.dtype[Any], encoding: dict[str, Any]) -> np.dtype[Any]:
+    endian = encoding.pop("endian", "native")
+    return dtype if endian == "native" else dtype.newbyteorder(endian)
+
+
+def _strings(data: Any, width: int | None, *, fixed: bool) -> tuple[Any, np.dtype[Any]]:
+    """Give texts as objects, or in fixed width: the one given, else that of the longest."""
+    if not fixed:
+        return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
+    if width is None and hasattr(data, "dask"):
+        chunks = tuple((1,) * count for count in data.numblocks)
+        width = data.map_blocks(_block_width, dtype=int, chunks=chunks).max().compute()
+    elif width is None:
+        width = measured_width(np.asarray(data))
+    dtype = np.dtype(f"S{int(width)}")
+    return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
+
+
+def _block_width(block: Any) -> Any:
+    return np.full((1,) * block.ndim, measured_width(block))
+
+
+def make_node(
+    encoded: EncodedVariable,
+    path: str,
+    chunk_keys: ChunkKeys,
+    layout: Layout,
+    unlimited: Sequence[bool],
+) -> tuple[ArrayNode, str | None]:
+    """Give the array of an encoded variable, and a note on leftover codecs that do not fit it.
+
+    Raises
+    ------
+    NczarrError
+        For codecs that were asked for in this write, and cannot be had.
+    """
+    encoding, explicit = encoded.encoding, encoded.explicit
+    shape = tuple(encoded.data.shape)
+    blocks = getattr(encoded.data, "chunks", None)
+    chunk = chunk_shape(
+        encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
+    )
+    # Other versions do not have shards: what was left over from a version 3 store is no request.
+    shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
+    note = None
+    text = (CodecSpec("vlen-utf8", {}, "codecs" if layout.version_3 else "filters"),)
+    leading = text if encoded.dtype.hasobject else ()
+    itemsize = encoded.dtype.itemsize
+    if encoded.kind == "string" and not encoded.dtype.hasobject:
+        itemsize = _POINTER_BYTES
+
+    def node(codecs: Sequence[Mapping[str, Any]]) -> ArrayNode:
+        return ArrayNode(
+            path=path,
+            shape=shape,
+            dtype=encoded.dtype,
+            chunk_shape=chunk,
+            fill_value=encoded.fill_value,
+            codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
+            chunk_keys=chunk_keys,
+            shards=shard_specs(shards, chunk, explicit=explicit),
+        )
+
+    try:
+        made = node(_fitting(requested_codecs(encoding), encoded))
+        check_codec(made)
+    except NczarrError as error:
+        if explicit:
+            raise error.located(variable=path) from error.__cause__
+        made, note = node(()), f"{path} ({error.problem})"
+    return made, note
+
+
+def _fitting(
+    codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable
+) -> Sequence[Mapping[str, Any]]:
+    """Give the codecs, if those that name a type name this array's.
+
+    Raises
+    ------
+    UnsupportedError
+        For one made for another type.
+    """
+    for codec in codecs:
+        dtype = codec.get("dtype")
+        if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
+            raise UnsupportedError(f"{codec['id']} is for {dtype}, the array is {encoded.dtype}")
+    return codecs

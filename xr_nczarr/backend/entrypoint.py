@@ -1,0 +1,64 @@
+"""The xarray engine ``nczarr``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from xarray import Dataset, DataTree
+from xarray.backends import BackendEntrypoint
+
+from xr_nczarr.backend.options import DECODE_OPTIONS, OPEN_OPTIONS, DecodeOptions, OpenOptions
+from xr_nczarr.backend.reader import open_dataset, open_groups, open_netcdf
+from xr_nczarr.storage import has_nczarr_metadata
+
+
+class NczarrBackendEntrypoint(BackendEntrypoint):
+    """Opens NCZarr of every vintage, Zarr of every version, and reference sets.
+
+    Options are those of `OpenOptions`, beside xarray's own decoding options.
+    """
+
+    description: ClassVar[str] = "Open NCZarr, Zarr and reference sets (xr_nczarr)"
+    url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        "filename_or_obj",
+        *DECODE_OPTIONS,
+        *OPEN_OPTIONS,
+    )
+    supports_groups: ClassVar[bool] = True
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell only on strong evidence, and without touching the network.
+
+        That is a URL whose fragment says ``mode=nczarr`` (or ``zarr``), or a local store that
+        bears NCZarr metadata.
+        """
+        return has_nczarr_metadata(filename_or_obj)
+
+    def open_dataset(self, filename_or_obj: Any, **options: Any) -> Dataset:
+        """Open one group as a Dataset; see `OpenOptions`."""
+        opening, decoding = _split(options)
+        opened = open_netcdf(filename_or_obj, opening, subgroups=False)
+        return open_dataset(opened, opened.group(opening.group), decoding)
+
+    def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
+        """Open a group and all below it as Datasets by path; see `OpenOptions`."""
+        opening, decoding = _split(options)
+        opened = open_netcdf(filename_or_obj, opening)
+        return open_groups(opened, opened.group(opening.group), decoding)
+
+    def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
+        """Open a group and all below it as a DataTree; see `OpenOptions`."""
+        return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
+
+
+def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
+    """Sort options into ours and xarray's decoding."""
+    unknown = sorted(options.keys() - {*OPEN_OPTIONS, *DECODE_OPTIONS})
+    if unknown:
+        raise TypeError(f"engine nczarr has no option {', '.join(unknown)}")
+    opening = {name: value for name, value in options.items() if name in OPEN_OPTIONS}
+    decoding = DecodeOptions(
+        **{name: value for name, value in options.items() if name in DECODE_OPTIONS}
+    )
+    return OpenOptions(**opening), {name: getattr(decoding, name) for name in DECODE_OPTIONS}

@@ -1,0 +1,84 @@
+"""Arrays that xarray holds until somebody asks for values."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.base import normalize_token
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from xr_nczarr.chunks import ChunkedArray, Convert
+from xr_nczarr.errors import NczarrError
+from xr_nczarr.netcdf.strings import decode_strings
+
+Array = npt.NDArray[Any]
+
+
+class LazyArray(BackendArray):
+    """A variable's values in their store, read by selection.
+
+    Parameters
+    ----------
+    array
+        Where they lie.
+    dtype
+        What they come out as: the stored dtype, or ``object`` for text.
+    shape
+        Of the variable; empty for a scalar, which is stored with one dimension of length one.
+    convert
+        What makes values of the stored elements; None for a plain copy.
+    """
+
+    def __init__(
+        self,
+        array: ChunkedArray,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        convert: Convert | None = None,
+    ) -> None:
+        self.stored = array
+        self.dtype = dtype
+        self.shape = shape
+        self.convert = convert
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
+        # No help of xarray's is needed to take the key apart: the engine knows every kind of it.
+        return self._read(key.tuple, isinstance(key, indexing.VectorizedIndexer))
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Array:
+        """Read without blocking the running event loop."""
+        return await asyncio.to_thread(self.__getitem__, key)
+
+    def _read(self, selection: tuple[Any, ...], pointwise: bool) -> Array:
+        if not self.shape:
+            selection = (0,) * len(self.stored.node.shape)
+        pointwise = pointwise and any(isinstance(item, np.ndarray) for item in selection)
+        return self.stored.read(
+            selection, pointwise=pointwise, dtype=self.dtype, convert=self.convert
+        )
+
+    def __dask_tokenize__(self) -> Any:
+        array = self.stored
+        node = array.node.without_annotations()
+        return normalize_token((array.store, node, str(self.dtype), self.convert))
+
+
+def decode_text(stored: Array, text: Array) -> None:
+    """Decode strings of fixed width."""
+    text[...] = decode_strings(stored)
+
+
+class UnreadableArray(BackendArray):
+    """Stands for values that cannot be read, and raises the precise reason when asked."""
+
+    def __init__(self, error: NczarrError, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.error = error
+        self.dtype = dtype
+        self.shape = shape
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
+        raise self.error

@@ -1,0 +1,242 @@
+"""New values in the encoding of a stored variable: held exactly, or refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from xarray import SerializationWarning, Variable, conventions
+from xarray.backends.common import ensure_dtype_not_object
+from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_unicode_dtype
+from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
+from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
+
+from xr_nczarr.backend.sources import blockwise
+from xr_nczarr.errors import ConflictError
+from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.netcdf.strings import encode_strings
+
+Array = Any
+_TIMES = "mM"
+_SCALE = ("scale_factor", "add_offset")
+
+
+def encode_as_stored(
+    variable: Variable, stored: Variable, name: str, target: NetcdfVariable
+) -> Any:
+    """Give a variable's values as the stored variable of that name holds them.
+
+    NumPy's are checked at once, dask's block by block while they are written.
+
+    Parameters
+    ----------
+    stored
+        The stored variable as decoded by xarray, whose encoding tells how.
+    target
+        The stored variable as netCDF knows it.
+
+    Raises
+    ------
+    ConflictError
+        For values that the stored encoding cannot hold: times between its units, numbers out of
+        range or, unless it is packed, between its steps, missing values without a `_FillValue`,
+        strings that are too long.
+    """
+    assert target.node is not None
+    dtype, chars = target.node.dtype, target.kind == "char"
+    given = variable.copy(deep=False)
+    if _is_time(given):
+        given = given.load()  # xarray encodes times lazily only into units that may not be exact
+    own_scale = {key: given.encoding[key] for key in _SCALE if key in given.encoding}
+    given.attrs = {}
+    given.encoding = _without_layout(stored.encoding)
+    if given.dtype.kind in "iufb" and dtype.kind in "iuf" and "_Unsigned" not in given.encoding:
+        finer = any(given.encoding.get(key) != value for key, value in own_scale.items())
+        return blockwise(
+            _encoded_block, given.data, dtype, given.encoding, dtype, finer, target.path
+        )
+    given = ensure_dtype_not_object(given, name=name)
+    if is_unicode_dtype(given.dtype) and target.kind == "string" and dtype.kind == "S":
+        return blockwise(encode_strings, given.data, dtype, dtype.itemsize)
+    if given.dtype.kind == "S" and chars:
+        given = _widened(given, stored, name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SerializationWarning)
+            warnings.filterwarnings("error", "Times can't be", UserWarning)
+            encoded = conventions.encode_cf_variable(given, name=name)
+    except (SerializationWarning, UserWarning, ValueError, OverflowError) as error:
+        raise ConflictError(
+            f"the values do not fit the stored encoding ({error})",
+            remedy="Convert them first, or write the variable anew",
+        ) from error
+    encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
+    if chars:
+        encoded = CharacterArrayCoder().encode(encoded, name=name)
+    if dtype == np.dtype(bool):
+        return blockwise(np.asarray, encoded.data, dtype, dtype)
+    if _is_time(given):
+        _check_times(given, encoded, stored, name)
+    return blockwise(_as_type, encoded.data, dtype, dtype)
+
+
+def _is_time(variable: Variable) -> bool:
+    return variable.dtype.kind in _TIMES or bool(
+        variable.dtype == object and variable.size and hasattr(_first(variable), "calendar")
+    )
+
+
+def _first(variable: Variable) -> Any:
+    return variable[(0,) * variable.ndim].to_numpy().item()
+
+
+def _without_layout(encoding: dict[str, Any]) -> dict[str, Any]:
+    kept = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue")
+    more = ("missing_value", "_Unsigned", "_Encoding", "char_dim_name")
+    return {key: encoding[key] for key in (*kept, *more) if key in encoding}
+
+
+def _widened(given: Variable, stored: Variable, name: str) -> Variable:
+    """Give bytes in the width of the stored characters' last dimension."""
+    width = stored.dtype.itemsize
+    if given.dtype.itemsize > width:
+        raise ConflictError(
+            f"Mismatched dtypes for variable {name}: strings of {given.dtype.itemsize} bytes, the "
+            f"store holds {width}",
+            remedy=f"Write the variable anew with a width of {given.dtype.itemsize}",
+        )
+    return given.astype(f"S{width}")
+
+
+def _check_times(given: Variable, encoded: Variable, stored: Variable, name: str) -> None:
+    """Refuse times that come back as others from the stored units."""
+    units = stored.encoding.get("units")
+    attributes = {**encoded.attrs, "units": units}
+    decode_times = CFDatetimeCoder(use_cftime=(given.dtype == object) or None)
+    back = conventions.decode_cf_variable(
+        name,
+        Variable(encoded.dims, encoded.data, attributes),
+        decode_times=decode_times,
+        decode_timedelta=CFTimedeltaCoder(),
+    )
+    same = _equal(np.asarray(back.values), np.asarray(given.values))
+    if same.all():
+        return
+    lost = np.asarray(given.values)[~same].ravel()[0]
+    raise ConflictError(
+        f"the time {lost} has no exact value in the stored units {units!r} as "
+        f"{stored.encoding.get('dtype')}",
+        remedy="Write the store anew with finer units in encoding={...: {'units': ...}}",
+    )
+
+
+def _equal(one: Any, other: Any) -> Any:
+    if one.dtype.kind in _TIMES and other.dtype.kind in _TIMES:
+        return (one == other) | (np.isnat(one) & np.isnat(other))
+    return np.asarray(one == other, dtype=bool)
+
+
+def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
+    if values.dtype == dtype or dtype.hasobject:
+        return values
+    if values.dtype.kind != dtype.kind and not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise ConflictError(f"found {values.dtype}, the store holds {dtype}")
+    if values.dtype.kind == "S" and values.dtype.itemsize > dtype.itemsize:
+        raise ConflictError(
+            f"Mismatched dtypes: strings of {values.dtype.itemsize} bytes, the store holds "
+            f"{dtype.itemsize}",
+            remedy=f"Write the variable anew with a width of {values.dtype.itemsize}",
+        )
+    return values.astype(dtype)
+
+
+def _encoded_block(
+    given: Any, encoding: dict[str, Any], dtype: np.dtype[Any], exactly: bool, path: str
+) -> Any:
+    """Give numbers in the stored encoding; refuse those that come back as others.
+
+    Packing rounds to its steps (unless `exactly`), floats to their type; all else is exact.
+    """
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
+    fill = encoding.get("_FillValue", encoding.get("missing_value"))
+    variable = Variable([f"d{axis}" for axis in range(given.ndim)], given, {}, dict(encoding))
+    inexact = [kind.dtype for kind in (given, np.empty(0, dtype)) if kind.dtype.kind == "f"]
+    with np.errstate(all="ignore"):
+        packed = CFMaskCoder().encode(CFScaleOffsetCoder().encode(variable)).to_numpy()
+        integral = dtype.kind in "iu"
+        stored = (np.around(packed) if integral and packed.dtype.kind == "f" else packed).astype(
+            dtype
+        )
+        held = stored + offset if scale is None else stored.astype("f8") * scale + offset
+        room = 2 * np.abs(given) * max((np.finfo(each).eps for each in inexact), default=0)
+        if scale is not None and integral:
+            room = room + abs(float(scale)) * (1e-6 if exactly else 0.5 + 1e-6)
+        wrong = ~((held == given) | (np.abs(held - given) <= room))
+        missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, bool)
+        if fill is not None:
+            filled = np.isnan(stored) if fill != fill else stored == dtype.type(fill)
+        else:
+            filled = np.zeros(given.shape, bool) if integral else np.isnan(stored)
+        wrong = np.where(missing, ~filled, wrong | filled)
+    if np.any(wrong):
+        raise ConflictError(
+            f"the value {np.asarray(given)[wrong].ravel()[0]} is not held by the stored encoding: "
+            f"{dtype}, scale_factor {scale}, add_offset {offset}, _FillValue {fill}",
+            remedy="Convert the values first, or write the variable anew with another encoding",
+            variable=path,
+        )
+    return stored
+
+
+def check_equal(name: str, given: Variable, stored: Variable) -> None:
+    """Refuse values without the append dimension that differ from the stored ones.
+
+    Raises
+    ------
+    ConflictError
+        With the first difference.
+    """
+    ours, theirs = np.asarray(given.values), np.asarray(stored.values)
+    if ours.dtype.kind == "f" and theirs.dtype.kind == "f":
+        dtype = np.dtype(stored.encoding.get("dtype", theirs.dtype))
+        eps = 2 * np.finfo(dtype).eps if dtype.kind == "f" else 0.0
+        step = abs(float(stored.encoding.get("scale_factor", 0.0))) * (0.5 + 1e-6)
+        same = np.isclose(ours, theirs, rtol=eps, atol=step, equal_nan=True)
+    else:
+        same = _equal(ours, theirs)
+    if not np.all(same):
+        place = tuple(int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
+        raise ConflictError(
+            f"{name!r} does not lie along the append dimension and differs from what is stored: "
+            f"{np.atleast_1d(ours)[place]} instead of {np.atleast_1d(theirs)[place]} at {place}",
+            remedy="Append on the same coordinates, leave the variable out, or pass mode='a-'",
+        )
+
+
+def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> None:
+    """Refuse an append that repeats or overlaps stored values of its own coordinate.
+
+    Raises
+    ------
+    ConflictError
+        With the first value that is there already.
+    """
+    old, new = np.asarray(stored.values)[:size], np.asarray(given.values)
+    if not old.size or not new.size:
+        return
+    remedy = "If that is meant, pass allow_duplicates=True"
+    repeated = np.isin(new, old) if old.dtype.kind == new.dtype.kind else np.zeros(new.shape, bool)
+    if repeated.any():
+        raise ConflictError(
+            f"{dim} has the value {new[repeated][0]} already: this append would repeat it",
+            remedy=remedy,
+        )
+    increasing = (
+        old.dtype.kind in "iufM" and new.dtype.kind in "iufM" and bool(np.all(old[1:] > old[:-1]))
+    )
+    if increasing and old.size > 1 and new.min() < old[-1]:
+        raise ConflictError(
+            f"{dim} ends at {old[-1]}, and this append begins at {new.min()}: they overlap",
+            remedy=remedy,
+        )

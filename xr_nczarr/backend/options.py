@@ -1,0 +1,122 @@
+"""Every option of opening, with its meaning and its default: the one place where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from xr_nczarr.chunks import ReadOptions
+from xr_nczarr.hierarchy import Consolidated
+from xr_nczarr.model import DEFAULT_LIMITS, Limits
+
+Endian = Literal["little", "big"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """How to open a store.
+
+    Attributes
+    ----------
+    group
+        Path of the group to open; None for the root.
+    storage_options
+        For the filesystem, as fsspec knows them.
+    missing_status
+        The HTTP statuses that mean *not found*. S3 answers 403 to who may not list the bucket.
+    consolidated
+        Whether to read the consolidated metadata alone (True), the single documents alone
+        (False), or whatever is there (None). ``"check"`` reads both and raises where they differ.
+    zarr_format
+        ``1``, ``2``, ``"3-draft"`` or ``3``; None to recognise it.
+    on_unsupported
+        What a variable that cannot be read becomes: present and raising its reason on access
+        (``"lazy"``), left out (``"skip"``), or an error at once (``"raise"``).
+    missing_chunks
+        What a chunk that the store does not have reads as: ``"fill"``, ``"warn"`` (fill and a
+        warning) or ``"raise"``.
+    use_zarr_fill_value_as_mask
+        Whether a Zarr ``fill_value`` without a ``_FillValue`` attribute masks. None: in plain
+        Zarr v2 it does, unless it is the default of Zarr or netCDF; elsewhere it does not.
+    data_type_fallback
+        Whether an unknown extension type of the v3 draft is read as the type it falls back to.
+    assume_endian
+        Byte order of the chunks whatever the metadata say, for files of netcdf-c up to 4.9.2,
+        which could declare big endian and store little endian.
+    codecs
+        Further codec classes (of numcodecs' interface) by their id.
+    allow_pickle
+        Whether chunks may be decoded by pickle, which runs code that the store brings along.
+    threads
+        Number of threads of one read; None for the number of processors.
+    max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \
+max_depth, max_references
+        Limits on what an untrusted store can make us allocate; see `Limits`.
+    """
+
+    group: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+    missing_status: Sequence[int] = (404,)
+    consolidated: Consolidated = None
+    zarr_format: int | str | None = None
+    on_unsupported: Literal["lazy", "skip", "raise"] = "lazy"
+    missing_chunks: Literal["fill", "warn", "raise"] = "fill"
+    use_zarr_fill_value_as_mask: bool | None = None
+    data_type_fallback: bool = False
+    assume_endian: Endian = None
+    codecs: Mapping[str, type] | None = None
+    allow_pickle: bool = False
+    threads: int | None = None
+    max_chunk_bytes: int = DEFAULT_LIMITS.max_chunk_bytes
+    max_item_bytes: int = DEFAULT_LIMITS.max_item_bytes
+    max_metadata_bytes: int = DEFAULT_LIMITS.max_metadata_bytes
+    max_consolidated_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
+    max_nodes: int = DEFAULT_LIMITS.max_nodes
+    max_depth: int = DEFAULT_LIMITS.max_depth
+    max_references: int = DEFAULT_LIMITS.max_references
+
+    def __post_init__(self) -> None:
+        _check("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))
+        _check("missing_chunks", self.missing_chunks, ("fill", "warn", "raise"))
+        _check("consolidated", self.consolidated, (None, True, False, "check"))
+        _check("assume_endian", self.assume_endian, (None, "little", "big"))
+        _check("zarr_format", self.zarr_format, (None, 1, 2, 3, "1", "2", "3", "3-draft"))
+
+    @property
+    def limits(self) -> Limits:
+        """The limits as one record."""
+        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+
+    @property
+    def reading(self) -> ReadOptions:
+        """What the chunk engine needs to know."""
+        return ReadOptions(
+            missing_chunks=self.missing_chunks,
+            threads=self.threads,
+            codecs=self.codecs,
+            allow_pickle=self.allow_pickle,
+            limits=self.limits,
+        )
+
+
+def _check(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}; found {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions:
+    """xarray's own decoding options; `xarray.open_dataset` documents them."""
+
+    mask_and_scale: Any = True
+    decode_times: Any = True
+    concat_characters: Any = True
+    decode_coords: Any = True
+    drop_variables: Any = None
+    use_cftime: Any = None
+    decode_timedelta: Any = None
+
+
+OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))
+DECODE_OPTIONS = tuple(field.name for field in fields(DecodeOptions))

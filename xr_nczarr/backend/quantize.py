@@ -1,0 +1,120 @@
+"""netCDF's lossy rounding before compression: fewer significant digits, so that bits repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.backend.sources import blockwise
+from xr_nczarr.errors import ConflictError
+
+Array = npt.NDArray[Any]
+
+QUANTIZING_KEYS = ("least_significant_digit", "significant_digits")
+_ATTRIBUTES = {
+    "BitGroom": "_QuantizeBitGroomNumberOfSignificantDigits",
+    "BitRound": "_QuantizeBitRoundNumberOfSignificantBits",
+    "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
+}
+_BITS_PER_DIGIT = math.log2(10)
+_EXPLICIT_BITS = {4: 23, 8: 52}
+
+
+def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Give the rounded data, and the attributes that say how they were rounded.
+
+    Parameters
+    ----------
+    encoding
+        ``least_significant_digit`` (a power of ten), or ``significant_digits`` with a
+        ``quantize_mode`` of BitGroom, BitRound (whose digits are bits) or GranularBitRound.
+
+    Raises
+    ------
+    ConflictError
+        For an unknown mode, or digits that the type does not have.
+    """
+    if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
+        return data, {}
+    digit = encoding.get("least_significant_digit")
+    if digit is not None:
+        # As netCDF4 does: the smallest power of two that keeps the digit.
+        scale = 2.0 ** math.ceil(math.log2(10.0 ** abs(digit)))
+        scale = scale if digit >= 0 else 1 / scale
+        return blockwise(_rounded, data, data.dtype, scale), {
+            "least_significant_digit": np.int64(digit)
+        }
+    mode = encoding.get("quantize_mode") or "BitGroom"
+    digits = int(encoding["significant_digits"])
+    explicit = _EXPLICIT_BITS[data.dtype.itemsize]
+    most = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
+    if mode not in _ATTRIBUTES or not 1 <= digits <= most:
+        raise ConflictError(
+            f"found quantize_mode {mode!r} with {digits} digits, expected one of"
+            f" {', '.join(_ATTRIBUTES)} with 1 to {most}"
+        )
+    rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
+    return blockwise(rounding[mode], data, data.dtype, digits), {
+        _ATTRIBUTES[mode]: np.int32(digits)
+    }
+
+
+def _rounded(values: Array, scale: float) -> Array:
+    rounded: Array = (np.around(scale * values) / scale).astype(values.dtype)
+    return rounded
+
+
+def _as_bits(values: Array) -> tuple[Array, int]:
+    native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+    return native.view(f"u{values.dtype.itemsize}"), _EXPLICIT_BITS[values.dtype.itemsize]
+
+
+def _from_bits(bits: Array, values: Array) -> Array:
+    """Give the changed bits as floats; what is not finite, and zero, stays as it was."""
+    changed = bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
+    kept = np.isfinite(values) & (values != 0)
+    return np.where(kept, changed, values).astype(values.dtype)
+
+
+def _bit_rounded(values: Array, keep: int) -> Array:
+    """Keep `keep` explicit bits of the mantissa, rounded half up."""
+    bits, explicit = _as_bits(values)
+    drop = explicit - keep
+    if drop <= 0:
+        return values
+    word = bits.dtype.type
+    half, mask = word(1 << (drop - 1)), word(~((1 << drop) - 1) & (1 << 8 * bits.itemsize) - 1)
+    return _from_bits((bits + half) & mask, values)
+
+
+def _groomed(values: Array, digits: int) -> Array:
+    """Shave the bits behind `digits` of every other value and set those of the others."""
+    bits, explicit = _as_bits(values)
+    drop = explicit - (math.ceil(digits * _BITS_PER_DIGIT) + 1)
+    if drop <= 0:
+        return values
+    word = bits.dtype.type
+    ones = word((1 << drop) - 1)
+    odd = (np.arange(bits.size) % 2 == 1).reshape(bits.shape)
+    return _from_bits(np.where(odd, bits | ones, bits & ~ones), values)
+
+
+def _granular(values: Array, digits: int) -> Array:
+    """Keep for each value the bits that its own digits need, rounded."""
+    bits, explicit = _as_bits(values)
+    usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
+    mantissa, exponent = np.frexp(usable)
+    decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1
+    quantum = np.floor(_BITS_PER_DIGIT * (decimal - digits))
+    power = np.floor(exponent - _BITS_PER_DIGIT * np.log10(mantissa))
+    needed = np.abs(power - quantum).astype(int) - 1
+    drop = np.clip(explicit - needed, 0, explicit + 1)
+    word = bits.dtype.type
+    one = word(1)
+    ones = (np.left_shift(one, drop.astype(bits.dtype)) - one).astype(bits.dtype)
+    half = np.where(drop > 0, np.right_shift(ones, one) + one, word(0)).astype(bits.dtype)
+    return _from_bits((bits + half) & ~ones, values)

@@ -1,0 +1,292 @@
+"""netCDF groups → xarray: variables that stay in their store until they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from xarray import Coordinates, Dataset, Variable
+from xarray.coding.strings import create_vlen_dtype
+from xarray.conventions import decode_cf_variables
+from xarray.core.indexing import LazilyIndexedArray
+
+from xr_nczarr.backend.decoding import fuse_decoding
+from xr_nczarr.backend.encoding import stored_encoding
+from xr_nczarr.backend.lazy import LazyArray, UnreadableArray, decode_text
+from xr_nczarr.backend.options import Endian, OpenOptions
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.codecs import check_codec
+from xr_nczarr.errors import NczarrError, NotFoundError, quote
+from xr_nczarr.hierarchy import Convention, open_hierarchy
+from xr_nczarr.model import ArrayNode, Hierarchy
+from xr_nczarr.netcdf import Dimension, Group, interpret
+from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
+from xr_nczarr.storage import PrefetchingStore, ReferenceStore, Store, open_store, parse_url
+
+NONE_NAME = "__values__"
+"""What xarray stores a variable as whose name is None."""
+
+# What is worth fetching at once with the other coordinates of a group, from a remote store.
+_PREFETCHED_CHUNKS = 4
+_PREFETCHED_ELEMENTS = 1 << 17
+
+NCZARR = Convention(listed_children, SIDECARS)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStore:
+    """A store and the netCDF group that was asked for, with what opening it found out."""
+
+    store: Store
+    hierarchy: Hierarchy
+    root: Group
+    options: OpenOptions
+
+    def group(self, path: str | None) -> Group:
+        """Give the group at `path`.
+
+        Raises
+        ------
+        NotFoundError
+            When the store has no such group.
+        """
+        group = self.root
+        for name in (path or "").strip("/").split("/"):
+            if name and name not in group.groups:
+                raise NotFoundError(
+                    f"there is no group {quote(path)!r}",
+                    remedy="See what is there with xr_nczarr.open_hierarchy",
+                    store=self.store.name,
+                )
+            group = group.groups[name] if name else group
+        return group
+
+    def visible_dimensions(self, path: str) -> dict[str, Dimension]:
+        """Give the dimensions that a group sees by short name: its own hide those above it."""
+        group = self.root
+        visible = dict(group.dimensions)
+        for name in filter(None, path.split("/")):
+            group = group.groups[name]
+            visible |= group.dimensions
+        return visible
+
+
+def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) -> OpenedStore:
+    """Open what a path, URL or mapping points to, as a tree of netCDF groups.
+
+    Without `subgroups`, what is in the groups below the one asked for is not looked at.
+    """
+    location = parse_url(target)
+    store = open_store(
+        target,
+        storage_options=options.storage_options,
+        limits=options.limits,
+        missing_status=tuple(options.missing_status),
+    )
+    zarr_format = options.zarr_format or location.zarr_format
+    consolidated = options.consolidated
+    hierarchy = open_hierarchy(
+        store,
+        zarr_format=None if zarr_format is None else str(zarr_format),
+        consolidated=location.consolidated if consolidated is None else consolidated,
+        group=options.group,
+        subgroups=subgroups,
+        convention=NCZARR,
+        data_type_fallback=options.data_type_fallback,
+        limits=options.limits,
+    )
+    try:
+        root = interpret(
+            hierarchy,
+            use_zarr_fill_value_as_mask=options.use_zarr_fill_value_as_mask,
+        )
+    except NczarrError as error:
+        error.located(store=store.name)
+        raise
+    return OpenedStore(store, hierarchy, root, options)
+
+
+def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any]) -> Dataset:
+    """Give one group as a Dataset, decoded as xarray decodes netCDF files.
+
+    Variables that cannot be read are present and raise their reason on access.
+    """
+    source = GroupSource(opened, group, decoding["drop_variables"])
+    variables, attributes, coordinate_names = decode_cf_variables(
+        source.variables, dict(group.attributes), **decoding
+    )
+    coordinates: dict[Hashable, Variable] = {}
+    data: dict[Hashable, Variable] = {}
+    for name, variable in variables.items():
+        is_coordinate = name in coordinate_names or variable.dims == (name,)
+        found = source.unreadable.get(name)
+        if found is None:
+            found = fuse_decoding(variable, source.arrays.get(name))
+        (coordinates if is_coordinate else data)[name] = found
+    # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It would
+    # read them, so that an unreadable one must not be a coordinate.
+    dataset = Dataset(data, coords=Coordinates(coordinates, indexes={}), attrs=attributes)
+    dataset.encoding = source.encoding
+    dataset.set_close(_nothing_to_close)
+    unreadable = source.unreadable.keys() & coordinates.keys()
+    return dataset.reset_coords(unreadable) if unreadable else dataset
+
+
+def _nothing_to_close() -> None:
+    """Close a dataset: stores hold nothing open between two reads."""
+
+
+def open_groups(
+    opened: OpenedStore, group: Group, decoding: Mapping[str, Any]
+) -> dict[str, Dataset]:
+    """Give a group and all below it as Datasets, by their path relative to it."""
+    found = {"/": open_dataset(opened, group, decoding)}
+    for name, child in group.groups.items():
+        for path, dataset in open_groups(opened, child, decoding).items():
+            found[f"/{name}{path}".rstrip("/")] = dataset
+    return found
+
+
+class GroupSource:
+    """The variables of one netCDF group as they are stored, before decoding.
+
+    Attributes
+    ----------
+    variables
+        By name, their values still in the store.
+    arrays
+        The arrays of those that can be read.
+    unreadable
+        The others, which raise their reason when asked for values.
+    """
+
+    def __init__(
+        self, opened: OpenedStore, group: Group, drop_variables: str | Iterable[str] | None
+    ) -> None:
+        self.opened = opened
+        self.group = group
+        self.reading = opened.options.reading
+        self.visible = opened.visible_dimensions(group.path)
+        self.arrays: dict[Hashable, LazyArray] = {}
+        self.unreadable: dict[Hashable, Variable] = {}
+        self.store = opened.store
+        if opened.store.remote and not isinstance(opened.store, ReferenceStore):
+            keys = [key for item in group.variables.values() for key in _coordinate_keys(item)]
+            self.store = PrefetchingStore(opened.store, keys)
+        dropped = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
+        found = {
+            name: self._open_variable(variable)
+            for name, variable in group.variables.items()
+            if name not in dropped
+        }
+        self.variables = {
+            None if name == NONE_NAME else name: item
+            for name, item in found.items()
+            if item is not None
+        }
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """The dataset's encoding: unlimited dimensions, and what the store was found to speak."""
+        seen = [*self.group.dimensions.values()]
+        for variable in self.group.variables.values():
+            seen += variable.dimensions
+        return {
+            "unlimited_dims": {self._dimension_name(item) for item in seen if item.unlimited},
+            "dialect": self.group.dialect,
+            "zarr_format": self.opened.hierarchy.zarr_format,
+            "source": self.opened.store.name,
+        }
+
+    def _open_variable(self, variable: NetcdfVariable) -> Variable | None:
+        error = variable.error or self._codec_error(variable)
+        dimensions = [self._dimension_name(item) for item in variable.dimensions]
+        if error is None:
+            return self._open_readable(variable, dimensions)
+        error.located(store=self.opened.store.name, variable=variable.path)
+        if self.opened.options.on_unsupported == "raise":
+            raise error
+        if self.opened.options.on_unsupported == "skip":
+            return None
+        dtype = np.dtype(object) if variable.node is None else variable.node.dtype
+        unreadable = UnreadableArray(error, dtype, variable.shape)
+        self.unreadable[variable.name] = Variable(
+            dimensions, LazilyIndexedArray(unreadable), dict(variable.attributes)
+        )
+        # Decoding must not ask for its values: what it sees has no attributes.
+        return Variable(dimensions, np.broadcast_to(np.float64(0), variable.shape))
+
+    def _open_readable(self, variable: NetcdfVariable, dimensions: list[str]) -> Variable:
+        node = readable_node(variable, self.opened.options.assume_endian)
+        store = self.store if _coordinate_keys(variable) else self.opened.store
+        if isinstance(store, ReferenceStore):
+            # What a worker gets: the variable's references, not all of the set.
+            store = store.narrowed(node.chunk_keys)
+        is_text = variable.kind == "string" and node.dtype.kind == "S"
+        lazy = LazyArray(
+            ChunkedArray(node, store, self.reading),
+            xarray_dtype(variable),
+            variable.shape,
+            decode_text if is_text else None,
+        )
+        self.arrays[variable.name] = lazy
+        attributes = dict(variable.attributes)
+        fill_value = attributes.get("_FillValue")
+        if is_text and isinstance(fill_value, bytes):
+            attributes["_FillValue"] = fill_value.decode("utf-8", "surrogateescape")
+        encoding = stored_encoding(node, dimensions, self.opened.store.name)
+        return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding)
+
+    def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
+        """Give the reason for which there is no codec; a value, to be raised on access."""
+        options = self.opened.options
+        assert variable.node is not None
+        try:
+            check_codec(variable.node, custom=options.codecs, allow_pickle=options.allow_pickle)
+        except NczarrError as error:
+            return error
+        return None
+
+    def _dimension_name(self, dimension: Dimension) -> str:
+        """Give the short name, or the full one where a nearer dimension hides it."""
+        nearest = self.visible.get(dimension.name)
+        return dimension.name if nearest in (None, dimension) else dimension.path
+
+
+def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
+    """Give the chunks' keys of a small coordinate, which xarray will read to make an index."""
+    node = variable.node
+    if node is None or [item.name for item in variable.dimensions] != [variable.name]:
+        return []
+    count = -(-variable.shape[0] // node.object_shape[0])
+    small = count <= _PREFETCHED_CHUNKS and node.object_shape[0] <= _PREFETCHED_ELEMENTS
+    return [node.chunk_keys.key((index,)) for index in range(count)] if small else []
+
+
+def readable_node(variable: NetcdfVariable, assume_endian: Endian) -> ArrayNode:
+    """Give the array as it is read: of the dimensions' sizes, with a fill value.
+
+    Where it is shorter than a dimension, chunks are missing and read as fill.
+    """
+    node = variable.node
+    assert node is not None
+    return replace(
+        node,
+        shape=variable.shape or node.shape,
+        fill_value=variable.fill_value,
+        dtype=node.dtype.newbyteorder(assume_endian) if assume_endian else node.dtype,
+    )
+
+
+def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
+    """Give the dtype that a variable's values come out as."""
+    assert variable.node is not None
+    text: np.dtype[Any] = create_vlen_dtype(str)
+    stored = variable.node.dtype
+    if stored.kind in "UV":
+        # Natively: xarray changes the byte order of numbers only.
+        return stored.newbyteorder("=")
+    return text if variable.kind == "string" else stored

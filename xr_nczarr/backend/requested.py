@@ -1,0 +1,264 @@
+"""What `encoding` asks for, in netCDF's, zarr's or our own words: codecs and chunk shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.model import CodecSpec, ShardSpec
+
+CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
+_FLAGS = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
+_COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
+_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+# Named by zarr beside the codecs on bytes; the array itself says what they say.
+_IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "transpose", "endian"})
+
+_CF_KEYS = """
+    _FillValue missing_value dtype scale_factor add_offset units calendar _Unsigned coordinates
+    grid_mapping char_dim_name _Encoding
+"""
+_NETCDF_KEYS = """
+    complevel compression shuffle fletcher32 contiguous chunksizes endian blosc_shuffle szip_coding
+    szip_pixels_per_block least_significant_digit significant_digits quantize_mode
+    _nczarr_maxstrlen
+"""
+_ZARR_KEYS = "chunks shards fill_value serializer write_empty_chunks"
+_LEFT_BY_OPENING = "source original_shape preferred_chunks"
+ENCODING_KEYS = frozenset(
+    [*_FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
+)
+"""Every key that may be given; others in a leftover encoding are ignored."""
+
+
+def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
+    """Refuse keys that nobody knows.
+
+    Raises
+    ------
+    ConflictError
+        Naming them and what there is.
+    """
+    unknown = [key for key in encoding if key not in ENCODING_KEYS]
+    if unknown:
+        raise ConflictError(
+            f"unexpected encoding parameters {unknown!r}",
+            remedy=f"Known are {', '.join(sorted(ENCODING_KEYS))}",
+            variable=name,
+        )
+
+
+def requested_codecs(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the codecs asked for as numcodecs configurations, in the order of encoding.
+
+    zarr's words win over our own ``codecs``, and those over netCDF's, unless netCDF's flags were
+    changed since the variable was opened. Without any, chunks are stored as they are: what
+    `to_netcdf` does, and what every build of netcdf-c reads without plugins.
+
+    Raises
+    ------
+    UnsupportedError
+        For an object that is no codec.
+    """
+    if any(key in encoding for key in ("compressor", "compressors", "filters")):
+        found: list[Any] = []
+        for key in ("filters", "compressors", "compressor"):
+            value = encoding.get(key)
+            if value is None or isinstance(value, str):
+                continue
+            found += value if isinstance(value, list | tuple) else [value]
+        translated = (_configuration(codec) for codec in found)
+        return [codec for codec in translated if codec["id"] not in _IMPLIED]
+    codecs = encoding.get("codecs")
+    if codecs is not None and _flags_agree(encoding, [codec["id"] for codec in codecs]):
+        return [dict(codec) for codec in codecs if codec["id"] not in _IMPLIED]
+    return _from_flags(encoding)
+
+
+def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
+    stored = {"zlib": "zlib" in names or "gzip" in names, "bzip2": "bz2" in names}
+    return all(
+        bool(encoding[flag]) == stored.get(flag, flag in names)
+        for flag in (*_FLAGS, "shuffle", "fletcher32")
+        if flag in encoding
+    )
+
+
+def _configuration(codec: Any) -> dict[str, Any]:
+    """Give numcodecs' configuration of a codec object or of its JSON, of any Zarr version."""
+    if hasattr(codec, "get_config"):
+        codec = codec.get_config()
+    elif hasattr(codec, "to_dict"):
+        codec = codec.to_dict()
+    if isinstance(codec, str):
+        codec = {"name": codec}
+    if isinstance(codec, Mapping) and isinstance(codec.get("id"), str):
+        return dict(codec)
+    if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
+        raise UnsupportedError(f"found {quote(repr(codec))}, expected a codec")
+    name = codec["name"].removeprefix("numcodecs.")
+    configuration = dict(codec.get("configuration") or {})
+    if name == "blosc":
+        configuration.pop("typesize", None)
+        shuffle = getattr(configuration.get("shuffle"), "value", configuration.get("shuffle"))
+        configuration["shuffle"] = _SHUFFLES.get(str(shuffle), shuffle)
+        cname = configuration.get("cname")
+        configuration["cname"] = getattr(cname, "value", cname)
+    return {**configuration, "id": name}
+
+
+def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
+    asked = next((_FLAGS[flag] for flag in _FLAGS if encoding.get(flag)), None)
+    compression = encoding.get("compression") or asked
+    level = encoding.get("complevel")
+    level = 4 if level is None else int(level)
+    codecs: list[dict[str, Any]] = []
+    if compression is not None and str(compression).startswith("blosc_"):
+        shuffle = int(encoding.get("blosc_shuffle", 1))
+        cname = {"lz": "blosclz"}.get(name := str(compression).removeprefix("blosc_"), name)
+        codecs = [{"id": "blosc", "cname": cname, "clevel": level, "shuffle": shuffle}]
+        codecs[0]["blocksize"] = 0
+    elif compression is not None:
+        name = _COMPRESSIONS.get(str(compression), str(compression))
+        codecs = [{"id": name, "level": level}] if level or name != "zlib" else []
+        if encoding.get("shuffle", True):
+            codecs.insert(0, {"id": "shuffle"})
+    elif encoding.get("shuffle"):
+        codecs = [{"id": "shuffle"}]
+    if encoding.get("fletcher32"):
+        codecs.append({"id": "fletcher32"})
+    return codecs
+
+
+def codec_specs(
+    codecs: Iterable[Mapping[str, Any]], itemsize: int, *, version_3: bool
+) -> tuple[CodecSpec, ...]:
+    """Give configurations as specs: the last is the compressor, those before it are filters.
+
+    Parameters
+    ----------
+    itemsize
+        Of what shuffle works on, in bytes. netcdf-c takes it whatever is stored, so it is stored.
+    """
+    specs = []
+    for codec in codecs:
+        configuration = {key: value for key, value in codec.items() if key != "id"}
+        if codec["id"] == "shuffle":
+            configuration["elementsize"] = itemsize
+        specs.append((codec["id"], configuration))
+    last = len(specs) - 1
+    return tuple(
+        CodecSpec(
+            name,
+            configuration,
+            "codecs"
+            if version_3
+            else "compressor"
+            if at == last and name != "shuffle"
+            else "filters",
+        )
+        for at, (name, configuration) in enumerate(specs)
+    )
+
+
+# Chunk shapes -----------------------------------------------------------------------------------
+
+_TARGET_BYTES = 4 << 20
+_GROWING_BYTES = 4096
+
+
+def chunk_shape(
+    encoding: Mapping[str, Any],
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    *,
+    blocks: Sequence[Sequence[int]] | None,
+    unlimited: Sequence[bool],
+    explicit: bool,
+) -> tuple[int, ...]:
+    """Give the shape of the chunks to store.
+
+    What `encoding` says, else what the dask blocks have, else all of it, halved along its longest
+    dimension until a chunk has no more than 4 MiB. Along one unlimited dimension alone a chunk
+    has at least the 4 KiB that netcdf-c gives it.
+
+    Parameters
+    ----------
+    blocks
+        Sizes of the dask blocks along each dimension; None for an array in memory.
+    explicit
+        Whether the caller gave `encoding` for this write: what was left over from opening another
+        file only holds while it fits.
+
+    Raises
+    ------
+    TypeError
+        For chunk sizes that are no integers.
+    """
+    asked = encoding.get("chunks")
+    if asked is None or isinstance(asked, str):
+        asked = _chunksizes(encoding, shape, unlimited, explicit)
+    if isinstance(asked, int | np.integer):
+        asked = (asked,) * len(shape)
+    if asked is not None and len(asked) == len(shape):
+        for size in asked:
+            if not isinstance(size, int | np.integer) or isinstance(size, bool):
+                raise TypeError(f"chunk sizes are integers; found {asked!r}")
+        return tuple(max(1, int(size)) for size in asked)
+    if encoding.get("contiguous"):
+        return tuple(max(1, size) for size in shape)
+    if blocks:
+        return tuple(max(1, *sizes) for sizes in blocks)
+    chunk = [max(1, size) for size in shape]
+    if len(shape) == 1 and unlimited[0]:
+        chunk[0] = max(chunk[0], _GROWING_BYTES // dtype.itemsize)
+    while math.prod(chunk) * dtype.itemsize > _TARGET_BYTES and max(chunk) > 1:
+        longest = chunk.index(max(chunk))
+        chunk[longest] = -(-chunk[longest] // 2)
+    return tuple(chunk)
+
+
+def _chunksizes(
+    encoding: Mapping[str, Any], shape: Sequence[int], unlimited: Sequence[bool], explicit: bool
+) -> Sequence[int] | None:
+    sizes: Sequence[int] | None = encoding.get("chunksizes")
+    if sizes is None or explicit or len(sizes) != len(shape):
+        return sizes
+    too_large = any(
+        size > length and not grows
+        for size, length, grows in zip(sizes, shape, unlimited, strict=True)
+    )
+    reshaped = tuple(encoding.get("original_shape", shape)) != tuple(shape)
+    return None if too_large or reshaped else sizes
+
+
+def shard_specs(asked: Any, chunk: tuple[int, ...], *, explicit: bool) -> tuple[ShardSpec, ...]:
+    """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
+
+    Raises
+    ------
+    ConflictError
+        For a shape that is none, or that the chunks do not divide.
+    """
+    if asked is None:
+        return ()
+    words = asked if isinstance(asked, Mapping) else {"shape": asked}
+    shape, location = words.get("shape"), words.get("index_location", "end")
+    if isinstance(shape, int | np.integer):
+        shape = (shape,) * len(chunk)
+    if (
+        location in ("start", "end")
+        and isinstance(shape, list | tuple)
+        and len(shape) == len(chunk)
+        and all(isinstance(whole, int | np.integer) and whole > 0 for whole in shape)
+        and not any(whole % part for whole, part in zip(shape, chunk, strict=True))
+    ):
+        index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
+        return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
+    if explicit:
+        raise ConflictError(f"found shards of {asked!r}, expected multiples of the chunks {chunk}")
+    return ()

@@ -1,0 +1,133 @@
+"""Where lazily opened values come from, and in which blocks they are read while they are written.
+
+A write must not destroy what it still has to read, and not hold more of it than it writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from dask.array.core import normalize_chunks
+from xarray import Dataset, Variable
+from xarray.core.indexing import ExplicitlyIndexed
+from xarray.core.utils import NDArrayMixin
+
+from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.errors import RefusedError
+from xr_nczarr.storage import LocalStore, MemoryStore, Store
+
+_TASKS_LOOKED_INTO = 3
+_LOADED_WHOLE_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20
+
+
+def in_blocks(dataset: Dataset) -> Dataset:
+    """Give a dataset whose lazily opened variables are read block by block, by dask.
+
+    Left as they are: what is small, times (whose units all values decide), and objects.
+    """
+    variables = {
+        name: _chunked(variable, str(name))
+        for name, variable in dataset.variables.items()
+        if not variable._in_memory
+        and not hasattr(variable._data, "dask")
+        and variable.dtype.kind in "biufcS"
+        and variable.nbytes > _LOADED_WHOLE_BYTES
+    }
+    return dataset.assign(variables) if variables else dataset
+
+
+def _chunked(variable: Variable, name: str) -> Variable:
+    """Give a variable in blocks of whole chunks of the file it comes from."""
+    preferred = variable.encoding.get("preferred_chunks") or {}
+    chunks = normalize_chunks(
+        "auto",
+        variable.shape,
+        limit=_BLOCK_BYTES,
+        dtype=variable.dtype,
+        previous_chunks=tuple([preferred.get(d, n) for d, n in variable.sizes.items()]),
+    )
+    by_dimension = dict(zip(variable.dims, chunks, strict=True))
+    return variable.chunk(by_dimension, name=f"{name}-{secrets.token_hex(8)}")
+
+
+def refuse_reading(
+    values: Mapping[Any, Any], store: Store, paths: Collection[str] | None = None
+) -> None:
+    """Refuse values that are lazily read from what is to be overwritten.
+
+    Parameters
+    ----------
+    values
+        Arrays of any kind, or variables that hold them, by the name to tell.
+    paths
+        Of the arrays that are overwritten; None for all of the store.
+
+    Raises
+    ------
+    RefusedError
+        Naming the variable.
+    """
+    for name, data in values.items():
+        for lazy in _lazy_arrays(getattr(data, "_data", data)):
+            array = lazy.stored
+            if _same(array.store, store) and (paths is None or array.node.path in paths):
+                raise RefusedError(
+                    f"reads its values from {array.node.path} of the store that is to be "
+                    "overwritten",
+                    remedy="Load it first with .load(), or write to another store",
+                    store=store.name,
+                    variable=str(name),
+                )
+
+
+def _same(one: Store, other: Store) -> bool:
+    if isinstance(one, LocalStore) and isinstance(other, LocalStore):
+        return os.path.realpath(one.root) == os.path.realpath(other.root)
+    if isinstance(one, MemoryStore) and isinstance(other, MemoryStore):
+        return one.mapping is other.mapping
+    return one.remote == other.remote and one.name == other.name
+
+
+def _lazy_arrays(data: Any) -> Iterator[LazyArray]:
+    """Give our arrays that xarray's wrappers hold, or that a dask graph begins with."""
+    graph = getattr(data, "dask", None)
+    if graph is None:
+        yield from _unwrapped(data)
+        return
+    for layer in graph.layers.values():
+        # Arrays are in layers of their own, or literals of one that makes its tasks when needed.
+        literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
+        # A layer's tasks are alike: the first few show where it reads from.
+        tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _TASKS_LOOKED_INTO)
+        yield from _in_task([*literals, *tasks])
+
+
+def _unwrapped(data: Any) -> Iterator[LazyArray]:
+    while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, LazyArray):
+        data = getattr(data, "array", None)
+    if isinstance(data, LazyArray):
+        yield data
+
+
+def _in_task(task: Any) -> Iterator[LazyArray]:
+    if isinstance(task, tuple | list):
+        for item in task:
+            yield from _in_task(item)
+    elif isinstance(arguments := getattr(task, "args", None), tuple):
+        yield from _in_task(arguments)
+    else:
+        yield from _unwrapped(getattr(task, "value", task))
+
+
+def blockwise(function: Callable[..., Any], data: Any, dtype: np.dtype[Any], *rest: Any) -> Any:
+    """Apply a function to an array at once, or to each block of dask's when it is computed."""
+    if not hasattr(data, "dask"):
+        return function(np.asarray(data), *rest)
+    empty = np.empty((0,) * data.ndim, dtype)
+    return data.map_blocks(function, *rest, dtype=dtype, meta=empty)

@@ -1,0 +1,165 @@
+"""Datasets by path → one netCDF tree: groups, shared dimensions, and arrays for the variables."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from xarray import Dataset
+
+from xr_nczarr.backend.encoded import EncodedVariable, Layout, encode_dataset, make_node
+from xr_nczarr.backend.placing import Job
+from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.model import ArrayNode, Hierarchy, child_path, parent_path
+from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
+
+
+@dataclass(slots=True)
+class Tree:
+    """A netCDF tree that grows by whole datasets.
+
+    Attributes
+    ----------
+    root
+        Of all groups; of a store that is there already, only what new variables refer to.
+    data
+        Values of the new variables, by the path of their arrays.
+    groups
+        Paths of the groups that are new.
+    notes
+        One for each variable whose leftover codecs were dropped.
+    """
+
+    layout: Layout
+    root: Group = field(default_factory=Group)
+    data: dict[str, Any] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def group(self, path: str) -> Group:
+        """Give the group at an absolute path, made with all above it if it is not there."""
+        group = self.root
+        for name in filter(None, path.split("/")):
+            if name not in group.groups:
+                made = Group(path=child_path(group.path, name), dialect=group.dialect)
+                group.groups[name] = made
+                self.groups.append(made.path)
+            group = group.groups[name]
+        return group
+
+    def add_dataset(
+        self,
+        path: str,
+        dataset: Dataset,
+        encoding: Mapping[str, Mapping[str, Any]],
+        unlimited: Collection[str],
+    ) -> None:
+        """Add a group with all variables and attributes of a dataset.
+
+        Raises
+        ------
+        ConflictError
+            If an unlimited dimension is none of the dataset's, or for encodings that do not fit.
+        """
+        encoded, attributes = encode_dataset(dataset, encoding, self.layout)
+        if self.layout.zarr_format == "1" and (len(encoded) != 1 or path != "/"):
+            raise UnsupportedError(
+                f"found {len(encoded)} variables in {path}; a store of Zarr version 1 is one array",
+                remedy="Write each variable alone, without coordinates, into a store of its own",
+            )
+        self.group(path).attributes.update(attributes)
+        self.add_variables(path, encoded, unlimited)
+
+    def add_variables(
+        self, path: str, encoded: Mapping[str, EncodedVariable], unlimited: Collection[str]
+    ) -> None:
+        """Add encoded variables to the group at `path`; dimensions are found or made."""
+        group = self.group(path)
+        for name, variable in encoded.items():
+            sizes = zip(variable.dimensions, variable.data.shape, strict=True)
+            dimensions = tuple(
+                [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
+            )
+            location = "/" if self.layout.zarr_format == "1" else child_path(group.path, name)
+            node, note = make_node(
+                variable,
+                location,
+                FORMATS[self.layout.zarr_format].chunk_keys(location),
+                self.layout,
+                [dimension.unlimited for dimension in dimensions],
+            )
+            if note is not None:
+                self.notes.append(note)
+            group.variables[name] = Variable(
+                path=location,
+                dimensions=dimensions,
+                node=node,
+                attributes=variable.attributes,
+                kind=variable.kind,
+            )
+            self.data[location] = variable.data
+
+    def hierarchy(self) -> Hierarchy:
+        """Give the hierarchy as it is to be stored."""
+        return annotate(
+            self.root,
+            zarr_format=self.layout.zarr_format,
+            dialect=self.layout.dialect,
+            array_dimensions=self.layout.array_dimensions,
+        )
+
+    def jobs(self, hierarchy: Hierarchy) -> list[Job]:
+        """Give the values of the new variables, for all of their arrays in `hierarchy`."""
+        arrays = stored_arrays(hierarchy)
+        return [
+            Job(arrays[path], tuple([slice(0, size) for size in data.shape]), data)
+            for path, data in self.data.items()
+        ]
+
+    def warn_of_notes(self) -> None:
+        """Tell once of all variables whose leftover codecs were dropped."""
+        if self.notes:
+            warnings.warn(
+                f"codecs left over from another file were dropped for {'; '.join(self.notes)}. "
+                "Pass encoding= to choose others",
+                stacklevel=5,
+            )
+
+    def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
+        """Give the dimension a variable of `group` means: its own, one above, or a new one."""
+        own = group.dimensions.get(name)
+        if own is not None:
+            if own.size != size:
+                raise ConflictError(
+                    f"found {size} elements along {own.path}, which has {own.size}",
+                    remedy="Use another name for the dimension, or append along it",
+                )
+            return own
+        path = group.path
+        while path != "/":
+            path = parent_path(path)
+            inherited = self.group(path).dimensions.get(name)
+            if inherited is not None and inherited.size == size:
+                return inherited
+        dimension = Dimension(name, child_path(group.path, name), size, unlimited)
+        group.dimensions[name] = dimension
+        return dimension
+
+
+def skeleton(root: Group) -> Group:
+    """Give a copy of a tree with its dimensions and without its variables, for new ones to join."""
+    return replace(
+        root,
+        dimensions=dict(root.dimensions),
+        variables={},
+        attributes=dict(root.attributes),
+        groups={name: skeleton(group) for name, group in root.groups.items()},
+    )
+
+
+def stored_arrays(hierarchy: Hierarchy) -> dict[str, ArrayNode]:
+    """Give the arrays of a hierarchy by their paths."""
+    return {path: node for path, node in hierarchy.nodes.items() if isinstance(node, ArrayNode)}

@@ -1,0 +1,311 @@
+"""Writing: `to_nczarr`, from a Dataset, DataArray or DataTree."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Literal
+
+from xarray import DataArray, Dataset, DataTree
+
+from xr_nczarr.backend.append import Modification, WriteMode, plan_modification
+from xr_nczarr.backend.commit import UNFINISHED, WriteOptions, WritePlan, execute
+from xr_nczarr.backend.datasets import Request, normalise
+from xr_nczarr.backend.encoded import Layout
+from xr_nczarr.backend.journal import Regions, close_journal, holds, settle
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import OpenedStore, open_netcdf
+from xr_nczarr.backend.sources import in_blocks, refuse_reading
+from xr_nczarr.backend.tree import Tree
+from xr_nczarr.errors import (
+    ConflictError,
+    ExistsError,
+    NotFoundError,
+    RefusedError,
+)
+from xr_nczarr.hierarchy import FORMATS, rendered
+from xr_nczarr.storage import LocalStore, Location, Store, ZipStore, open_store, parse_url
+
+WRITER_LOCK = "nczarr-writer"
+
+
+def to_nczarr(
+    obj: Dataset | DataArray | DataTree,
+    target: Any,
+    *,
+    mode: WriteMode = "w-",
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    unlimited_dims: Iterable[Hashable] | Mapping[str, Iterable[Hashable]] | None = None,
+    compute: bool = True,
+    consolidated: bool | None = None,
+    append_dim: Hashable | None = None,
+    region: Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None = None,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,  # noqa: ARG001 (to_zarr has it, and here it always happens)
+    write_empty_chunks: bool | None = None,
+    zarr_format: int | str = 2,
+    dialect: str = "nczarr",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool = False,
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
+    sync: Literal["commit", "all", "none"] = "commit",
+    atomic: Literal["store"] | None = None,
+    allow_duplicates: bool = False,
+    overwrite: Literal["force"] | None = None,
+) -> Any:
+    """Write a Dataset, DataArray or DataTree as NCZarr.
+
+    Parameters
+    ----------
+    obj
+        What to write. A DataArray becomes a Dataset, as `DataArray.to_netcdf` has it.
+    target
+        A path, a URL of fsspec, an NCZarr URL with its fragment, or a mapping.
+    mode
+        ``"w-"`` makes a new store or group and ``"w"`` replaces an old one, on local disks in one
+        step when the new one is complete. ``"a"`` changes an existing store or makes one: new
+        variables are added, existing ones overwritten, attributes updated. ``"a-"`` does so, and
+        leaves variables without `append_dim` alone. ``"r+"`` writes values into existing
+        variables and touches no metadata. With `append_dim` the default is ``"a"``, with `region`
+        ``"r+"``.
+    group
+        Path of the group to write into.
+    encoding
+        By variable (for a DataTree by path, then variable): the keys of `to_netcdf` and of
+        `to_zarr`. Without a codec among them chunks are stored as they are.
+    unlimited_dims
+        Names of unlimited dimensions (for a DataTree also a mapping by path); None for those that
+        opening left in the encoding.
+    compute
+        Whether to write now. Otherwise the metadata are written, and a `dask.delayed.Delayed` that
+        writes the rest is given.
+    consolidated
+        Whether to write consolidated metadata; None for version 2 alone, and for an existing
+        store to refresh what is there.
+    append_dim
+        Dimension to append along. All variables along it must be in both; others must be equal.
+    region
+        Slices by dimension of where to write within existing variables, or ``"auto"`` for where
+        the coordinates say.
+    safe_chunks
+        Whether dask blocks that share a stored chunk are merged first, and regions that share one
+        with others are refused where the store has no locks.
+    align_chunks
+        As in `to_zarr`; blocks are aligned without it as well.
+    write_empty_chunks
+        Whether chunks of nothing but fill values are stored; None for no.
+    zarr_format
+        ``1`` (with one array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its own.
+    dialect
+        ``"nczarr"``, ``"zarr"`` (pure Zarr) or ``"universal"`` (the layouts since netcdf-c 4.8.1
+        side by side), or one of those layouts by name. An existing store keeps its own.
+    storage_options
+        For the filesystem, as fsspec knows them.
+    progress
+        Whether to show a progress bar; dask's own where dask computes.
+    chunkmanager_store_kwargs
+        For the ``store`` method of the chunk manager.
+    sync
+        What is forced to the disk: everything once before and once after the metadata
+        (``"commit"``), each object (``"all"``), or nothing (``"none"``).
+    atomic
+        ``"store"`` makes a whole append or overwrite one step on local disks, by way of a copy of
+        hard links.
+    allow_duplicates
+        Whether an append may repeat or overlap values of the coordinate it appends along.
+    overwrite
+        ``"force"`` lets ``mode="w"`` remove what is no store.
+
+    Returns
+    -------
+    None, or with ``compute=False`` a `dask.delayed.Delayed`.
+
+    Raises
+    ------
+    ExistsError
+        With ``"w-"``, when there is something already.
+    ConflictError
+        When what is to be written does not fit what is in the store. Nothing was written.
+    RefusedError
+        For overwriting what is lazily read for it, and for ``"w"`` onto something that is no store.
+    UnsupportedError
+        For types, codecs or versions that the format does not have.
+
+    Examples
+    --------
+    >>> import xarray as xr, xr_nczarr
+    >>> store = {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
+    >>> xr.open_dataset(store, engine="nczarr").t.values.tolist()
+    [1.5, 2.5]
+    """
+    location = parse_url(target)
+    mode = _resolved_mode(mode, append_dim, region)
+    request = normalise(obj, group, encoding, unlimited_dims, region is not None)
+    if compute:
+        request.datasets.update({path: in_blocks(ds) for path, ds in request.datasets.items()})
+    layout = _layout(location, zarr_format, dialect)
+    store = open_store(
+        target,
+        storage_options=storage_options,
+        mode="r+" if mode == "r+" else "a",
+        sync=sync,
+    )
+    options = WriteOptions(
+        compute=compute,
+        safe_chunks=safe_chunks,
+        write_empty_chunks=bool(write_empty_chunks),
+        progress=progress,
+        chunkmanager_store_kwargs=chunkmanager_store_kwargs,
+    )
+    consolidated = location.consolidated if consolidated is None else consolidated
+    how = Modification(
+        mode=mode,
+        append_dim=None if append_dim is None else str(append_dim),
+        region=region,
+        safe_chunks=safe_chunks,
+        allow_duplicates=allow_duplicates,
+        consolidated=consolidated,
+        array_dimensions=layout.array_dimensions,
+        replaced_group=request.group if mode == "w" else None,
+    )
+    if mode == "w" and request.group == "/":
+        _check_removable(store, overwrite)
+        return execute(_plan_creation(request, store, layout, how), store, options, staged=True)
+    staged = atomic == "store" or mode == "w"
+    with _sole_writer(store, mode):
+        appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
+        if not staged:
+            plan = _plan(request, store, layout, how, appended)
+            return execute(plan, store, options, staged=False)
+    # Replacing the whole directory takes its lock along.
+    plan = _plan(request, store, layout, how, appended)
+    return execute(plan, store, options, staged=True)
+
+
+def _sole_writer(store: Store, mode: WriteMode) -> AbstractContextManager[None]:
+    """Keep others from changing the metadata of a store meanwhile; regions need no such lock."""
+    there = isinstance(store, LocalStore) and store.list_names("") != ([], [])
+    return store.lock(WRITER_LOCK) if there and mode != "r+" else nullcontext()
+
+
+def _plan(
+    request: Request, store: Store, layout: Layout, how: Modification, appended: Regions
+) -> WritePlan:
+    """Give what changes in a store, or makes one where there is none."""
+    opened = _open_existing(store, how.mode)
+    if opened is None:
+        if how.mode == "r+":
+            raise NotFoundError("there is no store to change", store=store.name)
+        _check_empty(store)
+        return _plan_creation(request, store, layout, how)
+    if how.mode == "w-" and _exists(opened, request.group):
+        raise ExistsError(
+            "there is something already",
+            remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
+            store=store.name,
+            key=request.group,
+        )
+    if appended:
+        if how.append_dim is not None:
+            again = plan_modification(opened, request, replace(how, allow_duplicates=True))
+            if holds(store, appended, again.jobs):  # killed when it had done everything
+                close_journal(store)
+                return WritePlan(layout.zarr_format)
+        close_journal(store)
+    return plan_modification(opened, request, how)
+
+
+def _plan_creation(request: Request, store: Store, layout: Layout, how: Modification) -> WritePlan:
+    """Give a new store, in place of whatever is there."""
+    tree, consolidated = Tree(layout), how.consolidated
+    for path, dataset in request.datasets.items():
+        refuse_reading(dataset.variables, store)
+        tree.add_dataset(path, dataset, request.encoding[path], request.unlimited[path])
+    hierarchy = tree.hierarchy()
+    if consolidated is None:
+        consolidated = layout.zarr_format == "2"
+    documents = dict(rendered(hierarchy, consolidated=consolidated))
+    tree.warn_of_notes()
+    return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
+
+
+def _resolved_mode(mode: WriteMode, append_dim: Any, region: Any) -> WriteMode:
+    if mode not in ("w", "w-", "a", "a-", "r+"):
+        raise ValueError(f"mode is one of 'w', 'w-', 'a', 'a-', 'r+'; found {mode!r}")
+    if append_dim is not None:
+        if mode not in ("w-", "a", "a-"):
+            raise ValueError(f"cannot set append_dim unless mode='a' or mode='a-'; found {mode!r}")
+        return "a" if mode == "w-" else mode
+    if region is not None:
+        if mode == "w":
+            raise ValueError("cannot set region unless mode='a', mode='a-', mode='r+' or mode=None")
+        return "r+" if mode == "w-" else mode
+    return mode
+
+
+def _layout(location: Location, zarr_format: int | str, dialect: str) -> Layout:
+    if location.format == "zarr":
+        dialect = "zarr"
+    version = str(location.zarr_format or zarr_format)
+    if version not in ("1", "2", "3", "3-draft"):
+        raise ValueError(f"zarr_format is one of 1, 2, 3, '3-draft'; found {zarr_format!r}")
+    if version == "1":
+        dialect = "zarr"
+    return Layout(
+        zarr_format=version, dialect=dialect, array_dimensions=location.xarray is not False
+    )
+
+
+def _open_existing(store: Store, mode: WriteMode) -> OpenedStore | None:
+    """Open what is there; None for nothing, and for what was never finished."""
+    try:
+        opened = open_netcdf(store, OpenOptions())
+    except NotFoundError:
+        return None
+    if mode == "r+" or not opened.hierarchy.consolidated:
+        return opened
+    # Another program may have left the consolidated document behind: the single ones count.
+    single = open_netcdf(store, OpenOptions(consolidated=False))
+    return replace(single, hierarchy=replace(single.hierarchy, consolidated=True))
+
+
+def _exists(opened: OpenedStore, path: str) -> bool:
+    group = opened.root
+    for name in filter(None, path.split("/")):
+        if name in group.variables:
+            raise ConflictError(f"{path} is a variable", store=opened.store.name)
+        if name not in group.groups:
+            return False
+        group = group.groups[name]
+    return True
+
+
+def _holds_no_store(store: Store) -> bool:
+    """Tell whether something is there that nobody wrote as a store."""
+    try:
+        names = store.list_names("")
+    except NotFoundError:  # a zip file that is to be made
+        return False
+    known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
+    return bool(names.objects or names.prefixes) and not known.intersection(names.objects)
+
+
+def _check_empty(store: Store) -> None:
+    if _holds_no_store(store):
+        raise ExistsError(
+            "something is there that is no Zarr store",
+            remedy="Choose another target, or remove it first",
+            store=store.name,
+        )
+
+
+def _check_removable(store: Store, overwrite: str | None) -> None:
+    if overwrite != "force" and _holds_no_store(store):
+        raise RefusedError(
+            "what is there is no Zarr store, and mode='w' would remove it",
+            remedy="Choose another target, or pass overwrite='force'",
+            store=store.name,
+        )

@@ -1,0 +1,404 @@
+"""Formats × storage: find the nodes of a store, in as few round trips as its metadata allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+from xr_nczarr.errors import LimitError, MetadataError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.formats import v1, v2, v3, v3_draft
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.formats.editing import Change as Change
+from xr_nczarr.formats.editing import edited, locate
+from xr_nczarr.model import (
+    DEFAULT_LIMITS,
+    ArrayNode,
+    BrokenNode,
+    GroupNode,
+    Hierarchy,
+    Json,
+    Limits,
+    Node,
+    child_path,
+    parent_path,
+)
+from xr_nczarr.storage.protocol import Store
+
+Consolidated = Literal["check"] | bool | None
+ListedChildren = Callable[[GroupNode], tuple[list[str], list[str]] | None]
+
+# In the order of recognition: both v3 and its draft begin with ``zarr.json``, and v1's keys are
+# names that an array of another version could have.
+Format = ModuleType | v3_draft.Layout
+FORMATS: dict[str, ModuleType] = {module.ZARR_FORMAT: module for module in (v3, v2, v3_draft, v1)}
+RARE = (v3_draft, v1)
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """What a convention on top of Zarr tells about finding nodes.
+
+    Attributes
+    ----------
+    listed_children
+        Gives the names of the arrays and groups that a group's metadata name, None if they
+        don't.
+    sidecars
+        Names of documents that the convention keeps beside a node's own.
+    """
+
+    listed_children: ListedChildren = lambda _: None
+    sidecars: tuple[str, ...] = ()
+
+
+PLAIN_ZARR = Convention()
+
+
+def open_hierarchy(
+    store: Store,
+    *,
+    zarr_format: str | None = None,
+    consolidated: Consolidated = None,
+    group: str | None = None,
+    subgroups: bool = True,
+    convention: Convention = PLAIN_ZARR,
+    data_type_fallback: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Hierarchy:
+    """Give all nodes of a store.
+
+    One wave of concurrent requests finds the version and the root. A consolidated document ends
+    the search there. Otherwise each level of groups takes one more wave, and a listing before it
+    where no metadata name the children.
+
+    Parameters
+    ----------
+    zarr_format
+        ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``; None to recognise it.
+    consolidated
+        Whether to read the consolidated document alone, single documents alone, or (None)
+        whatever is there. ``"check"`` reads both and compares.
+    group
+        Path of the group to read, with its ancestors' own documents; None for the root.
+    subgroups
+        Whether to look into the groups below it as well.
+    data_type_fallback
+        Whether an unknown extension type of the v3 draft is read as the type it falls back to.
+
+    Raises
+    ------
+    NotFoundError
+        When the store bears no metadata, or has no consolidated document when it must.
+    MetadataError
+        When the root is damaged, or the consolidated document is stale with ``"check"``.
+    """
+    try:
+        search = _Search(store, group, subgroups, convention, data_type_fallback, limits)
+        return search.run(zarr_format, consolidated)
+    except NczarrError as error:
+        error.located(store=store.name)
+        raise
+
+
+class _Search:
+    """One opening of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        group: str | None,
+        subgroups: bool,
+        convention: Convention,
+        data_type_fallback: bool,
+        limits: Limits,
+    ) -> None:
+        self.store = store
+        self.data_type_fallback = data_type_fallback
+        self.group = "/" + (group or "").strip("/")
+        self.subgroups = subgroups
+        self.convention = convention
+        self.limits = limits
+        self.sidecars = False
+        self.nodes: dict[str, Node] = {}
+
+    def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
+        modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
+        if consolidated is True:
+            return self._consolidated_only(modules)
+        documents, module = self._recognise(modules)
+        self.module: Format = module
+        if module is v3_draft:  # its root document says how the keys are spelled
+            self.module = v3_draft.layout(documents, data_type_fallback=self.data_type_fallback)
+            missing = [key for key in self.module.node_keys("/") if key not in documents]
+            documents |= self._fetch(missing)
+        if consolidated is not False:
+            members = self._expanded(documents)
+            if members is not None:
+                if consolidated == "check":
+                    self._check(members)
+                return self._from_documents(members)
+            if consolidated == "check":
+                raise self._not_consolidated([module])
+        self._walk(documents)
+        if module is v1 and not any(isinstance(node, ArrayNode) for node in self.nodes.values()):
+            raise self._nothing_found(modules)
+        return Hierarchy(nodes=self.nodes, zarr_format=module.ZARR_FORMAT)
+
+    def _recognise(self, modules: Sequence[ModuleType]) -> tuple[dict[str, Document], ModuleType]:
+        """Fetch the root's documents, those of rare versions only when no other is there."""
+        documents: dict[str, Document] = {}
+        usual = [module for module in modules if module not in RARE]
+        # One by one: what is a document of v1's is a directory of the draft's.
+        for wave in (usual, *([module] for module in modules if module in RARE)):
+            keys = [key for module in wave for key in module.root_keys() if key not in documents]
+            documents |= self._fetch(keys)
+            for module in wave:
+                if module.recognise(documents):
+                    return documents, module
+        if modules == [v1]:  # the root of a tree of v1 arrays bears no document
+            return documents, v1
+        raise self._nothing_found(modules)
+
+    def _consolidated_only(self, modules: Sequence[ModuleType]) -> Hierarchy:
+        for module in sorted(modules, key=lambda module: module is not v2):
+            key = module.consolidated_key()
+            if key is None:
+                continue
+            self.module = module
+            members = self._expanded(self._fetch([key]))
+            if members is not None:
+                return self._from_documents(members)
+        raise self._not_consolidated(modules)
+
+    def _expanded(self, documents: dict[str, Document]) -> dict[str, Document] | None:
+        document = documents.get(self.module.consolidated_key() or "")
+        if document is None or isinstance(self.module, v3_draft.Layout):
+            return None
+        expanded: dict[str, Document] | None = self.module.expand_consolidated(document)
+        return expanded
+
+    def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:
+        by_path: dict[str, dict[str, Document]] = {"/": {}}
+        for key, document in documents.items():
+            directory, _, _ = key.rpartition("/")
+            by_path.setdefault("/" + directory, {})[key] = document
+        for path in list(by_path):
+            while path != "/":
+                path = parent_path(path)
+                by_path.setdefault(path, {})
+        for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
+            node = self.module.parse_node(path, by_path[path], limits=self.limits)
+            self._add(GroupNode(path=path, explicit=False) if node is None else node)
+        return Hierarchy(nodes=self.nodes, zarr_format=self.module.ZARR_FORMAT, consolidated=True)
+
+    def _check(self, members: dict[str, Document]) -> None:
+        single = self._fetch(members)
+        consolidated_key = self.module.consolidated_key()
+        for key, document in members.items():
+            found = single.get(key)
+            if found is None or found.value != document.value:
+                state = "is missing" if found is None else "differs"
+                raise MetadataError(
+                    f"the single document {state}: the consolidated metadata are stale",
+                    remedy="Open with consolidated=False, and consolidate the store again",
+                    key=consolidated_key,
+                    place=key,
+                )
+
+    def _walk(self, documents: dict[str, Document]) -> None:
+        root = self.module.parse_node("/", documents, limits=self.limits)
+        if isinstance(root, BrokenNode):
+            raise root.error
+        self._add(GroupNode(path="/", explicit=False) if root is None else root)
+        groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
+        # That a tree is v1 only its arrays tell.
+        descend = self.subgroups or self.module is v1
+        while groups:
+            paths = [
+                path for group in groups for path in self._child_paths(group) if self._wanted(path)
+            ]
+            if self.limits.max_nodes < len(self.nodes) + len(paths):
+                raise LimitError(
+                    f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
+                    remedy="If you trust the store, open it with a larger max_nodes",
+                )
+            found = self._parse(paths)
+            for node in found:
+                self._add(node)
+            groups = [
+                node
+                for node in found
+                if isinstance(node, GroupNode) and (descend or self._leads(node.path))
+            ]
+
+    def _parse(self, paths: Sequence[str]) -> list[Node]:
+        """Fetch and parse the nodes at all paths in one wave; what is not there is left out."""
+        keys = {path: self._node_keys(path) for path in paths}
+        documents = self._fetch(key for names in keys.values() for key in names)
+        nodes = (
+            self.module.parse_node(
+                path, {key: documents[key] for key in names if key in documents}, limits=self.limits
+            )
+            for path, names in keys.items()
+        )
+        return [node for node in nodes if node is not None]
+
+    def _child_paths(self, group: GroupNode) -> list[str]:
+        listed = self.convention.listed_children(group)
+        if listed is None:
+            listed = self._list_children(group)
+        names = [*listed[0], *listed[1]]
+        if group.path.count("/") >= self.limits.max_depth and names:
+            raise LimitError(
+                f"groups are nested more than {self.limits.max_depth} deep (max_depth)",
+                place=group.path,
+            )
+        return list(dict.fromkeys(child_path(group.path, name) for name in names))
+
+    def _list_children(self, group: GroupNode) -> tuple[list[str], list[str]]:
+        """List a group whose metadata name no children, with the sidecars that may do so."""
+        try:
+            listings = [
+                self.store.list_names(prefix) for prefix in self.module.listing_prefixes(group.path)
+            ]
+        except UnsupportedError as error:
+            listed = self._children_in_sidecars(group)
+            if listed is None:
+                raise error.located(key=group.path) from error.__cause__
+            return listed
+        if any(
+            name in listing.objects for listing in listings for name in self.convention.sidecars
+        ):
+            listed = self._children_in_sidecars(group)
+            if listed is not None:
+                return listed
+        return self.module.child_names(group.path, listings), []
+
+    def _children_in_sidecars(self, group: GroupNode) -> tuple[list[str], list[str]] | None:
+        self.sidecars = True
+        (node,) = self._parse([group.path]) or [group]
+        if not isinstance(node, GroupNode):
+            return None
+        self.nodes[group.path] = node
+        return self.convention.listed_children(node)
+
+    def _node_keys(self, path: str) -> list[str]:
+        keys = list(self.module.node_keys(path))
+        if self.sidecars:
+            prefix = "" if path == "/" else path[1:] + "/"
+            keys += [prefix + name for name in self.convention.sidecars]
+        return keys
+
+    def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
+        names = list(dict.fromkeys(keys))
+        consolidated_keys = {module.consolidated_key() for module in FORMATS.values()}
+        return {
+            key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
+            for key, data in zip(names, self.store.fetch(names), strict=True)
+            if data is not None
+        }
+
+    def _wanted(self, path: str) -> bool:
+        """Tell the group asked for, what is in it, and the groups that it is in."""
+        return self._leads(path) or f"{path}/".startswith(self.group.rstrip("/") + "/")
+
+    def _leads(self, path: str) -> bool:
+        """Tell the group asked for, and those that it is in."""
+        return f"{self.group}/".startswith(f"{path}/")
+
+    def _add(self, node: Node) -> None:
+        if self._wanted(node.path) or node.path == "/":
+            self.nodes[node.path] = node
+
+    def _nothing_found(self, modules: Sequence[ModuleType]) -> NotFoundError:
+        looked = ", ".join(dict.fromkeys(key for module in modules for key in module.root_keys()))
+        return NotFoundError(
+            f"found no Zarr metadata (looked for {looked})",
+            remedy="Check the path; a store within a store needs group=, an unfinished write "
+            "has to be finished or removed",
+        )
+
+    def _not_consolidated(self, modules: Sequence[ModuleType]) -> NotFoundError:
+        keys = ", ".join(filter(None, (module.consolidated_key() for module in modules)))
+        return NotFoundError(
+            f"found no consolidated metadata ({keys})",
+            remedy="Open with consolidated=None or False, or consolidate the store",
+        )
+
+
+def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield the documents of a hierarchy by their keys, children first, the root's last.
+
+    In this order an interrupted write is not taken for a dataset.
+    """
+    module = FORMATS[hierarchy.zarr_format]
+    documents: dict[str, bytes] = {}
+    for node in sorted(hierarchy.nodes.values(), key=lambda node: -node.path.count("/")):
+        if node.path != "/":
+            documents.update(module.render_node(node))
+    documents.update(module.render_node(hierarchy.nodes["/"]))
+    if consolidated and module.consolidated_key() is not None:
+        documents |= module.render_consolidated(documents)
+    yield from documents.items()
+
+
+def writable_format(store: Store, zarr_format: str) -> ModuleType:
+    """Give the module that renders new nodes of a store.
+
+    Raises
+    ------
+    UnsupportedError
+        For a store of the v3 draft whose keys are not those of its document.
+    """
+    module = FORMATS[zarr_format]
+    if module is v3_draft:
+        keys = module.root_keys()
+        found = zip(keys, store.fetch(keys), strict=True)
+        documents = {key: Document(key, data) for key, data in found if data is not None}
+        if v3_draft.layout(documents) != v3_draft.Layout():
+            raise UnsupportedError(
+                "its keys are not those of the document of the draft: it is only read",
+                remedy="Write its contents to a new store",
+                store=store.name,
+            )
+    return module
+
+
+def edit_documents(
+    store: Store, zarr_format: str, changes: Iterable[Change], *, limits: Limits = DEFAULT_LIMITS
+) -> dict[str, bytes]:
+    """Give the stored documents with members changed, by key, in the order of `changes`.
+
+    All else in them stays as it is spelled; nothing is put.
+    """
+    module = FORMATS[zarr_format]
+    by_key: dict[str, dict[tuple[str, ...], Json]] = {}
+    for change in changes:
+        key, member = locate(change, module.node_keys(change.path))
+        by_key.setdefault(key, {})[member] = change.value
+    return {
+        key: edited(Document(key, b"{}" if data is None else data, limits=limits), by_key[key])
+        for key, data in zip(by_key, store.fetch(list(by_key)), strict=True)
+    }
+
+
+def refresh_consolidated(
+    store: Store, zarr_format: str, paths: Iterable[str], changed: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """Give the consolidated document of the nodes at `paths`, as stored but for what is `changed`.
+
+    Empty for a version that has none.
+    """
+    module = FORMATS[zarr_format]
+    if module.consolidated_key() is None:
+        return {}
+    keys = dict.fromkeys(key for path in paths for key in module.node_keys(path))
+    stored = {
+        key: bytes(data)
+        for key, data in zip(keys, store.fetch(list(keys)), strict=True)
+        if data is not None
+    }
+    consolidated: dict[str, bytes] = module.render_consolidated({**stored, **changed})
+    return consolidated
