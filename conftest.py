@@ -1,0 +1,1 @@
+"""Fixtures for the tests and for the examples in the documentation."""

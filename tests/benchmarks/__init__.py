@@ -1,0 +1,1 @@
+"""Side-by-side measurements with the peers: ``python -m tests.benchmarks``. Never pass or fail."""

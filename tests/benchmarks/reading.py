@@ -1,0 +1,274 @@
+"""Rows: reading local stores."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numcodecs
+import numpy as np
+import tensorstore
+import xarray as xr
+import zarr
+
+from tests.benchmarks import data
+from tests.benchmarks.harness import OURS, Row
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import open_netcdf, readable_node
+from xr_nczarr.chunks import ChunkedArray
+
+
+def ours(path: Path) -> ChunkedArray:
+    """The chunk engine's array, without xarray."""
+    opened = open_netcdf(path, OpenOptions())
+    return ChunkedArray(readable_node(opened.root.variables["field"], None), opened.store)
+
+
+def everything(array: ChunkedArray) -> np.ndarray:
+    return array.read((slice(None),) * len(array.node.shape))
+
+
+def by_zarr(path: Path) -> zarr.Array:
+    return zarr.open_array(path / "field", mode="r", zarr_format=2)
+
+
+def by_zarrs(path: Path) -> zarr.Array:
+    """zarr-python with the Rust pipeline; the pipeline is chosen when the array is opened."""
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        return by_zarr(path)
+
+
+def by_tensorstore(path: Path) -> tensorstore.TensorStore:
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{path}/field/"}}
+    return tensorstore.open(spec, read=True).result()
+
+
+def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
+    import netCDF4
+
+    def read() -> np.ndarray:
+        with netCDF4.Dataset(f"file://{path}#mode={mode},file") as file:
+            variable = file["field"]
+            variable.set_auto_maskandscale(False)
+            return variable[...]
+
+    return read
+
+
+def limit(path: Path, decode: Callable[[bytes, np.ndarray], None], chunk_bytes: int):
+    """Bare decoding of the same bytes on two threads, into one result."""
+    files = sorted((path / "field").iterdir())
+    files = [file for file in files if not file.name.startswith(".")]
+
+    def read() -> None:
+        out = np.empty(len(files) * chunk_bytes, "u1")
+
+        def one(item: tuple[int, Path]) -> None:
+            index, file = item
+            descriptor = os.open(file, os.O_RDONLY)
+            raw = os.read(descriptor, os.fstat(descriptor).st_size)
+            os.close(descriptor)
+            decode(raw, out[index * chunk_bytes : (index + 1) * chunk_bytes])
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(one, enumerate(files)))
+
+    return read
+
+
+def _copy(raw: bytes, out: np.ndarray) -> None:
+    out[:] = np.frombuffer(raw, "u1")
+
+
+def _inflate(raw: bytes, out: np.ndarray) -> None:
+    out[:] = np.frombuffer(zlib.decompress(raw), "u1")
+
+
+def _numcodecs(name: str) -> Callable[[bytes, np.ndarray], None]:
+    codec = {"blosc": numcodecs.Blosc(), "zstd": numcodecs.Zstd()}[name]
+
+    def decode(raw: bytes, out: np.ndarray) -> None:
+        codec.decode(raw, out)
+
+    return decode
+
+
+DECODERS = {
+    "raw": _copy,
+    "blosc": _numcodecs("blosc"),
+    "zstd": _numcodecs("zstd"),
+    "zlib": _inflate,
+}
+
+
+def large_chunks(directory: Path) -> Iterator[Row]:
+    """A 265 MB float32 field in chunks of 4 MB, by codec."""
+    values = None
+    for name, compressor in data.COMPRESSORS.items():
+        if not (directory / f"{name}.zarr").exists():
+            values = data.field() if values is None else values
+        path = data.zarr_store(directory, name, values, data.CHUNKS, compressor)
+        array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
+        store = by_tensorstore(path)
+        contestants = {
+            OURS: lambda array=array: everything(array),
+            "zarr-python": lambda zarr_array=zarr_array: zarr_array[...],
+            "zarrs": lambda zarrs_array=zarrs_array: zarrs_array[...],
+            "tensorstore": lambda store=store: store.read().result(),
+            "limit": limit(path, DECODERS[name], 4 * data.CHUNKS[1] * data.CHUNKS[2]),
+        }
+        if name != "blosc":
+            contestants["netcdf-c"] = by_netcdf(path, "zarr")
+        goals = {"zarr-python": 2 if name == "zlib" else 1, "zarrs": 1, "tensorstore": 1}
+        goals |= {"netcdf-c": 1, "limit": 0.8}
+        yield Row(f"265 MB, 4 MB chunks, {name}", contestants, goals)
+        if name in ("raw", "blosc"):
+            yield _decoded(path, name)
+
+
+def _decoded(path: Path, name: str) -> Row:
+    def load(engine: str, **options) -> np.ndarray:
+        with xr.open_dataset(path, engine=engine, **options) as dataset:
+            return dataset["field"].load().values
+
+    return Row(
+        f"the same through xarray, {name}",
+        {
+            OURS: lambda: load("nczarr"),
+            "engine zarr": lambda: load("zarr"),
+            "ours, chunks={}": lambda: load("nczarr", chunks={}),
+            "engine zarr, chunks={}": lambda: load("zarr", chunks={}),
+        },
+        {"engine zarr": 4},
+    )
+
+
+def netcdf_default(directory: Path) -> Iterator[Row]:
+    """netcdf-c's default: zlib and shuffle."""
+    path = directory / "shuffled.nczarr"
+    if not path.exists():
+        data.netcdf_store(directory, "shuffled", data.field(), data.CHUNKS, zlib=True, complevel=4)
+    array = ours(path)
+    yield Row(
+        "265 MB, zlib + shuffle by netcdf-c",
+        {OURS: lambda: everything(array), "netcdf-c": by_netcdf(path)},
+        {"netcdf-c": 3},
+    )
+
+
+def packed(directory: Path) -> Iterator[Row]:
+    """Packed int16 with scale, offset and fill, decoded."""
+    path = directory / "packed.zarr"
+    if not path.exists():
+        stored = ((data.field() - 280) * 100).astype("i2")
+        data.zarr_store(directory, "packed", stored, data.CHUNKS, None)
+        attributes = path / "field" / ".zattrs"
+        array = zarr.open_array(path / "field", mode="r+", zarr_format=2)
+        array.attrs.update({"scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32767})
+        assert attributes.exists()
+        zarr.consolidate_metadata(path)
+
+    def load(engine: str, **options) -> np.ndarray:
+        with xr.open_dataset(path, engine=engine, **options) as dataset:
+            return dataset["field"].load().values
+
+    yield Row(
+        "packed int16, decoded",
+        {OURS: lambda: load("nczarr"), "engine zarr": lambda: load("zarr")},
+        {"engine zarr": 3.5},
+    )
+
+
+def small_chunks(directory: Path) -> Iterator[Row]:
+    """Many chunks of 4 and 16 kB."""
+    cases = (("raw", 16_000, 1024), ("blosc", 4_000, 4096), ("zstd", 4_000, 4096))
+    for name, count, elements in cases:
+        stem = f"small_{name}_{count}"
+        values = data.field((1, count, elements))[0]
+        path = data.zarr_store(directory, stem, values, (1, elements), data.COMPRESSORS[name])
+        array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
+        store = by_tensorstore(path)
+        yield Row(
+            f"{count} chunks of {elements * 4 // 1024} kB, {name}",
+            {
+                OURS: lambda array=array: everything(array),
+                "zarr-python": lambda zarr_array=zarr_array: zarr_array[...],
+                "zarrs": lambda zarrs_array=zarrs_array: zarrs_array[...],
+                "tensorstore": lambda store=store: store.read().result(),
+            },
+            {"zarr-python": 15, "zarrs": 2, "tensorstore": 1.5 if name != "zstd" else 1},
+        )
+
+
+def partial(directory: Path) -> Iterator[Row]:
+    """A point through all chunks, and a row of uncompressed ones."""
+    selections = {
+        "point series": (slice(None), slice(500, 501), slice(500, 501)),
+        "row of every chunk": (slice(None), slice(500, 501), slice(None)),
+        "strided": (slice(None, None, 4), slice(None, None, 16), slice(None, None, 16)),
+    }
+    for name in ("raw", "blosc"):
+        path = directory / f"{name}.zarr"
+        array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
+        store = by_tensorstore(path)
+        for label, selection in selections.items():
+            yield Row(
+                f"{label}, {name}",
+                {
+                    OURS: lambda array=array, s=selection: array.read(s),
+                    "zarr-python": lambda a=zarr_array, s=selection: a[s],
+                    "zarrs": lambda a=zarrs_array, s=selection: a[s],
+                    "tensorstore": lambda a=store, s=selection: a[s].read().result(),
+                },
+                dict.fromkeys(("zarr-python", "zarrs", "tensorstore"), 10 if name == "raw" else 4),
+            )
+
+
+def opening(directory: Path) -> Iterator[Row]:
+    """500 variables."""
+    paths = data.many_variables(directory)
+
+    def opened(path: Path | str, engine: str, **options) -> int:
+        with xr.open_dataset(path, engine=engine, **options) as dataset:
+            return len(dataset.variables)
+
+    def ours_on(kind: str) -> Callable[[], int]:
+        return lambda: opened(paths[kind], "nczarr")
+
+    yield Row(
+        "open 500 variables, consolidated",
+        {
+            OURS: ours_on("consolidated"),
+            "engine zarr": lambda: opened(paths["consolidated"], "zarr"),
+        },
+        {"engine zarr": 2.5},
+    )
+    yield Row(
+        "open 500 variables, single documents",
+        {
+            OURS: ours_on("single"),
+            "engine zarr": lambda: opened(paths["single"], "zarr", consolidated=False),
+        },
+        {"engine zarr": 8},
+    )
+    yield Row(
+        "open 500 variables of NCZarr",
+        {
+            OURS: ours_on("nczarr"),
+            "engine netcdf4": lambda: opened(
+                f"file://{paths['nczarr']}#mode=nczarr,file", "netcdf4"
+            ),
+        },
+        {"engine netcdf4": 1.4},
+    )
+    yield Row(
+        "open 500 variables, chunks={}",
+        {
+            OURS: lambda: opened(paths["consolidated"], "nczarr", chunks={}),
+            "engine zarr": lambda: opened(paths["consolidated"], "zarr", chunks={}),
+        },
+        {"engine zarr": 1.6},
+    )

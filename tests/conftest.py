@@ -1,0 +1,45 @@
+"""Fixtures that every layer's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from tests.servers import HttpServer, S3Server
+
+
+@pytest.fixture
+def http_server(tmp_path: Path) -> Iterator[HttpServer]:
+    """A threaded HTTP server over the new directory `server.root`."""
+    root = tmp_path / "served"
+    root.mkdir()
+    with HttpServer(root) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_s3_server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_server(running_s3_server: S3Server) -> S3Server:
+    """An S3 server with the empty bucket `server.bucket` and no recorded requests."""
+    running_s3_server.reset()
+    return running_s3_server
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[Any]:
+    """A client of two worker processes, which is nobody's default."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+    with (
+        LocalCluster(dashboard_address=":0", **options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client

@@ -1,0 +1,336 @@
+"""What we write is read identically by netcdf-c, zarr-python, xarray's zarr engine and tensorstore.
+
+What they cannot read of netCDF's types (zarr-python: characters, and text of fixed width as text)
+is left out for them alone.
+"""
+
+import itertools
+import os
+import subprocess
+
+import netCDF4
+import numpy as np
+import pytest
+import tensorstore
+import xarray as xr
+import zarr
+
+from xr_nczarr import to_nczarr
+
+INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+NUMBERS = (*INTEGERS, "f4", "f8")
+FILTERS = {
+    "raw": {},
+    "zlib": {"zlib": True, "complevel": 1},
+    "zlib without shuffle": {"zlib": True, "shuffle": False},
+    "zstd": {"compression": "zstd"},
+    "bzip2": {"compression": "bzip2"},
+    "blosc": {"compression": "blosc_lz4"},
+    "fletcher32": {"zlib": True, "fletcher32": True},
+}
+CHUNKS = {"whole": None, "cut": (3, 4), "elements": (1, 1)}
+
+
+def extremes(dtype):
+    """A field with the limits of its type, and NaN and infinities."""
+    kind = np.dtype(dtype)
+    field = np.arange(35).reshape(5, 7).astype(kind)
+    if kind.kind == "f":
+        info = np.finfo(kind)
+        field[0, :6] = np.nan, np.inf, -np.inf, -0.0, info.tiny, info.max
+    else:
+        info = np.iinfo(kind)
+        field[0, :2] = info.min, info.max
+    return field
+
+
+def numbers():
+    """Variables of all number types, without `_FillValue`: every value means itself."""
+    dataset = xr.Dataset({f"v_{dtype}": (("y", "x"), extremes(dtype)) for dtype in NUMBERS})
+    for variable in dataset.variables.values():
+        variable.encoding["_FillValue"] = None
+    return dataset
+
+
+def nczarr_url(path):
+    return f"file://{path}#mode=nczarr,file"
+
+
+def read(path, **options):
+    with xr.open_dataset(path, engine="nczarr", **options) as dataset:
+        return dataset.load()
+
+
+def bits(values):
+    """The bytes of values: NaN and -0.0 are compared as they are."""
+    return np.ascontiguousarray(values).tobytes()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "store")
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal", "zarr"])
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_numbers_are_read_bit_for_bit(path, filters, chunks, dialect):
+    dataset = numbers()
+    encoding = {
+        name: {**FILTERS[filters], "chunksizes": CHUNKS[chunks], "_FillValue": None}
+        for name in dataset.variables
+    }
+    to_nczarr(dataset, path, encoding=encoding, dialect=dialect, write_empty_chunks=True)
+    group = zarr.open_group(path, mode="r")
+    ours = read(path, mask_and_scale=False)
+    with netCDF4.Dataset(nczarr_url(path)) as stored:
+        stored.set_auto_maskandscale(False)
+        for name, variable in dataset.variables.items():
+            expected = bits(variable.values)
+            assert bits(ours[name].values) == expected, name
+            assert bits(group[name][:]) == expected, name
+            assert bits(stored[name][:]) == expected, name
+            assert stored[name].dtype == variable.dtype
+            assert stored[name].dimensions == ("y", "x")
+            assert group[name].attrs["_ARRAY_DIMENSIONS"] == ["y", "x"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("filters", ["raw", "zlib without shuffle", "zstd", "blosc"])
+def test_tensorstore_reads_the_same(path, filters, zarr_format):
+    dataset = numbers()
+    encoding = {
+        name: {**FILTERS[filters], "shuffle": False, "chunksizes": (3, 4)}
+        for name in dataset.variables
+    }
+    if zarr_format == 3 and filters.startswith("zlib"):
+        encoding = {
+            name: {"compressor": {"id": "gzip", "level": 1}, "chunks": (3, 4)} for name in encoding
+        }
+    to_nczarr(dataset, path, encoding=encoding, zarr_format=zarr_format)
+    driver = "zarr" if zarr_format == 2 else "zarr3"
+    for name, variable in dataset.variables.items():
+        spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/{name}/"}}
+        found = tensorstore.open(spec, read=True).result().read().result()
+        assert bits(found) == bits(variable.values), name
+
+
+ATTRIBUTES = {
+    **{f"one_{dtype}": np.dtype(dtype).type(7) for dtype in NUMBERS},
+    **{f"many_{dtype}": extremes(dtype)[0] for dtype in NUMBERS},
+    "empty": np.array([], "f4"),
+    "text": "plain",
+    "no_text": "",
+    "unicode": "日本語 \N{GRINNING FACE} é",
+    "lines": "a\nb\tc\\d\"e'f",
+    **{f"like_{n}": text for n, text in enumerate(("001", "1.", "+5", "0x10", "nan", "TRUE"))},
+    **{f"json_{n}": text for n, text in enumerate(('{"a": 1}', "[1, 2]", '"q"', "null", "{"))},
+}
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+def test_attributes_keep_type_and_value(path, dialect):
+    to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
+    ours = read(path)
+    with netCDF4.Dataset(nczarr_url(path)) as stored:
+        for found in (ours.attrs, ours.v.attrs, attributes(stored), attributes(stored["v"])):
+            for name, value in ATTRIBUTES.items():
+                if name == "empty" and not np.size(found.get(name, ())):
+                    continue
+                assert type(found[name]) is type(value) or not isinstance(value, str), name
+                assert np.asarray(found[name]).dtype == np.asarray(value).dtype, name
+                np.testing.assert_array_equal(found[name], value, name)
+
+
+def attributes(holder):
+    return {name: holder.getncattr(name) for name in holder.ncattrs()}
+
+
+TEXTS = np.array(["", "a", "bé", "日本語", "x" * 200, "001"], object)
+
+
+def test_strings_and_characters_are_read_by_netcdf_c(path):
+    dataset = xr.Dataset(
+        {
+            "s": (("a", "b"), TEXTS.reshape(2, 3)),
+            "c": ("a", np.array([b"abc", b"d"])),
+            "scalar": ((), "text"),
+        }
+    )
+    to_nczarr(dataset, path)
+    xr.testing.assert_identical(read(path), dataset)
+    with netCDF4.Dataset(nczarr_url(path)) as stored:
+        assert stored["s"].dtype is str
+        assert stored["s"][:].tolist() == TEXTS.reshape(2, 3).tolist()
+        assert stored["scalar"][...] == "text"
+        stored["c"].set_auto_mask(False)
+        assert netCDF4.chartostring(stored["c"][:], "bytes").tolist() == [b"abc", b"d"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_pure_zarr_has_strings_for_xarray(path, zarr_format):
+    dataset = xr.Dataset({"s": ("a", TEXTS), "n": ("a", np.arange(6))})
+    options = {"consolidated": zarr_format == 2}
+    to_nczarr(dataset, path, dialect="zarr", zarr_format=zarr_format, **options)
+    with xr.open_dataset(path, engine="zarr", **options) as stored:
+        assert stored.s.values.tolist() == TEXTS.tolist()
+    assert read(path).s.values.tolist() == TEXTS.tolist()
+
+
+def climate(length=5):
+    time = np.datetime64("2000-01-01", "ns") + np.arange(length) * np.timedelta64(1, "D")
+    field = np.random.default_rng(0).normal(size=(length, 3, 4))
+    field[0, 0, 0] = np.nan
+    return xr.Dataset(
+        {
+            "t": (("time", "y", "x"), field, {"units": "K"}),
+            "packed": (("time", "y", "x"), np.round(field, 1)),
+            "flag": ("time", np.arange(length) % 2 == 0),
+            "scalar": 1.5,
+        },
+        coords={"time": time, "y": [1.0, 2.0, 3.0], "x": [10, 20, 30, 40]},
+        attrs={"title": "climate"},
+    )
+
+
+CLIMATE_ENCODING = {
+    "packed": {"dtype": "i2", "scale_factor": 0.1, "add_offset": 2.0, "_FillValue": -99},
+    "t": {"zlib": True, "chunksizes": (2, 3, 4)},
+}
+
+
+def others(path, dialect):
+    """The dataset as netcdf-c (through xarray's decoding) and xarray's zarr engine read it."""
+    backend = xr.backends.NetCDF4DataStore(netCDF4.Dataset(nczarr_url(path)))
+    with xr.open_dataset(backend) as dataset:
+        yield dataset.load()
+    with xr.open_dataset(path, engine="zarr") as dataset:
+        dataset = dataset.load()
+        if dialect == "nczarr":  # netCDF's scalars have a dimension of their own in Zarr
+            dataset = dataset.squeeze("_scalar_")
+        yield dataset
+
+
+@pytest.mark.parametrize("dask", [False, True])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_a_dataset_is_decoded_the_same_by_all(path, dialect, dask):
+    dataset = climate()
+    if dialect == "zarr":  # its truth values and scalars are not read by netcdf-c
+        dataset = dataset.drop_vars(["flag", "scalar"])
+    given = dataset.chunk(time=2, x=3) if dask else dataset
+    to_nczarr(given, path, encoding=CLIMATE_ENCODING, unlimited_dims="time", dialect=dialect)
+    ours = read(path)
+    np.testing.assert_allclose(ours.packed, dataset.packed, atol=0.05)
+    xr.testing.assert_identical(ours.drop_vars("packed"), dataset.drop_vars("packed"))
+    for found in others(path, dialect):
+        xr.testing.assert_identical(found.drop_attrs(), ours.drop_attrs())
+        for name in ("t", "x"):
+            assert found[name].attrs == ours[name].attrs
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+def test_groups_and_dimensions_are_where_they_were(path, dialect):
+    tree = xr.DataTree.from_dict(
+        {
+            "/": climate(),
+            "/g": xr.Dataset({"above": ("time", np.arange(5.0)), "own": ("z", [1, 2])}),
+            "/g/h": xr.Dataset({"below": (("z", "w"), np.ones((2, 3)))}, attrs={"deep": "yes"}),
+            "/empty": xr.Dataset(),
+        }
+    )
+    to_nczarr(tree, path, unlimited_dims={"/": ["time"]}, dialect=dialect)
+    with netCDF4.Dataset(nczarr_url(path)) as stored:
+        assert {name: len(each) for name, each in stored.dimensions.items()} == {
+            "time": 5,
+            "y": 3,
+            "x": 4,
+        }
+        assert stored.dimensions["time"].isunlimited()
+        assert set(stored["g"].dimensions) == {"z"}
+        assert set(stored["g/h"].dimensions) == {"w"}
+        assert set(stored.groups) == {"g", "empty"}
+        assert stored["g/h"].deep == "yes"
+        np.testing.assert_array_equal(stored["g/above"][:], np.arange(5.0))
+        np.testing.assert_array_equal(stored["g/h/below"][:], np.ones((2, 3)))
+    found = xr.open_datatree(path, engine="nczarr").load()
+    assert found.identical(tree)
+    zarr_group = zarr.open_group(path, mode="r")
+    np.testing.assert_array_equal(zarr_group["g/h/below"][:], np.ones((2, 3)))
+
+
+def test_an_appended_store_is_read_by_all(path):
+    to_nczarr(climate(3), path, unlimited_dims="time", encoding=CLIMATE_ENCODING)
+    whole = climate(9)
+    later = whole.isel(time=slice(3, None)).assign(scalar=1.5)
+    to_nczarr(later.chunk(time=1), path, append_dim="time")
+    ours = read(path)
+    xr.testing.assert_identical(ours.time, whole.time)
+    np.testing.assert_array_equal(ours.t[3:], whole.t[3:])
+    for found in others(path, "nczarr"):
+        xr.testing.assert_identical(found.drop_attrs(), ours.drop_attrs())
+
+
+def cdl(url):
+    result = subprocess.run(["ncdump", url], capture_output=True, text=True, check=False)
+    return result.stdout if result.returncode == 0 else result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
+def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
+    dataset = climate().drop_vars(["scalar"])
+    for variable in dataset.variables.values():
+        variable.attrs.clear()
+    to_nczarr(dataset, path, dialect="universal")
+    text = cdl(nczarr_url(path))
+    assert "time = 5" in text
+    assert "float64 t(time, y, x)" in text or "double t(time, y, x)" in text
+
+
+def describe(group):
+    """Everything netcdf-c tells of a file: dimensions, types, attributes, filters' results."""
+    own = {
+        "dimensions": {
+            name: (len(each), each.isunlimited()) for name, each in group.dimensions.items()
+        },
+        "attributes": {name: repr(value) for name, value in attributes(group).items()},
+        "groups": {name: describe(each) for name, each in group.groups.items()},
+        "variables": {},
+    }
+    for name, variable in group.variables.items():
+        variable.set_auto_maskandscale(False)
+        variable.set_auto_chartostring(False)
+        values = np.asarray(variable[...])
+        own["variables"][name] = (
+            str(variable.dtype),
+            variable.dimensions,
+            {key: repr(value) for key, value in attributes(variable).items()},
+            values.tolist() if values.dtype.hasobject else bits(values),
+        )
+    return own
+
+
+def test_a_file_of_netcdf_c_comes_back_without_a_difference(path, tmp_path):
+    source = nczarr_url(tmp_path / "source")
+    with netCDF4.Dataset(source, "w") as file:
+        file.title, file.number = "x", np.int16(5)
+        file.createDimension("time", None)
+        file.createDimension("x", 4)
+        group = file.createGroup("g")
+        group.createDimension("z", 2)
+        for dtype, holder in itertools.product(NUMBERS, (file, group)):
+            filters = {"zlib": True, "shuffle": True} if dtype in ("i4", "f8") else {}
+            variable = holder.createVariable(f"v_{dtype}", dtype, ("time", "x"), **filters)
+            variable.units = "1"
+            variable.valid = np.array([1, 2], dtype)
+            variable[:] = np.arange(12).reshape(3, 4)
+        filled = file.createVariable("filled", "f4", ("x",), fill_value=-1.0)
+        filled[:2] = [1, 2]
+        text = group.createVariable("text", "S1", ("z",))
+        text[:] = np.array([b"a", b"b"])
+        file.createVariable("scalar", "i4")[...] = 7
+        group.createVariable("strings", str, ("z",))[:] = np.array(["a", "bc"], object)
+    options = {"mask_and_scale": False, "decode_times": False, "decode_coords": False}
+    with xr.open_datatree(str(tmp_path / "source"), engine="nczarr", **options) as tree:
+        to_nczarr(tree.load(), path)
+    with netCDF4.Dataset(source) as before, netCDF4.Dataset(nczarr_url(path)) as after:
+        assert describe(after) == describe(before)

@@ -1,0 +1,210 @@
+"""Values of Zarr v3 arrays, both ways, against zarr-python, zarrs and tensorstore."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+
+from tests.test_01_formats_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.formats import v3
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
+from xr_nczarr.storage import LocalStore
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+]
+
+RANDOM = np.random.default_rng(4)
+ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
+
+
+def values_of(dtype, shape):
+    """Give values of every bit pattern that numbers, text and bytes of `dtype` can have."""
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape))
+    if dtype.kind == "O":
+        return np.array(["x" * (i % 5) + "é" for i in range(count)], object).reshape(shape)
+    if dtype.kind in "US":
+        letters = RANDOM.integers(65, 90, count)
+        return np.array([chr(letter) * (letter % 3) for letter in letters], dtype).reshape(shape)
+    if dtype.names is not None:
+        filled = np.zeros(shape, dtype)
+        for name in dtype.names:
+            filled[name] = values_of(dtype[name], shape)
+        return filled
+    if dtype.kind == "b":
+        return RANDOM.integers(0, 2, shape).astype(bool)
+    if dtype.kind in "fc":
+        return RANDOM.normal(size=shape).astype(dtype)
+    return np.frombuffer(RANDOM.bytes(count * dtype.itemsize), dtype).reshape(shape).copy()
+
+
+def opened(directory):
+    key = "zarr.json"
+    node = v3.parse_node("/", {key: Document(key, (directory / key).read_bytes())})
+    assert isinstance(node, ArrayNode), node.error
+    return ChunkedArray(node, LocalStore(str(directory)))
+
+
+def written(directory, node, values):
+    (document,) = v3.render_node(node).values()
+    directory.mkdir(exist_ok=True)
+    (directory / "zarr.json").write_bytes(document)
+    everything = (slice(None),) * len(node.shape)
+    ChunkedArray(node, LocalStore(str(directory))).write(everything, values)
+
+
+def read_all(array):
+    return array.read((slice(None),) * len(array.node.shape))
+
+
+def assert_same(found, expected):
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.dtype.kind in "OT" or expected.dtype.kind in "OT":
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found.astype(expected.dtype).tobytes() == expected.tobytes()
+
+
+# zarr-python itself cannot fill shards of raw bytes and structures.
+@pytest.mark.parametrize(
+    ("dtype", "shards"),
+    [(dtype, None) for dtype in ZARR_TYPES]
+    + [(dtype, (4, 4)) for dtype in ZARR_TYPES if dtype != "V4" and isinstance(dtype, str)],
+    ids=str,
+)
+def test_values_of_every_type_that_zarr_python_writes_are_read(dtype, shards, tmp_path):
+    dtype = dtype if isinstance(dtype, str) else np.dtype(dtype)
+    array = zarr.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), shards=shards, dtype=dtype)
+    given = {"string": "O", "bytes": "O"}.get(str(dtype), dtype)
+    values = values_of(given, (3, 4))
+    if dtype == "bytes":
+        values = np.array([text.encode() for text in values.ravel()], object).reshape(3, 4)
+    array[:3] = values
+    found = read_all(opened(tmp_path))
+    assert_same(found[:3], values)
+    assert_same(found, array[:])
+
+
+@pytest.mark.parametrize("options", ZARR_OPTIONS.values(), ids=ZARR_OPTIONS)
+def test_values_in_every_layout_that_zarr_python_writes_are_read(options, tmp_path):
+    options = {"shape": (10, 9), "chunks": (2, 2), "dtype": "int32", "fill_value": 7, **options}
+    array = zarr.create_array(tmp_path, **options)
+    array[:5, 3:] = values_of("int32", (5, 6))
+    found = opened(tmp_path)
+    assert_same(read_all(found), array[:])
+    assert_same(found.read((slice(1, 9, 3), 4)), array[1:9:3, 4])
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        [LITTLE, {"name": "crc32c"}],
+        [{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "zstd"}],
+        [{"name": "transpose", "configuration": {"order": [1, 0]}}, LITTLE, {"name": "gzip"}],
+        [sharded([2, 3], [LITTLE, {"name": "blosc"}])],
+        [sharded([2, 3], [sharded([1, 3], [LITTLE], index_location="start")])],
+    ],
+    ids=str,
+)
+def test_values_that_tensorstore_writes_are_read(codecs, tmp_path):
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
+    members = {"shape": [7, 11], "data_type": "float64", "chunk_grid": grid, "codecs": codecs}
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": members}
+    values = values_of("f8", (7, 11))
+    values[4:, 6:] = 0
+    tensorstore.open(spec, create=True).result().write(values).result()
+    assert_same(read_all(opened(tmp_path)), values)
+
+
+INDEX = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
+LAYOUTS = {
+    "plain": {},
+    "v2 keys": {"chunk_keys": v3.chunk_keys("/", encoding="v2", separator=".")},
+    "compressed": {"codecs": (CodecSpec("zstd", {"level": 3}), CodecSpec("crc32c"))},
+    "blosc": {"codecs": (CodecSpec("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 2}),)},
+    "transposed": {"codecs": (CodecSpec("transpose", {"order": [1, 0]}), CodecSpec("gzip"))},
+    "sharded": {"shards": (ShardSpec((4, 6), INDEX),), "codecs": (CodecSpec("gzip"),)},
+    "index at start": {"shards": (ShardSpec((4, 6), INDEX, index_at_start=True),)},
+}
+TYPES = ["?", "i1", "<i2", ">i4", "<u8", ">f4", "<f8", "<c16"]
+
+
+def node_of(dtype, layout):
+    dtype = np.dtype(dtype)
+    return ArrayNode(
+        path="/",
+        shape=(7, 11),
+        dtype=dtype,
+        chunk_shape=(2, 3),
+        fill_value=np.ones((), dtype)[()],
+        **{"chunk_keys": v3.chunk_keys("/"), **LAYOUTS[layout]},
+    )
+
+
+def read_by_zarrs(directory):
+    with zarr.config.set(ZARRS):
+        return zarr.open_array(directory, mode="r")[:]
+
+
+def read_by_tensorstore(directory):
+    spec = {"driver": "zarr3", "kvstore": f"file://{directory}/"}
+    return tensorstore.open(spec).result().read().result()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "read", [lambda directory: zarr.open_array(directory)[:], read_by_zarrs, read_by_tensorstore]
+)
+def test_what_is_written_here_is_read_by_every_reader(dtype, layout, read, tmp_path):
+    node = node_of(dtype, layout)
+    values = values_of(dtype, node.shape)
+    values[4:, 6:] = node.fill_value
+    written(tmp_path, node, values)
+    assert_same(read(tmp_path), values)
+    assert_same(read_all(opened(tmp_path)), values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "codec"),
+    [
+        *[(dtype, None) for dtype in ("<U3", ">U3", "S4", "V5", "<M8[ns]", ">m8[10s]")],
+        ([("a", "<i4"), ("b", "S3")], None),
+        (object, "vlen-utf8"),
+        (object, "vlen-bytes"),
+    ],
+    ids=str,
+)
+def test_extension_types_that_are_written_here_are_read_by_zarr_python(dtype, codec, tmp_path):
+    node = replace(node_of("i1", "compressed"), dtype=np.dtype(dtype), fill_value=None)
+    values = values_of(dtype, node.shape)
+    if codec is not None:
+        node = replace(node, codecs=(CodecSpec(codec), *node.codecs), fill_value="")
+    if codec == "vlen-bytes":
+        node = replace(node, fill_value=b"")
+        values = np.array([text.encode() for text in values.ravel()], object).reshape(node.shape)
+    written(tmp_path, node, values)
+    assert_same(zarr.open_array(tmp_path)[:], values)
+    assert_same(read_all(opened(tmp_path)), values)
+
+
+def test_a_scalar_travels_both_ways(tmp_path):
+    node = replace(node_of("<f8", "plain"), shape=(), chunk_shape=())
+    written(tmp_path, node, np.float64(2.5))
+    assert (tmp_path / "c").is_file()
+    assert zarr.open_array(tmp_path)[()] == 2.5
+    assert read_by_tensorstore(tmp_path) == 2.5
+    assert read_all(opened(tmp_path)) == 2.5
+
+
+def test_the_document_of_a_written_array_is_plain_json(tmp_path):
+    written(tmp_path, node_of("<f8", "sharded"), np.zeros((7, 11)))
+    members = json.loads((tmp_path / "zarr.json").read_bytes())
+    assert members["codecs"][0]["name"] == "sharding_indexed"

@@ -1,0 +1,35 @@
+"""Hierarchies from plain values, for tests that need neither store nor format."""
+
+import numpy as np
+
+from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Hierarchy
+
+
+class Source:
+    """The literals of a document, as a format would find them in its text."""
+
+    def __init__(self, literals):
+        self.literal = literals.__getitem__
+
+
+def group(path="/", attributes=(), literals=None, **fields):
+    source = None if literals is None else Source(literals)
+    return GroupNode(path=path, attributes=Attributes(dict(attributes), source), **fields)
+
+
+def array(path, shape=(), type_name="<i4", attributes=(), literals=None, **fields):
+    fields["dtype"] = np.dtype(fields.get("dtype", type_name))
+    fields.setdefault("chunk_shape", tuple(max(size, 1) for size in shape))
+    source = None if literals is None else Source(literals)
+    return ArrayNode(
+        path=path,
+        shape=tuple(shape),
+        type_name=type_name,
+        chunk_keys=ChunkKeys(f"{path.lstrip('/')}/", ".", f"{path.lstrip('/')}/0"),
+        attributes=Attributes(dict(attributes), source),
+        **fields,
+    )
+
+
+def hierarchy(*nodes, zarr_format="2"):
+    return Hierarchy(nodes={node.path: node for node in nodes}, zarr_format=zarr_format)

@@ -1,0 +1,99 @@
+"""Masking and scaling chunk by chunk gives bit for bit what xarray's own decoding gives."""
+
+import json
+import warnings
+
+import numpy as np
+import xarray as xr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from xr_nczarr.backend.decoding import Unpacking
+from xr_nczarr.backend.lazy import LazyArray
+
+DTYPES = [
+    f"{order}{kind}" for order in "<>" for kind in ("i1", "u1", "i2", "u2", "i4", "i8", "f4", "f8")
+]
+FLOATS = st.floats(-1e3, 1e3, allow_nan=False).map(lambda value: round(value, 3))
+
+
+def numbers(dtype):
+    if dtype.kind == "f":
+        width = dtype.itemsize * 8
+        return st.floats(width=width, allow_infinity=False) | st.just(np.nan)
+    return st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max)
+
+
+@st.composite
+def packed_variables(draw):
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    count = draw(st.integers(1, 7))
+    values = draw(st.lists(numbers(dtype), min_size=count, max_size=count))
+    stored = np.array(values, dtype)
+    attributes = {}
+    for name in ("_FillValue", "missing_value"):
+        if draw(st.booleans()):
+            fill = draw(st.sampled_from(values) | numbers(dtype))
+            attributes[name] = np.array(fill, dtype.newbyteorder("="))[()]
+    for name in ("scale_factor", "add_offset"):
+        if draw(st.booleans()):
+            attributes[name] = draw(st.sampled_from([np.float32, np.float64]))(draw(FLOATS))
+    return stored, attributes
+
+
+def as_store(stored, attributes):
+    document = {
+        "zarr_format": 2,
+        "shape": list(stored.shape),
+        "chunks": [3],
+        "dtype": stored.dtype.str,
+        "fill_value": None,
+        "order": "C",
+        "compressor": None,
+        "filters": None,
+    }
+    types = {name: value.dtype.str for name, value in attributes.items()}
+    notes = {
+        "_nczarr_array": {"dimension_references": ["/x"], "storage": "chunked"},
+        "_nczarr_attr": {"types": types},
+    }
+    group = {"dimensions": {"x": stored.size}, "arrays": ["v"], "groups": []}
+    store = {
+        ".zgroup": json.dumps({"zarr_format": 2}),
+        ".zattrs": json.dumps({"_nczarr_superblock": {"version": "2.0.0"}, "_nczarr_group": group}),
+        "v/.zarray": json.dumps(document),
+        "v/.zattrs": json.dumps({k: v.item() for k, v in attributes.items()} | notes),
+    }
+    for start in range(0, stored.size, 3):
+        chunk = np.zeros(3, stored.dtype)
+        chunk[: stored[start : start + 3].size] = stored[start : start + 3]
+        store[f"v/{start // 3}"] = chunk.tobytes()
+    return {key: data if isinstance(data, bytes) else data.encode() for key, data in store.items()}
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(packed_variables())
+def test_fused_decoding_is_bit_identical_to_xarrays(case):
+    stored, attributes = case
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            raw = xr.Dataset({"v": ("x", stored, attributes)})
+            expected = xr.decode_cf(raw)["v"]
+        except (ValueError, OverflowError):
+            return
+        found = xr.open_dataset(as_store(stored, attributes), engine="nczarr")["v"]
+        assert found.dtype == expected.dtype
+        assert found.values.tobytes() == expected.values.tobytes()
+        assert found.attrs.keys() == expected.attrs.keys()
+        for name in ("_FillValue", "missing_value", "scale_factor", "add_offset"):
+            np.testing.assert_equal(found.encoding.get(name), expected.encoding.get(name))
+
+
+def test_numbers_are_decoded_in_the_chunk_loop():
+    attributes = {"scale_factor": np.float64(0.5), "_FillValue": np.int16(3)}
+    store = as_store(np.arange(5, dtype="<i2"), attributes)
+    data = xr.open_dataset(store, engine="nczarr").variables["v"]._data
+    while not isinstance(data, LazyArray):
+        data = data.array
+    assert data.convert == Unpacking((np.int16(3),), np.float64(0.5))

@@ -1,0 +1,390 @@
+"""Real servers for every layer's tests: an HTTP server that misbehaves on demand, and an S3 one.
+
+>>> with HttpServer(folder) as server:
+...     server.fault("status", path="*/c/0", status=503, times=2)
+...     read(server.url + "/store.zarr")
+...     assert len(server.requests_for("*/c/0")) == 3
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import socket
+import struct
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, NamedTuple
+
+FaultKind = Literal[
+    "status",  # answer `status` without looking
+    "html",  # 200 and a login page
+    "truncate",  # announce the whole body, send half of it, close
+    "short",  # an honest answer with half of the bytes
+    "long",  # an answer with more bytes than asked for
+    "ignore-range",  # 200 and the whole object
+    "wrong-range",  # 206, but bytes from elsewhere in the object
+    "reset",  # reset the connection before the answer
+    "stall",  # send the headers and never the body
+    "latency",  # answer rightly after `seconds`
+    "redirect",  # 302 to `location`
+]
+LOGIN_PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Login</body></html>"
+
+
+class Request(NamedTuple):
+    """What a client asked for: the path as sent, the Range header and all headers."""
+
+    method: str
+    path: str
+    range: str | None
+    headers: dict[str, str]
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the requests that match `path`, after `after` of them, `times` times."""
+
+    kind: FaultKind
+    path: str = "*"
+    status: int = 503
+    after: int = 0
+    times: int | None = 1
+    seconds: float = 0.0
+    location: str = ""
+    seen: int = field(default=0)
+
+    def applies(self, path: str) -> bool:
+        if not fnmatch.fnmatchcase(path, self.path):
+            return False
+        self.seen += 1
+        return self.after < self.seen and (
+            self.times is None or self.seen <= self.after + self.times
+        )
+
+
+class _Counted:
+    """A log of requests and the greatest number of them that were under way at once."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.most_in_flight = 0
+        self._in_flight = 0
+        self._mutex = threading.Lock()
+
+    def clear(self) -> None:
+        """Forget the requests so far."""
+        with self._mutex:
+            self.requests.clear()
+            self.most_in_flight = self._in_flight
+
+    def requests_for(self, pattern: str) -> list[Request]:
+        """Give the requests whose path matches a shell pattern."""
+        with self._mutex:
+            return [one for one in self.requests if fnmatch.fnmatchcase(one.path, pattern)]
+
+    def _enter(self, request: Request) -> None:
+        with self._mutex:
+            self.requests.append(request)
+            self._in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self._in_flight)
+
+    def _leave(self) -> None:
+        with self._mutex:
+            self._in_flight -= 1
+
+
+class HttpServer(_Counted):
+    """A threaded HTTP/1.1 server over a directory (GET and HEAD, ranges, keep-alive).
+
+    Without `listing` a directory is answered with 404, else with a page of links.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, listing: bool = False) -> None:
+        super().__init__()
+        self.root = os.fspath(root)
+        self.listing = listing
+        self.faults: list[Fault] = []
+        self.closing = threading.Event()
+        handler = type("Handler", (_Handler,), {"owner": self})
+        self._server = _QuietServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> HttpServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def fault(self, kind: FaultKind, **options: Any) -> Fault:
+        """Add a fault; the first one that applies to a request decides."""
+        fault = Fault(kind, **options)
+        self.faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Forget the requests and the faults."""
+        super().clear()
+        self.faults.clear()
+
+    def _fault_for(self, path: str) -> Fault | None:
+        with self._mutex:
+            return next((fault for fault in self.faults if fault.applies(path)), None)
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: HttpServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def do_GET(self) -> None:
+        self._serve(body=True)
+
+    def do_HEAD(self) -> None:
+        self._serve(body=False)
+
+    def log_message(self, *_: object) -> None:
+        """Keep the test output clean."""
+
+    def _serve(self, *, body: bool) -> None:
+        path = self.path.partition("?")[0]
+        request = Request(self.command, self.path, self.headers.get("Range"), dict(self.headers))
+        self.owner._enter(request)
+        try:
+            fault = self.owner._fault_for(path)
+            self._answer(urllib.parse.unquote(path), fault, body)
+        finally:
+            self.owner._leave()
+
+    def _answer(self, path: str, fault: Fault | None, body: bool) -> None:
+        kind = fault.kind if fault else None
+        if kind == "reset":
+            # Zero seconds of lingering turn the close into a reset.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
+        elif fault and kind == "status":
+            self._send(fault.status, f"status {fault.status}".encode(), body)
+        elif fault and kind == "redirect":
+            self._send(302, b"", body, {"Location": fault.location})
+        elif kind == "html":
+            self._send(200, LOGIN_PAGE, body, {"Content-Type": "text/html"})
+        else:
+            if fault and kind == "latency":
+                self.owner.closing.wait(fault.seconds)
+            self._send_file(path, kind, body)
+
+    def _send_file(self, path: str, kind: str | None, body: bool) -> None:
+        target = os.path.normpath(self.owner.root + path)
+        if os.path.isdir(target) and self.owner.listing:
+            names = sorted(
+                name + "/" * os.path.isdir(os.path.join(target, name))
+                for name in os.listdir(target)
+            )
+            page = "".join(f'<a href="{urllib.parse.quote(name)}">{name}</a>\n' for name in names)
+            self._send(200, page.encode(), body, {"Content-Type": "text/html"})
+            return
+        try:
+            with open(target, "rb") as file:
+                data = file.read()
+        except OSError:
+            self._send(404, b"not found", body)
+            return
+        bounds = _bounds(self.headers.get("Range"), len(data))
+        if bounds is None or kind == "ignore-range":
+            answer = data[: len(data) // 2] if kind == "short" else data
+            self._send(200, answer, body, kind=kind)
+            return
+        first, last = bounds
+        if first >= len(data):
+            self._send(416, b"", body, {"Content-Range": f"bytes */{len(data)}"})
+            return
+        if kind == "long":
+            last += 7
+        elif kind == "short":
+            last = first + (last - first) // 2
+        elif kind == "wrong-range":
+            first, last = first + 1, last + 1
+        answer = data[first:last]
+        span = {"Content-Range": f"bytes {first}-{first + len(answer) - 1}/{len(data)}"}
+        self._send(206, answer, body, span, kind=kind)
+
+    def _send(
+        self,
+        status: int,
+        data: bytes,
+        body: bool,
+        headers: dict[str, str] | None = None,
+        kind: str | None = None,
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Accept-Ranges", "bytes")
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if kind == "truncate":
+            self.close_connection = True
+            data = data[: len(data) // 2]
+        with suppress(ConnectionError):
+            self.end_headers()
+            if body and kind == "stall":
+                self.wfile.flush()
+                self.owner.closing.wait()
+                self.close_connection = True
+            elif body:
+                self.wfile.write(data)
+            self.wfile.flush()
+
+
+def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
+    """Give the half-open interval that a Range header asks for, None without one."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
+    if match is None:
+        return None
+    first, last = match.groups()
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(size, int(last) + 1) if last else size
+
+
+class S3Server(_Counted):
+    """moto's S3 server in this process, with a bucket and what fsspec needs to reach it."""
+
+    bucket = "bucket"
+    region = "us-east-1"
+
+    def __init__(self) -> None:
+        super().__init__()
+        from moto.moto_server.werkzeug_app import (
+            DomainDispatcherApplication,
+            create_backend_app,
+        )
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        class Silent(WSGIRequestHandler):
+            def log(self, *_: Any) -> None:
+                pass
+
+        application = DomainDispatcherApplication(create_backend_app)
+        self.fail: Callable[[Request], int | None] | None = None
+        self._server = make_server(
+            "127.0.0.1", 0, self._wrap(application), threaded=True, request_handler=Silent
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+
+    def _wrap(self, application: Any) -> Any:
+        def counted(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            headers = {
+                name[5:].replace("_", "-").title(): value
+                for name, value in environ.items()
+                if name.startswith("HTTP_")
+            }
+            path = environ["PATH_INFO"]
+            if environ.get("QUERY_STRING"):
+                path += "?" + environ["QUERY_STRING"]
+            request = Request(environ["REQUEST_METHOD"], path, headers.get("Range"), headers)
+            self._enter(request)
+            try:
+                status = self.fail(request) if self.fail else None
+                if status is None:
+                    yield from application(environ, start_response)
+                else:
+                    start_response(f"{status} Injected", [("Content-Length", "0")])
+            finally:
+                self._leave()
+
+        return counted
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {
+            "key": "testing",
+            "secret": "testing",
+            "client_kwargs": {"endpoint_url": self.endpoint, "region_name": self.region},
+        }
+
+    def __enter__(self) -> S3Server:
+        self._thread.start()
+        self.reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def reset(self) -> None:
+        """Empty the server, make the bucket anew, and forget requests and faults."""
+        from moto.backends import get_backend
+
+        self.fail = None
+        for account in get_backend("s3").values():
+            account["aws"].reset()
+        self._client().create_bucket(Bucket=self.bucket)
+        self.clear()
+
+    def _client(self) -> Any:
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=self.region,
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object without going through the code under test."""
+        self._client().put_object(Bucket=self.bucket, Key=key, Body=data)
+
+    def upload(self, folder: str | os.PathLike[str], prefix: str) -> str:
+        """Store all files below a folder under a prefix, and give its URL."""
+        client = self._client()
+        for key, path in files_below(folder):
+            client.upload_file(path, self.bucket, f"{prefix}/{key}")
+        return f"{self.url}/{prefix}"
+
+
+def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
+    """Give (key, path) of each file below a folder."""
+    root = os.fspath(folder)
+    for parent, _, names in os.walk(root):
+        for name in names:
+            path = os.path.join(parent, name)
+            yield os.path.relpath(path, root).replace(os.sep, "/"), path

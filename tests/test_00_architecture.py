@@ -1,0 +1,88 @@
+"""The rooms and who may enter them: read from the files' own imports."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
+
+BELOW = ("codecs", "storage", "references", "model", "errors")
+
+# Each room, and the rooms it may import from. `docs/architecture.md` shows the same table.
+ROOMS = {
+    "errors": set(),
+    "model": {"errors"},
+    "formats": {"model", "errors"},
+    "codecs": {"model", "errors"},
+    "references": {"model", "errors"},
+    "netcdf": {"model", "errors"},
+    "storage": {"references", "codecs", "model", "errors"},
+    "hierarchy": {"formats", "storage", "model", "errors"},
+    "chunks": {"codecs", "storage", "model", "errors"},
+    "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
+    "cli": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
+    "__init__": {"backend", "model", "errors"},
+    "__main__": {"cli"},
+}
+
+# Libraries, and the rooms that may use them.
+LIBRARIES = {
+    "numcodecs": {"codecs"},
+    "deflate": {"codecs"},
+    "fsspec": {"storage"},
+    "zipfile": {"storage"},
+    "jinja2": {"references"},
+    "xarray": {"backend", "cli"},
+    "dask": {"backend"},
+    "asyncio": {"backend"},
+}
+
+
+def room_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    room = room_of(path)
+    for name in imports(path):
+        if name.startswith("xr_nczarr."):
+            other = name.split(".")[1]
+            assert other == room or other in ROOMS[room] or other not in ROOMS, f"{room} → {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_library_stays_in_its_room(path):
+    for name in imports(path):
+        rooms = LIBRARIES.get(name.split(".")[0])
+        assert rooms is None or room_of(path) in rooms, f"{name} belongs to {rooms}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_is_longer_than_500_lines(path):
+    assert len(path.read_text().splitlines()) <= 500
+
+
+def test_every_room_is_in_the_table():
+    rooms = {room_of(path) for path in FILES}
+    assert rooms <= set(ROOMS)
+
+
+def test_the_architecture_page_shows_every_room():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    for room in {room_of(path) for path in FILES} - {"__init__", "__main__"}:
+        assert f"{room}" in page

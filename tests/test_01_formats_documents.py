@@ -1,0 +1,188 @@
+"""JSON documents: what is read, what is refused, and how a member was spelled."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from xr_nczarr.errors import LimitError, MetadataError
+from xr_nczarr.formats.documents import (
+    Document,
+    read_chunk_shape,
+    read_integer,
+    read_lengths,
+    read_list,
+    read_object,
+    read_text,
+    render_json,
+    required,
+)
+from xr_nczarr.model import Limits
+
+# As netcdf-c 4.10.1 writes text attributes: what reads as JSON stands there without quotes.
+BARE = {
+    "001": 1,
+    "1.10": 1.1,
+    "-5": -5,
+    "-007": -7,
+    "+5": 5,
+    "+00": 0,
+    "0x10": 16,
+    "1.": 1.0,
+    ".5": 0.5,
+    "1e": 1.0,
+    "1E+": 1.0,
+    "TRUE": True,
+    "False": False,
+    "NULL": None,
+    "inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "Infinity": math.inf,
+    "[0.,0.,1.]": [0.0, 0.0, 1.0],
+    '{"a": 01}': {"a": 1},
+    '"it\\\'s"': "it's",
+    '"a\x01b\nc"': "a\x01b\nc",
+    r'"\\\"\/\b\u00e9"': '\\"/\bé',
+}
+
+
+@pytest.mark.parametrize(("literal", "value"), BARE.items())
+def test_d14_bare_text_of_netcdf_c_is_read_and_its_literal_kept(literal, value):
+    text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
+    attributes = Document("v/.zattrs", text.encode()).attributes()
+    assert attributes["name"] == value
+    assert type(attributes["name"]) is type(value)
+    assert attributes["before"] == [0, "x,]}"]
+    assert attributes.literal("name") == literal
+    assert attributes.literal("before") == '[00, "x,]}"]'
+    assert attributes.literal("after") == "1"
+
+
+def test_d15_bare_nan_and_infinity_are_values():
+    values = Document("k", b'{"a": [NaN, -Infinity, nan]}').value["a"]
+    assert np.isnan(values[0])
+    assert values[1] == -math.inf
+    assert np.isnan(values[2])
+
+
+def test_d16_json_in_an_attribute_keeps_its_spelling_also_deep_in_a_consolidated_document():
+    text = b'{"metadata": {"a/.zattrs": {"x": 007}, "b/.zattrs": {"t" : { "a":1 ,"b": [0.,1.]}}}}'
+    held = Document(".zmetadata", text, consolidated=True).member("metadata")
+    attributes = held.member("b/.zattrs", key="b/.zattrs").attributes()
+    assert attributes["t"] == {"a": 1, "b": [0.0, 1.0]}
+    assert attributes.literal("t") == '{ "a":1 ,"b": [0.,1.]}'
+    assert held.member("a/.zattrs").attributes().literal("x") == "007"
+
+
+def test_d17_only_what_json_demands_is_escaped():
+    value = {"é": 'Ω"\\\x7f\n', "f": [0.1, 1e300, float("nan")]}
+    assert render_json(value) == '{"é": "Ω\\"\\\\\x7f\\n", "f": [0.1, 1e+300, NaN]}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "not JSON"),
+        (b'{"a": 1', "not JSON"),
+        (b'{"a": 1}x', "not JSON"),
+        (b'{"a": bare}', "not JSON"),
+        (b'{"a": 1.2.3}', "not JSON"),
+        (b'{"a": 01, "b" 2}', r"Expecting ':' delimiter: line 1 column 15"),
+        (b"{1: 2}", "not JSON"),
+        (b'{"a": "\\u12"}', "not JSON"),
+        (b'["unterminated', "not JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b'{"a": "\xc3"}', "not UTF-8"),
+        (b'{"a": "\\ud800"}', "not Unicode"),
+        (b'{"a": 1, "b": {"c": 1, "c": 1}}', "the name c more than once"),
+        (b'{"a": 01, "a": 2}', "the name a more than once"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "too many digits"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "deeper than 64"),
+        (b"[" * 65 + b"1." + b"]" * 65, "deeper than 64"),
+        (b"[" * 1_000_000, "deeper than 64"),
+        (b"[" + b"1.," * 500_001 + b"1]", "more than 500,000"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_its_key(data, problem):
+    with pytest.raises(MetadataError, match=problem) as raised:
+        _ = Document("v/.zattrs", data).value
+    assert raised.value.key == "v/.zattrs"
+
+
+def test_nesting_to_the_limit_and_paired_surrogates_are_read():
+    assert Document("k", b"[" * 64 + b"]" * 64).value
+    assert Document("k", b'"\\ud83d\\ude00"').value == "😀"
+
+
+def test_a_byte_order_mark_is_skipped():
+    assert Document("k", b'\xef\xbb\xbf{"a": 1}').attributes().literal("a") == "1"
+
+
+def test_the_size_is_checked_before_parsing():
+    limits = Limits(max_metadata_bytes=10)
+    with pytest.raises(LimitError, match="max_metadata_bytes"):
+        Document("k", b" " * 11, limits=limits)
+    assert Document("k", b"[]" + b" " * 9, limits=limits, consolidated=True).value == []
+
+
+def test_attributes_have_to_be_an_object():
+    document = Document("zarr.json", b'{"attributes": [1]}')
+    with pytest.raises(MetadataError, match=r"zarr\.json, attributes: found \[1\]"):
+        document.attributes("attributes")
+    assert Document("zarr.json", b'{"attributes": {"a": 1.0}}').attributes("attributes")["a"] == 1
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 2**63, 10**400, [1], {}])
+def test_only_integers_in_range_are_lengths(value):
+    with pytest.raises(MetadataError) as raised:
+        read_integer(value, "shape")
+    assert raised.value.place == "shape"
+    with pytest.raises(MetadataError):
+        read_lengths([3, value], "shape")
+
+
+def test_shapes_are_bounded_in_rank_and_product():
+    assert read_lengths([], "shape") == ()
+    assert read_lengths([0, 2**62], "shape") == (0, 2**62)
+    for shape in ([2**32, 2**31], [0, 2**62, 2], [1] * 65):
+        with pytest.raises(MetadataError):
+            read_lengths(shape, "shape")
+    with pytest.raises(MetadataError, match="from 1"):
+        read_lengths([0], "chunks", least=1)
+
+
+def test_chunks_are_bounded_by_their_bytes():
+    arguments = {"dtype": np.dtype("f8"), "rank": 1, "limits": Limits(max_chunk_bytes=800)}
+    assert read_chunk_shape([100], "chunks", **arguments) == (100,)
+    with pytest.raises(LimitError, match="max_chunk_bytes"):
+        read_chunk_shape([101], "chunks", **arguments)
+    with pytest.raises(MetadataError, match="1 lengths"):
+        read_chunk_shape([1, 1], "chunks", **arguments)
+
+
+def test_members_of_another_type_are_refused_at_their_place():
+    for read, value in ((read_object, []), (read_list, {}), (read_text, 1)):
+        with pytest.raises(MetadataError) as raised:
+            read(value, "there")
+        assert raised.value.place == "there"
+    with pytest.raises(MetadataError, match='expected "C" or "F"'):
+        read_text("A", "order", ("C", "F"))
+    with pytest.raises(MetadataError, match="there: found nothing"):
+        required({}, "there")
+
+
+def test_long_values_are_cut_in_messages():
+    with pytest.raises(MetadataError) as raised:
+        read_object(["x" * 1000] * 1000, "there")
+    assert len(str(raised.value)) < 300
+
+
+def test_a_member_is_found_where_it_is_not_only_where_it_is_equal():
+    text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
+    document = Document("k", text.encode())
+    assert document.literal("b") == "1"
+    assert document.member("{").literal("b") == "2"
+    with pytest.raises(KeyError):
+        document.literal("c")

@@ -1,0 +1,172 @@
+"""Zarr v1 documents to nodes and back."""
+
+import json
+
+import numpy as np
+import pytest
+
+from xr_nczarr.errors import MetadataError, UnsupportedError
+from xr_nczarr.formats import v1, v2
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.model import (
+    ArrayNode,
+    Attributes,
+    BrokenNode,
+    ChunkKeys,
+    CodecSpec,
+    GroupNode,
+    Limits,
+)
+
+# The examples of the specification.
+BLOSC = {
+    "chunks": [1000, 1000],
+    "compression": "blosc",
+    "compression_opts": {"clevel": 5, "cname": "lz4", "shuffle": 1},
+    "dtype": "<f8",
+    "fill_value": None,
+    "order": "C",
+    "shape": [10000, 10000],
+    "zarr_format": 1,
+}
+ZLIB = {
+    "chunks": [10, 10],
+    "compression": "zlib",
+    "compression_opts": 1,
+    "dtype": "<i4",
+    "fill_value": 42,
+    "order": "C",
+    "shape": [20, 20],
+    "zarr_format": 1,
+}
+ATTRIBUTES = {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]}
+
+
+def documents(meta, attrs=None, prefix=""):
+    held = {f"{prefix}meta": meta, f"{prefix}attrs": {} if attrs is None else attrs}
+    return {key: Document(key, json.dumps(value).encode()) for key, value in held.items()}
+
+
+def test_the_specification_s_array_has_all_that_its_documents_say():
+    assert v1.recognise(documents(BLOSC))
+    assert v1.parse_node("/", documents(ZLIB, ATTRIBUTES)) == ArrayNode(
+        path="/",
+        shape=(20, 20),
+        dtype=np.dtype("<i4"),
+        chunk_shape=(10, 10),
+        type_name="<i4",
+        fill_value=np.int32(42),
+        codecs=(CodecSpec("zlib", {"level": 1}, "compressor"),),
+        chunk_keys=ChunkKeys("", ".", "0"),
+        attributes=Attributes(ATTRIBUTES),
+    )
+
+
+@pytest.mark.parametrize(
+    ("compression", "options", "configuration"),
+    [
+        ("blosc", {"cname": "zstd", "clevel": 3, "shuffle": 2}, None),
+        ("blosc", None, {}),
+        ("zlib", 9, {"level": 9}),
+        ("zlib", None, {}),
+        ("bz2", 1, {"level": 1}),
+        ("lzma", {"format": 1, "check": -1, "preset": None, "filters": None}, None),
+        ("other", {"a": 1}, None),
+    ],
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_compression_becomes_the_codec_of_numcodecs_and_back(
+    compression, options, configuration, order
+):
+    meta = BLOSC | {"compression": compression, "compression_opts": options, "order": order}
+    node = v1.parse_node("/", documents(meta))
+    expected = CodecSpec(compression, configuration or options or {}, "compressor")
+    assert node.codecs[-1] == expected
+    assert len(node.codecs) == 1 + (order == "F")
+    rendered = {key: json.loads(data) for key, data in v1.render_node(node).items()}
+    assert rendered == {"meta": meta, "attrs": {}}
+
+
+@pytest.mark.parametrize("compression", [None, "none"])
+def test_without_compression_there_is_no_codec(compression):
+    meta = BLOSC | {"compression": compression, "compression_opts": None}
+    node = v1.parse_node("/", documents(meta))
+    assert node.codecs == ()
+    assert json.loads(v1.render_node(node)["meta"])["compression"] is None
+
+
+def test_other_members_are_kept():
+    held = documents(ZLIB | {"extra": {"a": 1}}, ATTRIBUTES)
+    node = v1.parse_node("/", held)
+    assert node.members == {"extra": {"a": 1}}
+    again = v1.render_node(node)
+    assert {key: json.loads(data) for key, data in again.items()} == {
+        key: document.value for key, document in held.items()
+    }
+
+
+def test_arrays_lie_in_directories():
+    node = v1.parse_node("/a/b", documents(ZLIB, prefix="a/b/"))
+    assert node.chunk_keys.key((1, 2)) == "a/b/1.2"
+    assert set(v1.render_node(node)) == {"a/b/meta", "a/b/attrs"}
+    assert v1.parse_node("/", {}) is None
+    directory = v1.parse_node("/a", {})
+    assert directory == GroupNode(path="/a", explicit=False)
+    assert v1.render_node(directory) == {}
+    assert v1.listing_prefixes("/a") == ("a/",)
+    assert v1.child_names("/a", [(["x"], ["b"])]) == ["b"]
+    assert v1.consolidated_key() is None
+
+
+@pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])
+def test_what_is_not_of_this_version_is_not_recognised(meta):
+    assert not v1.recognise(documents(meta))
+    assert not v1.recognise({})
+    assert isinstance(v1.parse_node("/", documents(meta)), BrokenNode)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("shape", [1]),
+        ("chunks", [0, 0]),
+        ("compression", 5),
+        ("compression_opts", "fast"),
+        ("order", "A"),
+        ("dtype", 1),
+    ],
+)
+def test_damaged_members_are_named(place, value):
+    node = v1.parse_node("/v", documents(BLOSC | {place: value}, ATTRIBUTES, "v/"))
+    assert isinstance(node, BrokenNode)
+    assert isinstance(node.error, MetadataError)
+    assert node.error.key == "v/meta"
+    assert node.error.place == (place if place != "shape" else "chunks")
+    assert dict(node.attributes) == ATTRIBUTES
+
+
+def test_limits_hold():
+    node = v1.parse_node("/", documents(BLOSC), limits=Limits(max_chunk_bytes=1000))
+    assert "max_chunk_bytes" in str(node.error)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"filters": [{"id": "shuffle", "elementsize": 4}]},
+        {"dimension_separator": "/"},
+        {"compressor": [{"id": "zlib"}, {"id": "zlib"}]},
+    ],
+)
+def test_what_v1_cannot_express_is_not_rendered(changes):
+    members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
+    node = v2.parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
+    with pytest.raises(UnsupportedError):
+        v1.render_node(node)
+
+
+def test_v1_has_no_attributes_of_groups():
+    with pytest.raises(UnsupportedError, match="group"):
+        v1.render_node(GroupNode(path="/", attributes=Attributes({"a": 1})))
+    with pytest.raises(MetadataError):
+        v1.render_node(v1.parse_node("/", documents({})))

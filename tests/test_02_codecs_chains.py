@@ -1,0 +1,493 @@
+"""Chains of codecs against numcodecs, which wrote most Zarr chunks there are."""
+
+import math
+import zlib
+from types import SimpleNamespace
+
+import numcodecs
+import numpy as np
+import pytest
+
+from xr_nczarr.codecs import check_codec, compile_codec
+from xr_nczarr.codecs import filters as filters_module
+from xr_nczarr.errors import (
+    ChunkError,
+    LimitError,
+    MetadataError,
+    NczarrError,
+    RefusedError,
+    UnsupportedError,
+)
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
+
+
+def make_node(dtype, shape, *codecs, place="filters", **members):
+    """An array node with one chunk; codecs are (name, configuration) in the order of encoding."""
+    return ArrayNode(
+        path="/v",
+        shape=shape,
+        dtype=np.dtype(dtype),
+        chunk_shape=shape,
+        codecs=tuple(CodecSpec(name, configuration, place) for name, configuration in codecs),
+        chunk_keys=ChunkKeys("v/", ".", "0"),
+        **members,
+    )
+
+
+def make_codec(dtype, shape, *codecs, **options):
+    return compile_codec(make_node(dtype, shape, *codecs), **options)
+
+
+def encode_by_numcodecs(array, *codecs):
+    for name, configuration in codecs:
+        array = numcodecs.get_codec({"id": name, **configuration}).encode(array)
+    return bytes(memoryview(array).cast("B")) if not isinstance(array, bytes) else array
+
+
+def decode_by_numcodecs(data, *codecs):
+    for name, configuration in reversed(codecs):
+        data = numcodecs.get_codec({"id": name, **configuration}).decode(data)
+    return data
+
+
+def assert_decodes(codec, data, expected):
+    """Decode from each kind of buffer, and into an array: all have to give the same."""
+    out = np.empty(expected.shape, expected.dtype)
+    for found in (codec.decode(data), codec.decode(memoryview(data)), codec.decode(data, out)):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+    assert codec.decode(bytearray(data), out) is out
+
+
+COMPRESSORS = [
+    ("zlib", {"level": 4}),
+    ("gzip", {"level": 5}),
+    ("bz2", {"level": 9}),
+    ("lzma", {}),
+    ("lzma", {"format": 2}),
+    ("lzma", {"format": 3, "filters": [{"id": 33, "preset": 6}]}),
+    ("zstd", {"level": 3}),
+    ("zstd", {"level": 1, "checksum": True}),
+    ("lz4", {"acceleration": 1}),
+    ("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}),
+    ("blosc", {"cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0}),
+    ("blosc", {"cname": "blosclz", "clevel": 9, "shuffle": -1, "blocksize": 512}),
+]
+CHAINS = [
+    *([item] for item in COMPRESSORS),
+    *([item] for item in [("crc32", {}), ("adler32", {}), ("crc32c", {}), ("fletcher32", {})]),
+    [("crc32", {"location": "end"})],
+    [("crc32c", {"location": "start"})],
+    [("jenkins_lookup3", {"initval": 7})],
+    [("base64", {})],
+    [("shuffle", {"elementsize": 4}), ("zlib", {}), ("fletcher32", {})],
+    [("delta", {"dtype": "<i4"}), ("blosc", {"cname": "lz4"})],
+    [("delta", {"dtype": "<i4", "astype": "<i8"}), ("base64", {}), ("bz2", {})],
+    [("astype", {"encode_dtype": "<i2", "decode_dtype": "<i4"}), ("zlib", {})],
+    [("fixedscaleoffset", {"offset": 2, "scale": 1, "dtype": "<i4", "astype": "<u1"})],
+    [("zlib", {}), ("zstd", {}), ("blosc", {}), ("lz4", {}), ("gzip", {}), ("bz2", {})],
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
+def test_chains_read_what_numcodecs_writes_and_the_reverse(chain):
+    array = np.arange(60, dtype="<i4").reshape(3, 20) + 5
+    codec = make_codec("<i4", (3, 20), *chain)
+    assert_decodes(codec, encode_by_numcodecs(array, *chain), array)
+    found = decode_by_numcodecs(bytes(codec.encode(array)), *chain)
+    np.testing.assert_array_equal(np.frombuffer(found, "<i4").reshape(3, 20), array)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "chain"),
+    [
+        ("<f8", [("quantize", {"digits": 2, "dtype": "<f8", "astype": "<f4"})]),
+        ("<f4", [("bitround", {"keepbits": 5}), ("zlib", {})]),
+        (">f4", [("bitround", {"keepbits": 5})]),
+        ("<f8", [("fixedscaleoffset", {"offset": 1, "scale": 10, "dtype": "<f8"})]),
+    ],
+)
+def test_lossy_filters_give_the_values_that_were_kept(dtype, chain):
+    array = np.linspace(0, 3, 24).astype(dtype).reshape(4, 6)
+    codec = make_codec(dtype, (4, 6), *chain)
+    found = codec.decode(bytes(codec.encode(array)))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, array, rtol=0.05, atol=0.1)
+    assert (found != array).any()
+    kept = codec.decode(bytes(codec.encode(found)))
+    np.testing.assert_allclose(kept, found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 64])
+def test_booleans_are_packed_eight_a_byte(count):
+    array = np.arange(count) % 3 == 0
+    codec = make_codec("?", (count,), ("packbits", {}))
+    assert codec.encode(array) == numcodecs.PackBits().encode(array).tobytes()
+    assert_decodes(codec, bytes(codec.encode(array)), array)
+
+
+OBJECTS = {
+    "vlen-utf8": ("", ["", "a", "né", "\U0001f40b" * 3, "x" * 300, "\0"]),
+    "vlen-bytes": ("", [b"", b"a", b"\xff\0", b"x" * 300, b"b", b"c"]),
+    "json2": ("", ["a", 1, None, {"b": [2.5]}, [1, 2], "né"]),
+    "msgpack2": ("", ["a", 1, None, {"b": [2.5]}, [1, 2], "né"]),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 2)])
+def test_items_of_variable_length_read_what_numcodecs_writes(name, shape):
+    array = np.empty(6, dtype=object)
+    array[:] = OBJECTS[name][1]
+    array = array.reshape(shape)
+    codec = make_codec(object, shape, (name, {}), ("zstd", {}))
+    flat = numcodecs.get_codec({"id": name})
+    for written in (array, array.reshape(-1)):
+        data = numcodecs.Zstd().encode(bytes(flat.encode(written)))
+        out = np.empty(shape, dtype=object)
+        assert codec.decode(data).tolist() == array.tolist()
+        assert codec.decode(data, out).tolist() == out.tolist() == array.tolist()
+    assert codec.decode(bytes(codec.encode(array))).tolist() == array.tolist()
+
+
+def test_arrays_of_variable_length_are_items():
+    array = np.empty(3, dtype=object)
+    array[:] = [np.arange(n, dtype="<i2") for n in (0, 3, 1)]
+    codec = make_codec(object, (3,), ("vlen-array", {"dtype": "<i2"}))
+    data = numcodecs.VLenArray("<i2").encode(array)
+    assert [item.tolist() for item in codec.decode(data)] == [[], [0, 1, 2], [0]]
+    assert codec.encode(array) == data
+
+
+@pytest.mark.parametrize("dtype", ["|O", "<U6"])
+def test_categories_that_have_no_label_are_empty_strings(dtype):
+    array = np.array(["male", "female", "other", "male"], dtype)
+    settings = {"labels": ["female", "male"], "dtype": dtype, "astype": "|u1"}
+    codec = make_codec(dtype, (4,), ("categorize", settings))
+    assert bytes(codec.encode(array)) == bytes([2, 1, 0, 2])
+    assert codec.decode(bytes([2, 1, 0, 9])).tolist() == ["male", "female", "", ""]
+
+
+def test_json_of_numbers_reads_as_numbers():
+    codec = make_codec("<f8", (2, 2), ("json2", {}))
+    array = np.array([[1.5, np.nan], [np.inf, -0.0]])
+    assert_decodes(codec, numcodecs.JSON().encode(array), array)
+
+
+@pytest.mark.parametrize("order", [[1, 0, 2], [2, 1, 0], [1, 2, 0], "F"])
+@pytest.mark.parametrize(
+    "dtype", ["<f4", ">i2", "|S3", "<M8[s]", "<U2", [("a", "<i2"), ("b", "f8")]]
+)
+def test_d26_axes_stored_in_another_order_read_in_their_own(order, dtype):
+    array = np.arange(24).astype("<i8" if isinstance(dtype, list) else dtype)
+    array = array.astype(dtype).reshape(2, 3, 4)
+    axes = [2, 1, 0] if order == "F" else order
+    codec = make_codec(dtype, (2, 3, 4), ("transpose", {"order": order}), ("bytes", {}))
+    data = array.transpose(axes).tobytes()
+    assert_decodes(codec, data, array)
+    assert bytes(codec.encode(array)) == data
+
+
+def test_transpositions_follow_one_another():
+    array = np.arange(24, dtype="<i4").reshape(2, 3, 4)
+    orders = [("transpose", {"order": [1, 2, 0]}), ("transpose", {"order": [1, 0, 2]})]
+    delta = ("delta", {"dtype": "<i4"})
+    codec = make_codec("<i4", (2, 3, 4), delta, *orders, ("zlib", {}))
+    data = bytes(codec.encode(array))
+    assert_decodes(codec, data, array)
+    deltas = numcodecs.Delta("<i4").encode(array).reshape(2, 3, 4)
+    assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
+
+
+def test_an_uncompressed_chunk_is_viewed_not_copied():
+    codec = make_codec("<i4", (2, 2), ("bytes", {"endian": "little"}))
+    data = np.arange(4, dtype="<i4")
+    assert codec.raw
+    assert np.shares_memory(codec.decode(memoryview(data).cast("B")), data)
+    assert np.shares_memory(np.frombuffer(codec.encode(data.reshape(2, 2)), "<i4"), data)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["|S0", "<U0", "|b1", "<c16", "<m8[D]", ">U3", "|V5"])
+def test_every_dtype_and_scalars_have_raw_chunks(dtype, shape):
+    array = np.zeros(shape, dtype)
+    codec = make_codec(dtype, shape)
+    found = codec.decode(bytes(codec.encode(array)))
+    assert (found.shape, found.dtype) == (shape, np.dtype(dtype))
+    if found.dtype.itemsize:
+        np.testing.assert_array_equal(found, array)
+
+
+def test_v3_crc32c_ends_the_data_in_little_endian():
+    codec = make_codec("|u1", (9,), ("bytes", {}), ("crc32c", {}))
+    data = b"123456789" + (0xE3069283).to_bytes(4, "little")
+    assert codec.decode(data).tobytes() == b"123456789"
+    assert bytes(codec.encode(np.frombuffer(b"123456789", "u1"))) == data
+
+
+def test_crc32c_needs_no_library(monkeypatch):
+    registry = {k: v for k, v in numcodecs.registry.codec_registry.items() if k != "crc32c"}
+    with_library = make_codec("|u1", (64,), ("crc32c", {}))
+    monkeypatch.setattr(filters_module.numcodecs.registry, "codec_registry", registry)
+    codec = make_codec("|u1", (64,), ("crc32c", {}))
+    array = np.arange(64, dtype="u1")
+    data = bytes(codec.encode(array))
+    assert data == bytes(with_library.encode(array))
+    assert_decodes(codec, data, array)
+    with pytest.raises(ChunkError, match="checksum"):
+        codec.decode(data[:-1] + b"\0")
+
+
+def test_d66_data_that_do_not_compress_are_stored_all_the_same():
+    array = np.random.default_rng(0).integers(0, 256, 100, dtype="u1")
+    for name, configuration in COMPRESSORS:
+        codec = make_codec("|u1", (100,), (name, configuration))
+        assert_decodes(codec, bytes(codec.encode(array)), array)
+
+
+def test_pcodec_gives_no_more_than_the_chunk():
+    pytest.importorskip("pcodec")
+    array = np.arange(60, dtype="<f4").reshape(3, 20)
+    codec = make_codec("<f4", (3, 20), ("pcodec", {"level": 8}))
+    assert_decodes(codec, bytes(codec.encode(array)), array)
+    for count in (59, 61, 10_000_000):
+        data = bytes(numcodecs.get_codec({"id": "pcodec"}).encode(np.zeros(count, "<f4")))
+        with pytest.raises(ChunkError, match="expected"):
+            codec.decode(data)
+
+
+def test_codecs_whose_library_is_missing_are_not_known(monkeypatch):
+    monkeypatch.setattr(numcodecs.registry, "codec_registry", {})
+    for name in ("msgpack2", "pcodec"):
+        with pytest.raises(UnsupportedError, match=name):
+            make_codec(object, (2,), (name, {}))
+
+
+@pytest.mark.parametrize("dtype", ["|u1", "<i2", "<f8", "<c16", "<M8[s]", "|S300"])
+def test_blosc_buffers_are_those_of_numcodecs(dtype):
+    array = np.arange(500).astype(dtype)
+    for shuffle in (-1, 0, 1, 2):
+        blosc = numcodecs.Blosc("zstd", 3, shuffle)
+        codec = make_codec(dtype, (500,), ("blosc", blosc.get_config()))
+        assert codec.encode(array) == blosc.encode(array)
+
+
+def test_gzip_of_several_members_is_one_chunk():
+    array = np.arange(10, dtype="<i4")
+    data = b"".join(numcodecs.GZip().encode(part) for part in (array[:3], array[3:]))
+    assert_decodes(make_codec("<i4", (10,), ("gzip", {})), data, array)
+
+
+def test_zstd_of_several_frames_and_skippable_ones_is_one_chunk():
+    array = np.arange(10, dtype="<i4")
+    skipped = (0x184D2A53).to_bytes(4, "little") + (3).to_bytes(4, "little") + b"abc"
+    data = skipped.join(numcodecs.Zstd().encode(part) for part in (array[:3], array[3:]))
+    assert_decodes(make_codec("<i4", (10,), ("zstd", {})), data, array)
+
+
+def zstd_without_size(data):
+    """A frame of one raw block that does not tell its size."""
+    header = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x58])
+    return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+def test_a_zstd_frame_that_does_not_tell_its_size_is_read_within_the_bound():
+    array = np.arange(10, dtype="<i4")
+    codec = make_codec("<i4", (10,), ("zstd", {}))
+    assert_decodes(codec, zstd_without_size(array.tobytes()), array)
+    for count in (9, 11):
+        with pytest.raises(ChunkError, match="zstd"):
+            codec.decode(zstd_without_size(bytes(4 * count)))
+    text = make_codec(object, (1,), ("vlen-utf8", {}), ("zstd", {}))
+    data = numcodecs.VLenUTF8().encode(np.array(["abc"], dtype=object))
+    assert text.decode(zstd_without_size(bytes(data))).tolist() == ["abc"]
+
+
+@pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
+def test_stale_bytes_behind_a_stream_are_ignored(spec):
+    if spec[0] == "lz4" or spec[1].get("format") == 3:
+        pytest.skip("the end of these streams is the end of the data")
+    array = np.arange(1000, dtype="<i4")
+    data = encode_by_numcodecs(array, spec)
+    codec = make_codec("<i4", (1000,), spec)
+    for tail in (b"\0", b"stale bytes of a longer chunk", data[: len(data) // 2]):
+        np.testing.assert_array_equal(codec.decode(data + tail), array)
+
+
+@pytest.mark.parametrize("level", ["4", 4, "0", "-1"])
+@pytest.mark.parametrize("name", ["zlib", "gzip"])
+def test_d2_levels_written_as_strings_are_integers(name, level):
+    array = np.arange(100, dtype="<f4")
+    codec = make_codec("<f4", (100,), ("shuffle", {"elementsize": "0"}), (name, {"level": level}))
+    assert_decodes(codec, bytes(codec.encode(array)), array)
+
+
+def test_without_libdeflate_zlib_decodes_the_same(monkeypatch):
+    from xr_nczarr.codecs import bounded
+
+    monkeypatch.setattr(bounded, "deflate", None)
+    array = np.arange(1000, dtype="<i4")
+    for name in ("zlib", "gzip"):
+        codec = make_codec("<i4", (1000,), (name, {"level": 4}))
+        data = bytes(codec.encode(array))
+        assert_decodes(codec, data, array)
+        for damaged in (data[:-1], data[:50], data[:-6] + bytes(6)):
+            with pytest.raises(ChunkError, match=name):
+                codec.decode(damaged)
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration", "kind", "words"),
+    [
+        ("szip", {"mask": 32, "pixels-per-block": 8}, UnsupportedError, "'szip'.*codecs="),
+        ("no\nsuch", {}, UnsupportedError, "codecs="),
+        ("pickle", {}, RefusedError, "allow_pickle=True"),
+        ("zlib", {"level": "high"}, MetadataError, "level = 'high', expected int"),
+        ("zlib", {"level": 1.0}, MetadataError, "expected int"),
+        ("zlib", {"level": True}, MetadataError, "expected int"),
+        ("zlib", {"levle": 1}, MetadataError, "unknown parameters: levle"),
+        ("blosc", {"shuffle": 7}, MetadataError, "shuffle"),
+        ("blosc", {"shuffle": [1]}, MetadataError, "shuffle"),
+        ("blosc", {"cname": 1}, MetadataError, "cname"),
+        ("shuffle", {"elementsize": -4}, MetadataError, "elementsize"),
+        ("delta", {}, MetadataError, "dtype"),
+        ("delta", {"dtype": "|O"}, MetadataError, "object"),
+        ("delta", {"dtype": "nonsense"}, MetadataError, "nonsense"),
+        ("delta", {"dtype": {"names": ["a"]}}, MetadataError, "configuration"),
+        ("delta", {"dtype": "<f8"}, MetadataError, "does not fit"),
+        ("delta", {"dtype": "<f4", "more": 1}, MetadataError, "more"),
+        ("astype", {"encode_dtype": "|S0", "decode_dtype": "<f4"}, MetadataError, "fixed sizes"),
+        ("astype", {"encode_dtype": "|S2000000000", "decode_dtype": "|u1"}, MetadataError, "makes"),
+        ("fixedscaleoffset", {"offset": 0, "scale": 0, "dtype": "<f4"}, MetadataError, "scale"),
+        ("fixedscaleoffset", {"offset": "x", "scale": 1, "dtype": "<f4"}, MetadataError, "number"),
+        ("bitround", {"keepbits": -1}, MetadataError, "keepbits"),
+        ("packbits", {}, MetadataError, "booleans"),
+        ("crc32", {"location": "middle"}, MetadataError, "location"),
+        ("lzma", {"format": 9}, MetadataError, "format"),
+        ("lzma", {"format": 3, "filters": [{"id": 33, "dict_size": 1 << 31}]}, LimitError, "dict"),
+        ("lzma", {"format": 3, "filters": [3]}, MetadataError, "filter"),
+        ("transpose", {}, MetadataError, "order"),
+        ("transpose", {"order": [0, 0]}, MetadataError, "order"),
+        ("transpose", {"order": [True, 0]}, MetadataError, "order"),
+        ("transpose", {"order": {}}, MetadataError, "order"),
+        ("vlen-utf8", {}, MetadataError, "objects"),
+        ("categorize", {"labels": ["a"], "dtype": "<U1"}, MetadataError, "dtype"),
+        ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
+    ],
+)
+def test_d33_a_codec_that_cannot_be_built_says_why_and_where(name, configuration, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        make_codec("<f4", (3, 3), (name, configuration))
+    assert type(caught.value) is kind
+    assert caught.value.place == f"codec {name} (filters)"
+    assert "\n" not in str(caught.value)
+
+
+def test_objects_need_a_codec_that_stores_them():
+    for chain in ([], [("zlib", {})], [("bytes", {})], [("shuffle", {}), ("vlen-utf8", {})]):
+        with pytest.raises(MetadataError, match="variable length"):
+            make_codec(object, (2,), *chain)
+    for dtype in ("|O", "|S0"):
+        with pytest.raises(MetadataError, match="dtype"):
+            make_codec(object, (2,), ("vlen-array", {"dtype": dtype}))
+    with pytest.raises(UnsupportedError, match="structure"):
+        make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
+
+
+def test_names_are_checked_without_compiling_shards_included():
+    from xr_nczarr.model import ShardSpec
+
+    check_codec(make_node("<f4", (2,), ("zlib", {"level": "nonsense"})))
+    with pytest.raises(UnsupportedError) as caught:
+        check_codec(make_node("<f4", (2,), ("szip", {})))
+    assert (caught.value.place, caught.value.variable) == ("codec szip (filters)", "/v")
+    with pytest.raises(UnsupportedError):
+        check_codec(make_node("<f4", (2,), shards=(ShardSpec((4,), (CodecSpec("szip"),)),)))
+    with pytest.raises(RefusedError):
+        check_codec(make_node(object, (2,), ("pickle", {})))
+    check_codec(make_node(object, (2,), ("pickle", {})), allow_pickle=True)
+
+
+def test_pickled_objects_read_when_the_caller_asks_for_them():
+    codec = make_codec(object, (2,), ("pickle", {}), allow_pickle=True)
+    array = np.array(["a", 1], dtype=object)
+    assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
+    with pytest.raises(ChunkError, match="3 items, expected 2"):
+        codec.decode(numcodecs.Pickle().encode(np.array([1, 2, 3], dtype=object)))
+
+
+class Inverted(numcodecs.abc.Codec):
+    codec_id = "inverted"
+
+    def __init__(self, mask=255):
+        self.mask = mask
+
+    def encode(self, buf):
+        return np.frombuffer(buf, "u1") ^ self.mask
+
+    def decode(self, buf, out=None):
+        return np.frombuffer(buf, "u1") ^ self.mask
+
+
+def test_codecs_of_the_caller_work_by_argument_and_by_registration(monkeypatch):
+    array = np.arange(4, dtype="<i4")
+    data = bytes(255 ^ byte for byte in array.tobytes())
+    chain = ("inverted", {"mask": 255})
+    assert_decodes(make_codec("<i4", (4,), chain, custom={"inverted": Inverted}), data, array)
+    monkeypatch.setitem(numcodecs.registry.codec_registry, "inverted", Inverted)
+    codec = make_codec("<i4", (4,), chain)
+    assert_decodes(codec, data, array)
+    assert bytes(codec.encode(array)) == data
+    with pytest.raises(ChunkError, match="decodes to 15 bytes, expected 16"):
+        codec.decode(data[1:])
+    with pytest.raises(MetadataError, match="configuration"):
+        make_codec("<i4", (4,), ("inverted", {"key": 1}))
+
+
+def test_codecs_that_installed_packages_announce_are_loaded(monkeypatch):
+    def fail():
+        raise ImportError("no such module")
+
+    entries = {
+        "inverted": SimpleNamespace(load=lambda: Inverted),
+        "broken": SimpleNamespace(load=fail),
+    }
+    monkeypatch.setattr(numcodecs.registry, "entries", entries)
+    codec = make_codec("<i4", (4,), ("inverted", {"mask": 1}))
+    assert codec.decode(bytes(16)).tobytes() == b"\1" * 16
+    with pytest.raises(UnsupportedError, match="no such module"):
+        make_codec("<i4", (4,), ("broken", {}))
+
+
+def test_a_filter_of_the_other_byte_order_is_refused_in_v3():
+    codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
+    node = make_node(">i4", (4,))
+    with pytest.raises(UnsupportedError, match="byte order"):
+        compile_codec(
+            ArrayNode(**{n: getattr(node, n) for n in node.__slots__} | {"codecs": codecs})
+        )
+
+
+def test_a_chunk_above_the_limit_is_refused_before_it_is_allocated():
+    with pytest.raises(LimitError, match="max_chunk_bytes"):
+        make_codec("<f8", (1 << 20, 1 << 20))
+    assert math.prod(
+        make_codec("<f8", (4,), limits=Limits(max_chunk_bytes=32)).decode(bytes(32)).shape
+    )
+    with pytest.raises(LimitError, match="max_chunk_bytes"):
+        make_codec("<f8", (5,), limits=Limits(max_chunk_bytes=32))
+
+
+def test_an_item_above_the_limit_is_refused():
+    codec = make_codec(object, (2,), ("vlen-utf8", {}), limits=Limits(max_item_bytes=10))
+    good, bad = (np.array(["a", "b" * n], dtype=object) for n in (9, 11))
+    assert codec.decode(numcodecs.VLenUTF8().encode(good)).tolist() == good.tolist()
+    with pytest.raises(LimitError, match="max_item_bytes"):
+        codec.decode(numcodecs.VLenUTF8().encode(bad))
+
+
+@pytest.mark.parametrize("array", [np.array(["a", 1], dtype=object), np.zeros((3,), dtype=object)])
+def test_what_cannot_be_encoded_is_an_error_of_ours(array):
+    codec = make_codec(object, (2,), ("vlen-utf8", {}))
+    with pytest.raises(NczarrError):
+        codec.encode(array)

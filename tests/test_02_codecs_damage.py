@@ -1,0 +1,272 @@
+"""Damaged and hostile chunks: our errors with the codec step as place, and nothing larger."""
+
+import bz2
+import ctypes
+import gzip
+import lzma
+import mmap
+import random
+import subprocess
+import sys
+import tracemalloc
+import zlib
+
+import numcodecs
+import numpy as np
+import pytest
+
+from tests.test_02_codecs_chains import COMPRESSORS, make_codec, zstd_without_size
+from xr_nczarr.errors import ChunkError, LimitError
+
+ARRAYS = [
+    np.arange(3000, dtype="<i4"),
+    np.random.default_rng(0).integers(0, 9, 3000).astype("<i4"),
+    np.random.default_rng(0).integers(-(2**31), 2**31 - 1, 3000).astype("<i4"),
+]
+CHAINS = [
+    *([item] for item in COMPRESSORS),
+    [("shuffle", {"elementsize": 0}), ("zlib", {"level": 4}), ("fletcher32", {})],
+    [("blosc", {"cname": "zstd", "blocksize": 512}), ("crc32c", {})],
+    [("zlib", {}), ("zstd", {}), ("lz4", {})],
+    [("base64", {}), ("adler32", {}), ("jenkins_lookup3", {})],
+]
+WORDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1)
+
+
+def mutate(data, chance):
+    mutant = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 4, 16))):
+        at = chance.randrange(min(len(mutant), chance.choice((20, 64, len(mutant) or 1))) or 1)
+        kind = chance.randrange(6)
+        if kind < 2 and at < len(mutant):
+            mutant[at] ^= 1 << chance.randrange(8)
+        elif kind == 2:
+            word = chance.choice((*WORDS, len(mutant), len(mutant) + 1, chance.randrange(2**32)))
+            mutant[at : at + 4] = word.to_bytes(4, "little")
+        elif kind == 3:
+            del mutant[chance.randrange(len(mutant) + 1) :]
+        elif kind == 4:
+            mutant[at:at] = chance.randbytes(chance.randrange(1, 9))
+        else:
+            del mutant[at : at + chance.randrange(1, 9)]
+    return bytes(mutant)
+
+
+def decode_or_refuse(codec, data, out=None):
+    """Tell whether it decoded; any other error than ours fails the test."""
+    try:
+        codec.decode(data, out)
+    except (ChunkError, LimitError) as error:
+        place, text = error.place, str(error)
+    else:
+        return True
+    assert place.startswith("codec ")
+    assert "\n" not in text
+    return False
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
+def test_mutants_decode_or_are_errors_of_ours(chain):
+    chance = random.Random(1)
+    outcomes = []
+    for array in ARRAYS:
+        codec = make_codec("<i4", array.shape, *chain)
+        data = bytes(codec.encode(array))
+        outcomes += [decode_or_refuse(codec, mutate(data, chance)) for _ in range(150)]
+    assert False in outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [
+        ("vlen-utf8", ["", "a", "né", "x" * 90]),
+        ("vlen-bytes", [b"", b"a", b"\xff", b"x" * 90]),
+        ("vlen-array", [np.arange(n, dtype="<i2") for n in (0, 3, 1, 9)]),
+        ("json2", ["a", 1, None, [1, 2]]),
+        ("msgpack2", ["a", 1, None, [1, 2]]),
+    ],
+)
+def test_mutants_of_items_decode_or_are_errors_of_ours(name, items):
+    chance = random.Random(1)
+    array = np.empty(4, dtype=object)
+    array[:] = items
+    settings = {"dtype": "<i2"} if name == "vlen-array" else {}
+    for more in ([], [("zstd", {})], [("fletcher32", {})]):
+        codec = make_codec(object, (4,), (name, settings), *more)
+        data = bytes(codec.encode(array))
+        outcomes = [decode_or_refuse(codec, mutate(data, chance)) for _ in range(200)]
+        assert False in outcomes
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
+def test_d34_a_truncated_chunk_is_an_error_whatever_is_left(chain):
+    codec = make_codec("<i4", (3000,), *chain)
+    data = bytes(codec.encode(ARRAYS[0]))
+    for length in {0, 1, 3, 15, 16, len(data) // 2, len(data) - 5, len(data) - 1}:
+        assert not decode_or_refuse(codec, data[:length])
+
+
+@pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
+@pytest.mark.parametrize("count", [2999, 3001, 1, 9000])
+def test_a_chunk_of_another_size_says_what_was_found_and_expected(spec, count):
+    name, _ = spec
+    data = bytes(make_codec("<i4", (count,), spec).encode(np.arange(count, dtype="<i4")))
+    codec = make_codec("<i4", (3000,), spec)
+    with pytest.raises(ChunkError) as caught:
+        codec.decode(data)
+    assert caught.value.place == f"codec {name} (filters)"
+    assert "expected 12,000 (chunk (3000,) of int32)" in str(caught.value)
+    if count < 3000 or name in ("zstd", "lz4", "blosc"):
+        assert f"decodes to {4 * count:,} bytes" in str(caught.value)
+    else:
+        assert "decodes to more than 12,000 bytes" in str(caught.value)
+
+
+@pytest.mark.parametrize("found", [0, 1, 11, 13])
+def test_an_uncompressed_chunk_has_exactly_its_bytes(found):
+    codec = make_codec("<i4", (3,))
+    with pytest.raises(ChunkError, match=f"found {found} bytes, expected 12"):
+        codec.decode(bytes(found))
+
+
+def blosc_header(nbytes, blocksize, cbytes, flags=0x21, typesize=4):
+    words = b"".join(word.to_bytes(4, "little") for word in (nbytes, blocksize, cbytes))
+    return bytes([2, 1, flags, typesize]) + words
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (blosc_header(12_000, 12_000, 2_147_000_000), "says 2,147,000,000 bytes, the chunk has 16"),
+        (blosc_header(12_000, 12_000, 17), "the chunk has 16"),
+        (blosc_header(12_000, 12_000, 0), "says 0 bytes"),
+        (blosc_header(2_147_000_000, 512, 16), "decodes to 2,147,000,000 bytes, expected 12,000"),
+        (blosc_header(0, 0, 16), "decodes to 0 bytes"),
+        (blosc_header(12_000, 1 << 31, 16), "cannot be decoded"),
+        (b"\x02\x01", "found 2 bytes"),
+        (b"", "found 0 bytes"),
+    ],
+)
+def test_blosc_headers_that_lie_are_refused(data, words):
+    with pytest.raises(ChunkError, match=words):
+        make_codec("<i4", (3000,), ("blosc", {})).decode(data)
+
+
+def decode_before_a_guard_page(seed):
+    """Decode Blosc mutants that end where unreadable memory begins, into such memory too."""
+    chance = random.Random(seed)
+    settings = [(n, s, b) for n in ("lz4", "zstd", "blosclz") for s in (0, 1, 2) for b in (0, 256)]
+    for name, shuffle, blocksize in settings:
+        spec = ("blosc", {"cname": name, "shuffle": shuffle, "blocksize": blocksize})
+        for array in ARRAYS:
+            codec = make_codec("<i4", array.shape, spec)
+            good = bytes(codec.encode(array))
+            memory = [guarded_memory(1 << 17) for _ in range(2)]
+            for _ in range(60):
+                data = mutate(good, chance)
+                source = memory[0][len(memory[0]) - len(data) :]
+                source[:] = data
+                out = np.frombuffer(memory[1][len(memory[1]) - array.nbytes :], "<i4")
+                decode_or_refuse(codec, source, out)
+
+
+def guarded_memory(length):
+    pages = mmap.mmap(-1, length + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    protected = ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + length), mmap.PAGESIZE, 0)
+    assert protected == 0
+    return memoryview(pages)[:length]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
+def test_mutants_of_blosc_never_reach_beyond_their_memory():
+    script = f"from {__name__} import *; decode_before_a_guard_page(1)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+MIB = 1 << 20
+RLE_BLOCK = (1 << 17 << 3 | 2).to_bytes(3, "little") + b"\0"
+BOMBS = {
+    "zlib": zlib.compress,
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "lzma": lzma.compress,
+    "zstd": numcodecs.Zstd(3).encode,
+    "lz4": numcodecs.LZ4().encode,
+    "blosc": numcodecs.Blosc().encode,
+    "zstd frame without a size": lambda _: zstd_without_size(b"")[:6] + RLE_BLOCK * 600 + b"\1\0\0",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_before_they_unfold(name):
+    spec = (name.split()[0], {})
+    bomb = BOMBS[name](bytes(64 * MIB))
+    nested = zlib.compress(bomb)
+    tracemalloc.start()
+    assert not decode_or_refuse(make_codec("|u1", (MIB,), spec), bomb)
+    assert not decode_or_refuse(make_codec("|u1", (MIB,), spec, ("zlib", {})), nested)
+    assert not decode_or_refuse(make_codec("|u1", (MIB,), ("zlib", {}), spec), bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("vlen-utf8", b"\xff\xff\xff\xff"),
+        ("vlen-bytes", b"\x02\0\0\0\xff\xff\xff\xff"),
+        ("vlen-utf8", b"\x02\0\0\0\x01\0\0\0\xff\0\0\0\0"),
+        ("json2", b'["a","b","|O",[2000000000]]'),
+        ("json2", b'["a","b","|O",[-1,-2]]'),
+        ("json2", b'["a","b","|O",[2.0]]'),
+        ("json2", b'["a","b","c","|O",[2]]'),
+        ("json2", b'[["a"],"b","|O",[2,1]]'),
+        ("json2", b'{"a":1}'),
+        ("json2", b"[" * 100_000),
+        ("json2", b'["a'),
+        ("json2", b'"\xff"'),
+        ("msgpack2", b"\xdd\xff\xff\xff\xff"),
+        ("msgpack2", b"\x91" * 100_000),
+        ("msgpack2", b""),
+    ],
+)
+def test_lying_lengths_of_items_are_refused(name, data):
+    assert not decode_or_refuse(make_codec(object, (2,), (name, {})), data)
+
+
+@pytest.mark.parametrize("name", ["crc32", "adler32", "crc32c", "fletcher32", "jenkins_lookup3"])
+def test_d32_a_wrong_checksum_is_an_error(name):
+    codec = make_codec("<i4", (3000,), (name, {}))
+    good = bytes(codec.encode(ARRAYS[0]))
+    for at in (0, 3, 4, 6000, len(good) - 5, len(good) - 1):
+        data = bytearray(good)
+        data[at] ^= 4
+        with pytest.raises(ChunkError, match=f"codec {name} "):
+            codec.decode(bytes(data))
+
+
+def test_packed_bits_say_how_many_are_to_spare():
+    codec = make_codec("?", (12,), ("packbits", {}))
+    assert codec.decode(b"\x04\xff\xf0").tolist() == [True] * 12
+    for spare in (0, 3, 5, 8, 200):
+        with pytest.raises(ChunkError, match="expected 12"):
+            codec.decode(bytes([spare, 255, 240]))
+
+
+def test_arithmetic_on_hostile_numbers_warns_nobody():
+    scale = {"offset": 1, "scale": 1e-300, "dtype": "<i4", "astype": "<f8"}
+    codec = make_codec("<i4", (2,), ("fixedscaleoffset", scale))
+    assert codec.decode(np.array([np.nan, 1e300]).tobytes()).shape == (2,)
+
+
+def test_a_bomb_of_text_is_bounded_by_the_limit():
+    from xr_nczarr.model import Limits
+
+    limits = Limits(max_chunk_bytes=4 * MIB)
+    for name in ("vlen-utf8", "json2", "msgpack2"):
+        codec = make_codec(object, (2,), (name, {}), ("zlib", {}), limits=limits)
+        with pytest.raises(LimitError, match="max_chunk_bytes"):
+            codec.decode(zlib.compress(bytes(16 * MIB)))

@@ -1,0 +1,71 @@
+"""HDF5's shuffle as netcdf-c, HDF5 and numcodecs write it."""
+
+import zlib
+
+import numcodecs
+import numpy as np
+import pytest
+
+from tests.test_02_codecs_chains import assert_decodes, make_codec, make_node
+from xr_nczarr.codecs import compile_codec
+
+
+def shuffle(data, size):
+    """HDF5's rule, byte by byte."""
+    whole = len(data) // size * size
+    return b"".join(data[i:whole:size] for i in range(size)) + data[whole:]
+
+
+@pytest.mark.parametrize(
+    "stored", [{"elementsize": 0}, {"elementsize": "0"}, {}, {"elementsize": 4}]
+)
+def test_d1_d2_an_element_size_of_zero_is_the_size_of_the_type(stored):
+    array = np.array([0, 1, 2, 3], "<f4")
+    data = zlib.compress(shuffle(array.tobytes(), 4))
+    codec = make_codec("<f4", (4,), ("shuffle", stored), ("zlib", {"level": "4"}))
+    assert_decodes(codec, data, array)
+    assert zlib.decompress(codec.encode(array)) == shuffle(array.tobytes(), 4)
+
+
+@pytest.mark.parametrize("width", [1, 5, 7, 8, 9, 128])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_d3_strings_are_shuffled_as_pointers_of_eight_bytes(width, count):
+    array = np.array([str(i) * 3 for i in range(count)], f"|S{width}")
+    codec = make_codec(f"|S{width}", (count,), ("shuffle", {"elementsize": 0}))
+    data = shuffle(array.tobytes(), 8)
+    assert_decodes(codec, data, array)
+    assert bytes(codec.encode(array)) == data
+
+
+@pytest.mark.parametrize("type_name", [">S1", "<S1", "<U1"])
+def test_characters_are_not_shuffled(type_name):
+    node = make_node("|S1", (20,), ("shuffle", {"elementsize": 0}), type_name=type_name)
+    codec = compile_codec(node)
+    array = np.array(list("abcdefghijklmnopqrst"), "|S1")
+    assert codec.raw
+    assert_decodes(codec, array.tobytes(), array)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 16, 100])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 1 << 16, (1 << 16) + 5, 300_001])
+def test_d4_bytes_that_do_not_fill_an_element_stay_at_the_end(size, length):
+    array = np.random.default_rng(length).integers(0, 256, length, "u1")
+    codec = make_codec("|u1", (length,), ("shuffle", {"elementsize": size}))
+    data = shuffle(array.tobytes(), size)
+    assert_decodes(codec, data, array)
+    assert bytes(codec.encode(array)) == data
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_shuffled_chunks_are_those_of_numcodecs(size):
+    array = np.random.default_rng(0).integers(0, 100, 20_000).astype(f"<i{size}")
+    codec = make_codec(array.dtype, (20_000,), ("shuffle", {"elementsize": size}))
+    assert_decodes(codec, numcodecs.Shuffle(size).encode(array).tobytes(), array)
+
+
+def test_shuffle_reads_from_and_into_memory_that_is_not_aligned():
+    array = np.arange(40_000, dtype="<f4")
+    codec = make_codec("<f4", (40_000,), ("shuffle", {}))
+    data = b"x" + shuffle(array.tobytes(), 4)
+    out = np.frombuffer(bytearray(160_001), "<f4", 40_000, offset=1)
+    np.testing.assert_array_equal(codec.decode(memoryview(data)[1:], out), array)

@@ -1,0 +1,199 @@
+"""What every store has in common, whatever it is made of."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+import fsspec
+import pytest
+
+from tests.servers import HttpServer
+from xr_nczarr.errors import RefusedError, StorageError, UnsupportedError
+from xr_nczarr.storage import ByteRange, Listing, MemoryStore, Store, open_store
+
+OBJECTS = {
+    ".zgroup": b"{}",
+    "empty": b"",
+    "a/.zarray": b"[1]",
+    "a/0.0": bytes(range(200)),
+    "a/0.1": b"x" * 70_000,
+    "b/c/ä ö#1%20+": b"named",
+}
+WRITABLE = ["local", "mapping", "memory://", "s3", "zip"]
+READABLE = [*WRITABLE, "http", "simplecache::http", "zip at root", "zip deflated", "zip over http"]
+
+
+def write_zip(path: Path, prefix: str, method: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w", method) as file:
+        for key, data in OBJECTS.items():
+            file.writestr(prefix + key, data)
+
+
+def write_files(root: Path) -> None:
+    for key, data in OBJECTS.items():
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@pytest.fixture
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Store]]:
+    """Make a store of some kind that holds `OBJECTS`."""
+
+    def make(kind: str) -> Store:
+        path = tmp_path / "x.zip"
+        if kind in ("http", "simplecache::http", "zip over http"):
+            server: HttpServer = request.getfixturevalue("http_server")
+            write_files(Path(server.root))
+            if kind == "zip over http":
+                write_zip(Path(server.root, "x.zip"), "x/")
+                return open_store(f"{server.url}/x.zip")
+            chain = kind.removesuffix("http")
+            options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}} if chain else None
+            return open_store(f"{chain}{server.url}", storage_options=options)
+        if kind == "zip at root":
+            write_zip(path, "")
+            return open_store(path)
+        if kind == "zip deflated":
+            write_zip(path, "folder/", zipfile.ZIP_DEFLATED)
+            return open_store(path)
+        targets = {"local": tmp_path / "x", "zip": path, "mapping": {}, "memory://": "memory://x"}
+        if kind == "s3":
+            server = request.getfixturevalue("s3_server")
+            store = open_store("s3://bucket/x.zarr", storage_options=server.storage_options)
+        else:
+            store = open_store(targets[kind], mode="w")
+        store.put(OBJECTS.items())
+        return store
+
+    yield make
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(params=READABLE)
+def store(request: pytest.FixtureRequest, make_store: Callable[[str], Store]) -> Store:
+    return make_store(request.param)
+
+
+@pytest.fixture(params=WRITABLE)
+def writable(request: pytest.FixtureRequest, make_store: Callable[[str], Store]) -> Store:
+    return make_store(request.param)
+
+
+def as_bytes(answers: Iterator[bytes | None]) -> list[bytes | None]:
+    return [None if answer is None else bytes(answer) for answer in answers]
+
+
+def test_objects_come_in_the_order_of_the_keys_and_absence_is_none(store: Store) -> None:
+    keys = [*reversed(OBJECTS), "a/9.9", "none/0", *OBJECTS, "a/0.0"]
+    assert as_bytes(store.fetch(keys)) == [OBJECTS.get(key) for key in keys]
+    assert list(store.fetch([])) == []
+
+
+def test_ranges_are_exact_from_either_end(store: Store) -> None:
+    wanted = {
+        ByteRange("a/0.0", 3, 5): bytes(range(3, 8)),
+        ByteRange("a/9.9", 0, 1): None,
+        ByteRange("a/0.1", 69_999, 1): b"x",
+        ByteRange("a/0.0", -4, 4): bytes(range(196, 200)),
+        ByteRange("a/0.0", -4, 2): bytes(range(196, 198)),
+        ByteRange("a/0.0", 0, 200): OBJECTS["a/0.0"],
+        ByteRange("a/0.0", 8, 2): bytes([8, 9]),
+        ByteRange("a/0.0", 5, 5): bytes(range(5, 10)),
+    }
+    assert as_bytes(store.fetch_ranges(list(wanted))) == list(wanted.values())
+
+
+@pytest.mark.parametrize("start", [190, 200, 5000, -20, -300])
+def test_a_range_beyond_the_end_is_an_error_that_names_the_key(store: Store, start: int) -> None:
+    with pytest.raises(StorageError, match=r"expected|bytes -?\d+ to|no range") as caught:
+        list(store.fetch_ranges([ByteRange("a/0.0", start, 50)]))
+    assert caught.value.key == "a/0.0"
+    assert caught.value.store == store.name
+
+
+def test_hundreds_of_keys_keep_their_order(store: Store) -> None:
+    keys = list(OBJECTS) * 40
+    assert as_bytes(store.fetch(keys)) == [OBJECTS[key] for key in keys]
+
+
+@pytest.mark.parametrize(
+    "key", ["../x", "a/../b", "/etc/hostname", "a//b", "", ".", "a\0b", "a\\b"]
+)
+def test_keys_that_lead_elsewhere_are_refused(store: Store, key: str) -> None:
+    for action in (
+        lambda: list(store.fetch([key])),
+        lambda: list(store.fetch_ranges([ByteRange(key, 0, 1)])),
+        lambda: store.put([(key, b"")]),
+        lambda: store.list_names(f"{key}/"),
+    ):
+        with pytest.raises((RefusedError, UnsupportedError)):
+            action()
+
+
+def test_a_level_is_listed_sorted(store: Store) -> None:
+    if "http" in store.name and "zip" not in store.name:
+        with pytest.raises(UnsupportedError, match="consolidated"):
+            store.list_names("")
+        return
+    assert store.list_names("") == Listing([".zgroup", "empty"], ["a", "b"])
+    assert store.list_names("a/") == Listing([".zarray", "0.0", "0.1"], [])
+    assert store.list_names("b/c/") == Listing(["ä ö#1%20+"], [])
+    assert store.list_names("nothing/") == Listing([], [])
+
+
+def test_a_store_pickles_small_and_reads_the_same(store: Store) -> None:
+    data = pickle.dumps(store)
+    assert len(data) < (1500 if not isinstance(store, MemoryStore) else 100_000)
+    assert as_bytes(pickle.loads(data).fetch(["a/0.0", "no"])) == [OBJECTS["a/0.0"], None]
+
+
+def test_put_replaces_and_takes_any_buffer(writable: Store) -> None:
+    writable.put([("a/0.0", memoryview(b"new")), ("n/e/w", bytearray(b"1")), ("empty", b"")])
+    assert as_bytes(writable.fetch(["a/0.0", "n/e/w", "empty"])) == [b"new", b"1", b""]
+    assert as_bytes(writable.fetch([".zgroup"])) == [b"{}"]
+
+
+def test_another_reader_sees_what_was_written_since(writable: Store) -> None:
+    reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
+    assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]
+    writable.put([("a/7", b"new")])
+    reader = reader if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(reader))
+    assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1", "7"]
+    assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
+
+
+def test_delete_takes_an_object_or_all_below_a_prefix(writable: Store) -> None:
+    writable.put([("ab", b"1"), ("a*/x", b"2")])
+    writable.delete("a/0.0")
+    writable.delete("a/0.0")
+    assert writable.list_names("a/").objects == [".zarray", "0.1"]
+    writable.delete("a*/")
+    assert writable.list_names("a/").objects == [".zarray", "0.1"]
+    writable.delete("a/")
+    assert as_bytes(writable.fetch(["a/.zarray", "ab", ".zgroup"])) == [None, b"1", b"{}"]
+    writable.delete("")
+    assert as_bytes(writable.fetch(list(OBJECTS))) == [None] * len(OBJECTS)
+    assert writable.list_names("").objects == []
+
+
+def test_a_lock_can_be_taken_again(writable: Store) -> None:
+    with writable.lock("a/0.0"):
+        assert writable.list_names("a/").objects == [".zarray", "0.0", "0.1"]
+    with writable.lock("a/0.0"), writable.lock("new/0"):
+        writable.put([("new/0", b"1")])
+    assert writable.list_names("new/").objects == ["0"]
+
+
+def test_http_and_plain_mappings_refuse_to_be_written(make_store: Callable[[str], Store]) -> None:
+    for store in (make_store("http"), MemoryStore(MappingProxyType({}))):
+        with pytest.raises(UnsupportedError):
+            store.put([("a", b"1")])
+        with pytest.raises(UnsupportedError):
+            store.delete("a/")

@@ -1,0 +1,361 @@
+"""Servers that fail, lie or are slow, and a store in other processes, threads and event loops."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.servers import HttpServer, Request, S3Server
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    StorageConnectionError,
+    StorageError,
+    StorageTimeoutError,
+)
+from xr_nczarr.storage import ByteRange, FilesystemStore, Retry, open_store
+
+CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(200)}
+
+
+class FakeTime:
+    """A clock that sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    def retry(self, **options: float) -> Retry:
+        return Retry(sleep=self.sleep, clock=lambda: self.now, **options)
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def server(http_server: HttpServer) -> HttpServer:
+    os.mkdir(f"{http_server.root}/a")
+    for key, data in CHUNKS.items():
+        Path(http_server.root, key).write_bytes(data)
+    return http_server
+
+
+def fetch(store: FilesystemStore, *keys: str) -> list[bytes | None]:
+    return list(store.fetch(keys))
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_d39_a_passing_failure_is_tried_again_and_only_that(
+    server: HttpServer, time: FakeTime, status: int
+) -> None:
+    server.fault("status", path="/a/1", status=status, times=3)
+    store = open_store(server.url, retry=time.retry())
+    assert fetch(store, "a/0", "a/1", "a/none") == [CHUNKS["a/0"], CHUNKS["a/1"], None]
+    assert len(server.requests_for("/a/1")) == 4
+    assert len(server.requests) == 6
+    assert [wait <= 0.2 * 2**n for n, wait in enumerate(time.waits)] == [True] * 3
+    assert all(wait >= 0.1 * 2**n for n, wait in enumerate(time.waits))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, StorageError),
+        (401, AccessDeniedError),
+        (403, AccessDeniedError),
+        (410, StorageError),
+        (416, StorageError),
+        (501, StorageError),
+    ],
+)
+def test_d39_a_lasting_failure_is_an_error_at_once_and_not_absence(
+    server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
+) -> None:
+    server.fault("status", path="/a/1", status=status, times=None)
+    store = open_store(server.url, retry=time.retry())
+    with pytest.raises(kind, match=str(status)) as caught:
+        fetch(store, "a/0", "a/1")
+    assert type(caught.value) is kind
+    assert (caught.value.store, caught.value.key) == (store.name, "a/1")
+    with pytest.raises(kind, match=rf"bytes 3 to 7.*{status}"):
+        list(store.fetch_ranges([ByteRange("a/1", 3, 4)]))
+    assert time.waits == []
+
+
+def test_statuses_that_mean_absence_are_the_callers_choice(server: HttpServer) -> None:
+    server.fault("status", path="/a/1", status=403, times=None)
+    store = open_store(server.url, missing_status=(403, 404))
+    assert fetch(store, "a/0", "a/1", "a/none") == [CHUNKS["a/0"], None, None]
+
+
+def test_retries_end_after_five_tries_or_sixty_seconds(server: HttpServer, time: FakeTime) -> None:
+    server.fault("status", path="/a/1", status=503, times=None)
+    with pytest.raises(StorageError, match=r"503.*retries are used up"):
+        fetch(open_store(server.url, retry=time.retry()), "a/1")
+    assert len(server.requests) == 5
+    server.requests.clear()
+    with pytest.raises(StorageError):
+        fetch(open_store(server.url, retry=time.retry(attempts=99, total_seconds=60)), "a/1")
+    assert 50 <= sum(time.waits[4:]) <= 60
+    assert max(time.waits) <= 10
+
+
+@pytest.mark.parametrize("fault", ["reset", "truncate", "wrong-range"])
+def test_a_broken_connection_is_tried_again(server: HttpServer, time: FakeTime, fault: str) -> None:
+    server.fault(fault, path="/a/*", times=2)
+    store = open_store(server.url, retry=time.retry())
+    assert list(store.fetch_ranges([ByteRange("a/9", 3, 7)])) == [CHUNKS["a/9"][3:10]]
+    assert 1 <= len(time.waits) <= 2
+    if fault != "wrong-range":
+        server.fault(fault, path="/a/*", times=2)
+        assert fetch(store, "a/7") == [CHUNKS["a/7"]]
+
+
+@pytest.mark.parametrize("fault", ["reset", "truncate"])
+def test_a_connection_that_keeps_breaking_is_an_error(
+    server: HttpServer, time: FakeTime, fault: str
+) -> None:
+    server.fault(fault, times=None)
+    with pytest.raises(StorageConnectionError, match=r"a/7.*used up") as caught:
+        fetch(open_store(server.url, retry=time.retry()), "a/7")
+    assert len(time.waits) == 4
+    assert caught.value.__cause__ is not None
+
+
+def test_a_server_that_stays_silent_is_a_timeout(server: HttpServer, time: FakeTime) -> None:
+    server.fault("stall", times=None)
+    store = open_store(server.url, retry=time.retry(timeout_seconds=0.1, attempts=2))
+    with pytest.raises(StorageTimeoutError, match="a/7"):
+        fetch(store, "a/7")
+    assert len(server.requests) == 2
+
+
+def test_nobody_there_is_a_connection_error(time: FakeTime) -> None:
+    store = open_store("http://127.0.0.1:9/x", retry=time.retry())
+    with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):
+        fetch(store, ".zgroup")
+
+
+@pytest.mark.parametrize("key", ["a/100", "a/101"])
+def test_d37_d38_a_whole_object_sent_for_a_range_is_cut(server: HttpServer, key: str) -> None:
+    server.fault("ignore-range", times=None)
+    store = open_store(server.url)
+    data = CHUNKS[key]
+    ranges = [ByteRange(key, 3, 5), ByteRange(key, -4, 4), ByteRange(key, 0, len(data))]
+    assert list(store.fetch_ranges(ranges)) == [data[3:8], data[-4:], data]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("long", "expected 5 bytes from 3, got 12"),
+        ("short", "expected 5 bytes from 3, got 2"),
+        ("html", r"got \d+; the answer is a web page that begins with <!DOCTYPE html>"),
+    ],
+)
+def test_d40_an_answer_of_another_length_is_an_error(
+    server: HttpServer, time: FakeTime, fault: str, message: str
+) -> None:
+    server.fault(fault, path="/a/100", times=None)
+    with pytest.raises(StorageError, match=message) as caught:
+        list(open_store(server.url, retry=time.retry()).fetch_ranges([ByteRange("a/100", 3, 5)]))
+    assert caught.value.key == "a/100"
+    assert time.waits == []
+
+
+def test_neighbouring_ranges_travel_together(server: HttpServer) -> None:
+    store = open_store(server.url)
+    ranges = [ByteRange("a/150", start, 10) for start in (100, 0, 50, 10)]
+    ranges.insert(2, ByteRange("a/7", 5, 5))
+    expected = [CHUNKS[one.key][one.start : one.start + one.length] for one in ranges]
+    assert list(store.fetch_ranges(ranges)) == expected
+    assert sorted(request.range for request in server.requests) == ["bytes=0-109", "bytes=5-9"]
+
+
+def test_one_request_for_each_object_uncompressed_and_not_too_many_at_once(
+    server: HttpServer,
+) -> None:
+    server.fault("latency", times=None, seconds=0.02)
+    store = open_store(server.url)
+    assert fetch(store, *CHUNKS) == list(CHUNKS.values())
+    assert len(server.requests) == len(CHUNKS)
+    assert {request.headers["Accept-Encoding"] for request in server.requests} == {"identity"}
+    assert 20 < server.most_in_flight <= 64
+
+
+def test_what_is_fetched_ahead_is_bounded_and_abandoned_reads_leave_nothing(
+    server: HttpServer,
+) -> None:
+    store = open_store(server.url)
+    iterator = store.fetch(list(CHUNKS))
+    assert next(iterator) == CHUNKS["a/0"]
+    iterator.close()
+    assert len(server.requests) <= 8 + 2 * 32
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("fetch")]
+
+
+def test_queries_and_passwords_reach_the_server_and_no_message(server: HttpServer) -> None:
+    url = f"http://me:word@{server.url[7:]}/?token=word"
+    store = open_store(url)
+    assert fetch(store, "a/1") == [CHUNKS["a/1"]]
+    assert server.requests[0].path == "/a/1?token=word"
+    assert "Authorization" in server.requests[0].headers
+    server.fault("status", status=403, times=None)
+    with pytest.raises(AccessDeniedError) as caught:
+        fetch(store, "a/1")
+    assert "word" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_cache_keeps_only_whole_objects(
+    server: HttpServer, time: FakeTime, tmp_path: Path
+) -> None:
+    options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    server.fault("truncate", path="/a/1", times=5)
+    url = f"simplecache::{server.url}"
+    store = open_store(url, storage_options=options, retry=time.retry())
+    with pytest.raises(StorageConnectionError):
+        fetch(store, "a/1")
+    assert fetch(store, "a/1", "a/none") == [CHUNKS["a/1"], None]
+    server.clear()
+    again = open_store(url, storage_options=options)
+    assert fetch(again, "a/1") == [CHUNKS["a/1"]]
+    assert list(again.fetch_ranges([ByteRange("a/1", 1, 2)])) == [CHUNKS["a/1"][1:3]]
+    assert server.requests == []
+
+
+def read_all(store: FilesystemStore) -> bool:
+    return fetch(store, *CHUNKS) == list(CHUNKS.values())
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_store_in_use_works_in_other_processes(server: HttpServer, method: str) -> None:
+    store = open_store(server.url)
+    assert read_all(store)
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(2, context) as workers:
+        assert all(workers.map(read_all, [store] * 4, timeout=30))
+    assert read_all(store)
+
+
+def test_a_forked_process_uses_the_store_it_inherits(server: HttpServer) -> None:
+    store = open_store(server.url)
+    assert read_all(store)
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: os._exit(0 if read_all(store) else 1))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+
+
+def test_a_hundred_threads_read_one_store(server: HttpServer) -> None:
+    store = open_store(server.url)
+    keys = list(CHUNKS)[:20]
+    with ThreadPoolExecutor(100) as threads:
+        results = list(threads.map(lambda _: fetch(store, *keys), range(100)))
+    assert all(result == [CHUNKS[key] for key in keys] for result in results)
+
+
+async def test_a_store_works_inside_a_running_event_loop(server: HttpServer) -> None:
+    assert read_all(open_store(server.url))
+
+
+@pytest.fixture
+def s3_store(s3_server: S3Server, time: FakeTime) -> FilesystemStore:
+    options = s3_server.storage_options
+    return open_store("s3://bucket/x", storage_options=options, retry=time.retry())
+
+
+def test_d39_three_requests_in_ten_fail_and_everything_is_right(
+    s3_server: S3Server, s3_store: FilesystemStore
+) -> None:
+    chance = random.Random(1)
+    s3_server.fail = lambda _: 503 if chance.random() < 0.3 else None
+    chunks = dict(itertools.islice(CHUNKS.items(), 35))
+    s3_store.put(chunks.items())
+    assert fetch(s3_store, *chunks) == list(chunks.values())
+    assert len(s3_store.list_names("a/").objects) == len(chunks)
+    s3_store.delete("a/1")
+    assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
+
+
+def test_s3_takes_one_request_for_each_object_there_or_not(
+    s3_server: S3Server, s3_store: FilesystemStore
+) -> None:
+    s3_server.put("x/a/1", b"1")
+    s3_server.clear()
+    assert fetch(s3_store, "a/1", "a/2") == [b"1", None]
+    assert sorted(request[:2] for request in s3_server.requests) == [
+        ("GET", "/bucket/x/a/1"),
+        ("GET", "/bucket/x/a/2"),
+    ]
+
+
+def test_s3_refusals_are_not_absence(s3_server: S3Server, s3_store: FilesystemStore) -> None:
+    def refuse(request: Request) -> int | None:
+        return 403
+
+    s3_server.fail = refuse
+    for action in (
+        lambda: fetch(s3_store, "a/1"),
+        lambda: s3_store.list_names("a/"),
+        lambda: s3_store.put([("a/1", b"1")]),
+        lambda: s3_store.delete("a/1"),
+        lambda: s3_store.delete("a/"),
+    ):
+        with pytest.raises(AccessDeniedError, match="403"):
+            action()
+
+
+def test_a_missing_bucket_is_not_an_empty_store(s3_server: S3Server) -> None:
+    store = open_store("s3://nowhere/x", storage_options=s3_server.storage_options)
+    for action in (
+        lambda: fetch(store, ".zgroup"),
+        lambda: store.list_names(""),
+        lambda: store.put([("a", b"1")]),
+    ):
+        with pytest.raises(StorageError, match="bucket"):
+            action()
+
+
+def test_deleting_all_of_a_bucket_leaves_the_bucket(s3_server: S3Server) -> None:
+    store = open_store("s3://bucket", storage_options=s3_server.storage_options)
+    store.put([("a/1", b"1"), ("2", b"2")])
+    store.delete("")
+    assert store.list_names("") == ([], [])
+    store.put([("a/1", b"1")])
+    assert fetch(store, "a/1") == [b"1"]
+
+
+def test_missing_credentials_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    options = {"client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}}
+    with pytest.raises(StorageError, match="redential"):
+        fetch(open_store("s3://bucket/x", storage_options=options), "a")
+
+
+def test_a_mapper_of_a_filesystem_with_its_own_options_is_taken_as_it_is(
+    s3_server: S3Server,
+) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server.storage_options)
+    store = open_store(filesystem.get_mapper("bucket/x"))
+    store.put([("a/0", b"1")])
+    assert s3_server.requests_for("/bucket/x/a/0")
+    assert fetch(store, "a/0") == [b"1"]
+    assert store.name == "s3://bucket/x"

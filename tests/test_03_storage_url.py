@@ -1,0 +1,187 @@
+"""What may be named as a store, and what its URL says."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from xr_nczarr.errors import ConflictError, MetadataError, NotFoundError, UnsupportedError
+from xr_nczarr.storage import (
+    FilesystemStore,
+    LocalStore,
+    Location,
+    MemoryStore,
+    ZipStore,
+    has_nczarr_metadata,
+    open_store,
+    parse_url,
+)
+
+S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
+
+
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [
+        ("/d/x.zarr", Location("/d/x.zarr")),
+        (Path("/d/x.zarr"), Location("/d/x.zarr")),
+        (b"/d/x.zarr", Location("")),
+        ("file:///d/x.zarr", Location("/d/x.zarr")),
+        ("file://localhost/d/x.zarr", Location("/d/x.zarr")),
+        ("file:///d/a%20b", Location("/d/a b")),
+        ("/d/a%20b", Location("/d/a%20b")),
+        ("/d/run#3.zarr", Location("/d/run#3.zarr")),
+        ("file:///d/x#mode=nczarr,zip", Location("/d/x", "zip", "nczarr")),
+        ("/d/x#mode=zarr,file,v2", Location("/d/x", "file", "zarr", "2")),
+        ("/d/x#nczarr&mode=file", Location("/d/x", "file", "nczarr")),
+        ("/d/x#mode=XARRAY", Location("/d/x", None, "zarr", xarray=True)),
+        ("/d/x#mode=noxarray,v3", Location("/d/x", None, "zarr", "3", xarray=False)),
+        ("/d/x#mode=nczarr,noxarray", Location("/d/x", None, "nczarr", xarray=False)),
+        ("/d/x#mode=nczarr&mode=consolidated", Location("/d/x", None, "nczarr", consolidated=True)),
+        ("s3://b/k", Location("s3://b/k")),
+        (
+            "s3://b/k#mode=nczarr,s3&awsprofile=me",
+            Location("s3://b/k", "s3", "nczarr", storage_options={"profile": "me"}),
+        ),
+        (
+            "https://s3.eu-west-1.amazonaws.com/b/k#mode=nczarr,s3",
+            Location("s3://b/k", "s3", "nczarr", storage_options=S3),
+        ),
+        (
+            "https://b.s3.eu-west-1.amazonaws.com/k/l#mode=zarr,s3",
+            Location("s3://b/k/l", "s3", "zarr", storage_options=S3),
+        ),
+        ("s3://s3.eu-west-1.amazonaws.com/b/k", Location("s3://b/k", storage_options=S3)),
+        ("https://s3.amazonaws.com/b/k#mode=s3", Location("s3://b/k", "s3")),
+        (
+            "http://h:9000/b/k#mode=s3",
+            Location("s3://b/k", "s3", storage_options={"endpoint_url": "http://h:9000"}),
+        ),
+        (
+            "https://s3.eu-west-1.amazonaws.com/b/k",
+            Location("https://s3.eu-west-1.amazonaws.com/b/k"),
+        ),
+        ("zip::s3://b/k.zip#mode=nczarr", Location("zip::s3://b/k.zip", None, "nczarr")),
+        ("simplecache::https://h/x", Location("simplecache::https://h/x")),
+        ("memory://x#mode=zarr", Location("memory://x", None, "zarr")),
+        ({}, Location("")),
+    ],
+)
+def test_a_target_names_a_location(target: Any, location: Location) -> None:
+    assert parse_url(target) == location
+
+
+def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_url("x.zarr").url == parse_url("file://x.zarr").url == str(tmp_path / "x.zarr")
+
+
+def test_a_number_sign_in_the_name_of_something_that_exists_is_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "x#mode=zip").mkdir()
+    assert parse_url(tmp_path / "x#mode=zip") == Location(str(tmp_path / "x#mode=zip"))
+    assert isinstance(open_store(tmp_path / "x#mode=zip"), LocalStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("/x#mode=nczar", r"unknown mode 'nczar'.*Known modes are: nczarr, zarr, file"),
+        ("https://me:secret@h/x?sig=s#bytes", r"https://\*\*\*@h/x\?\*\*\*.*unknown mode 'bytes'"),
+        ("/x#mode=zarr&colour=red", r"unknown key 'colour'.*awsprofile"),
+        ("/x#mode=file,zip", "says both file and zip"),
+        ("/x#mode=nczarr,zarr", "says both nczarr and zarr"),
+        ("/x#mode=v2,v3", "says both v2 and v3"),
+        ("/x#mode=xarray,noxarray", "says both xarray and noxarray"),
+    ],
+)
+def test_a_wrong_fragment_is_an_error_that_says_what_is_right(url: str, message: str) -> None:
+    with pytest.raises(MetadataError, match=message) as caught:
+        parse_url(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_names_hide_secrets() -> None:
+    for url in ("https://me:pw@h/x?token=pw", "simplecache::https://me:pw@h/x?token=pw"):
+        store = open_store(url)
+        assert "pw" not in parse_url(url).name
+        assert "pw" not in store.name
+        assert "pw" not in repr(store)
+
+
+def test_the_kind_of_store_follows_from_what_is_there(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "anything", "w") as file:
+        file.writestr(".zgroup", "{}")
+    (tmp_path / "looks.zip").mkdir()
+    assert isinstance(open_store(tmp_path / "anything"), ZipStore)
+    assert isinstance(open_store(tmp_path / "looks.zip"), LocalStore)
+    assert isinstance(open_store({}), MemoryStore)
+    mapper = fsspec.get_mapper("memory://mapped")
+    mapper["a/0"] = b"1"
+    assert list(open_store(mapper).fetch(["a/0", "a/1"])) == [b"1", None]
+    store = open_store("zip::https://h/file")
+    assert isinstance(store, ZipStore)
+    assert open_store(store) is store
+    assert isinstance(open_store("s3://b/k", mode="w"), FilesystemStore)
+
+
+def test_a_fragment_that_contradicts_what_is_there_says_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    zipfile.ZipFile(tmp_path / "z", "w").close()
+    with pytest.raises(ConflictError, match=r"says zip.*found a directory.*mode=file"):
+        open_store(f"file://{tmp_path}/d#mode=nczarr,zip")
+    with pytest.raises(ConflictError, match=r"says file.*found a zip file"):
+        open_store(f"file://{tmp_path}/z#mode=nczarr,file", mode="w")
+
+
+def test_nothing_there_is_not_an_empty_store(tmp_path: Path) -> None:
+    for mode in ("r", "r+"):
+        with pytest.raises(NotFoundError, match="nothing"):
+            open_store(tmp_path / "no", mode=mode)
+    assert isinstance(open_store(tmp_path / "no.zip", mode="w"), ZipStore)
+    assert isinstance(open_store(f"{tmp_path}/no#mode=zip", mode="w-"), ZipStore)
+    assert isinstance(open_store(tmp_path / "no", mode="a"), LocalStore)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path / "x.nc", tmp_path / "pipe", 3, None, "gopher://x", "abfs://c@a/x"):
+        with pytest.raises(UnsupportedError):
+            open_store(target)
+
+
+def test_storage_options_go_before_what_the_url_says() -> None:
+    url = "https://s3.eu-west-1.amazonaws.com/b/k#mode=s3&awsprofile=me"
+    options = {"anon": True, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}}
+    store = open_store(url, storage_options=options)
+    found = json.dumps(store.__reduce__()[1][0].storage_options)
+    for part in ('"anon": true', '"region_name": "eu-west-1"', '"http://127.0.0.1:9"'):
+        assert part in found
+
+
+def test_nczarr_metadata_is_strong_evidence_and_the_network_is_not_asked(tmp_path: Path) -> None:
+    (tmp_path / "nczarr").mkdir()
+    (tmp_path / "nczarr/.zattrs").write_text('{"_nczarr_superblock": {}}')
+    (tmp_path / "zarr").mkdir()
+    (tmp_path / "zarr/.zattrs").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.nc").write_bytes(b"CDF\1 _nczarr_")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("x/.zgroup", '{"_NCZARR_SUPERBLOCK": {}}')
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        file.writestr("document.xml", "_nczarr_")
+    assert has_nczarr_metadata(tmp_path / "nczarr")
+    assert has_nczarr_metadata(tmp_path / "x.zip")
+    assert has_nczarr_metadata("https://127.0.0.1:9/x#mode=nczarr,s3")
+    (tmp_path / "cut.zip").write_bytes((tmp_path / "x.zip").read_bytes()[:40])
+    assert not has_nczarr_metadata("/x#mode=bytes")
+    for name in ("zarr", "cut.zip", "empty", "x.nc", "other.zip", "missing"):
+        assert not has_nczarr_metadata(tmp_path / name)
+    assert not has_nczarr_metadata("https://127.0.0.1:9/x")
+    assert not has_nczarr_metadata(object())

@@ -1,0 +1,279 @@
+"""Zip files of both flavours, damaged and hostile ones, and how they are written."""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.servers import HttpServer
+from xr_nczarr.errors import LimitError, NczarrError, RefusedError, StorageError, UnsupportedError
+from xr_nczarr.model import Limits
+from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, open_store
+
+
+def write(path: Path, entries: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, data in entries:
+            file.writestr(name, data)
+    return path
+
+
+def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
+    return [None if data is None else bytes(data) for data in store.fetch(keys)]
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        (["", "a/", ".zgroup", "a/.zarray"], ""),
+        (["x/", "x/a/", "x/.zgroup", "x/a/.zarray"], "x/"),
+        (["other name/.zgroup", "other name/a/.zarray"], "other name/"),
+        (["__MACOSX/._x", "x/.zgroup", "x/a/.zarray"], "x/"),
+        (["a/.zarray", "b/.zarray", ".zgroup"], ""),
+        (["a/.zarray", "b/.zarray"], ""),
+    ],
+)
+def test_d29_keys_lie_at_the_root_or_below_one_leading_folder(
+    tmp_path: Path, names: list[str], prefix: str
+) -> None:
+    path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])
+    store = open_store(path)
+    assert fetch(store, "a/.zarray") == [f"{prefix}a/.zarray".encode()]
+    there = f"{prefix}.zgroup"
+    assert fetch(store, ".zgroup") == [there.encode() if there in names else None]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_d29_of_entries_with_the_same_name_the_last_counts(tmp_path: Path, method: int) -> None:
+    entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
+    store = open_store(write(tmp_path / "x.zip", entries, method))
+    assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]
+    assert store.list_names("").objects == [".zgroup"]
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a\\b", "a//b", "./a"])
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    store = open_store(write(tmp_path / "x.zip", [(".zgroup", b"{}"), (name, b"1")]))
+    with pytest.raises(RefusedError, match="no plain relative path"):
+        fetch(store, ".zgroup")
+
+
+def damaged(path: Path, find: bytes, offset: int, value: bytes) -> ZipStore:
+    """Open a file after a change of some bytes after the first `find`."""
+    data = bytearray(path.read_bytes())
+    place = data.index(find) + offset
+    data[place : place + len(value)] = value
+    path.write_bytes(data)
+    return ZipStore.local(str(path))
+
+
+CENTRAL = b"PK\x01\x02"
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(
+    ("find", "offset", "value"),
+    [
+        (CENTRAL, 16, b"\1\2\3\4"),  # checksum
+        (CENTRAL, 24, b"\x63\0\0\0"),  # size
+        (CENTRAL, 20, b"\xff\xff\0\0"),  # stored size
+        (CENTRAL, 42, b"\7\0\0\0"),  # place of the local header
+        (CENTRAL, 42, b"\xff\xff\xff\x7f"),
+        (b"PK\x03\x04", 0, b"XX"),
+        (b"PK\x03\x04", 26, b"\xff\xff"),  # length of the local name
+        (b"PK\x05\x06", 12, b"\xff\xff\xff\x7f"),  # size of the directory
+        (b"PK\x05\x06", 0, b"XX"),
+        (b"a/0", 5, b"\x99\x99"),  # the data themselves
+    ],
+)
+def test_damage_is_an_error_that_names_the_file(
+    tmp_path: Path, method: int, find: bytes, offset: int, value: bytes
+) -> None:
+    path = write(tmp_path / "x.zip", [("a/0", bytes(range(100)) * 3)], method)
+    store = damaged(path, find, offset, value)
+    with pytest.raises(StorageError) as caught:
+        fetch(store, "0")
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_cut_anywhere_is_an_error(tmp_path: Path) -> None:
+    data = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")]).read_bytes()
+    for size in range(len(data)):
+        (tmp_path / "cut.zip").write_bytes(data[:size])
+        with pytest.raises(StorageError):
+            fetch(ZipStore.local(str(tmp_path / "cut.zip")), "a/0")
+
+
+def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"1" * 50)])
+    data = bytearray(path.read_bytes())
+    second = data.index(CENTRAL, data.index(CENTRAL) + 1)
+    data[second + 42 : second + 46] = struct.pack("<I", 0)
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="hostile"):
+        fetch(ZipStore.local(str(path)), "a")
+
+
+def test_a_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
+    entries = [(".zgroup", b"{}"), ("a/0", bytes(1 << 20))]
+    path = write(tmp_path / "x.zip", entries, zipfile.ZIP_DEFLATED)
+    small = Limits(max_chunk_bytes=2000, max_consolidated_bytes=2000)
+    with pytest.raises(LimitError, match=r"1048576 bytes .*, the limit is 2000"):
+        fetch(open_store(path, limits=small), "a/0")
+    place = path.read_bytes().rindex(CENTRAL)
+    data = bytearray(path.read_bytes())
+    data[place + 24 : place + 28] = struct.pack("<I", 100)
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="expected 100"):
+        fetch(open_store(path, limits=small), "a/0")
+
+
+def test_encrypted_entries_and_other_compressions_are_unsupported(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        file.writestr("secret", b"1")
+        file.writestr("lzma", b"1" * 99, zipfile.ZIP_LZMA)
+        file.writestr("plain", b"1")
+    store = damaged(tmp_path / "x.zip", CENTRAL, 8, b"\1")
+    for key in ("secret", "lzma"):
+        with pytest.raises(UnsupportedError, match="encrypted, or neither stored nor deflated"):
+            fetch(store, key)
+    assert fetch(store, "plain") == [b"1"]
+
+
+def test_the_place_of_an_uncompressed_object_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x/.zgroup", "{}")
+        file.writestr("x/a/0", b"12345")
+        file.writestr("x/a/1", b"1" * 99, zipfile.ZIP_DEFLATED)
+    store = open_store(path)
+    offset, length = store.uncompressed_range("a/0")
+    assert path.read_bytes()[offset : offset + length] == b"12345"
+    assert store.uncompressed_range("a/1") is None
+    assert store.uncompressed_range("a/2") is None
+
+
+def test_a_zip_file_behind_other_bytes_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")])
+    path.write_bytes(b"PK\x03\x04 something in front" + path.read_bytes())
+    assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]
+
+
+def test_opening_a_remote_zip_file_takes_two_requests_and_one_for_each_object(
+    http_server: HttpServer,
+) -> None:
+    entries = [(f"a/{index}", bytes(200_000)) for index in range(4)]
+    write(Path(http_server.root, "x.zip"), entries, zipfile.ZIP_STORED)
+    store = open_store(f"{http_server.url}/x.zip")
+    assert http_server.requests == []
+    assert fetch(store, "0", "3") == [bytes(200_000)] * 2
+    assert [request.method for request in http_server.requests] == ["HEAD", "GET", "GET", "GET"]
+    http_server.clear()
+    assert fetch(store, "1", "none") == [bytes(200_000), None]
+    assert len(http_server.requests) == 1
+
+
+def test_a_zip_file_is_packed_for_netcdf_and_each_name_once(tmp_path: Path) -> None:
+    path = tmp_path / "data.zip"
+    store = open_store(path, mode="w")
+    staging = store.staging()
+    staging.put([("g/a/0", b"1"), (".zgroup", b"{}"), ("g/.zgroup", b"{}"), ("g/a/0", b"2")])
+    assert not path.exists()
+    store.commit(staging)
+    with zipfile.ZipFile(path) as file:
+        names = file.namelist()
+        assert {info.compress_type for info in file.infolist()} == {zipfile.ZIP_STORED}
+    assert names[:3] == ["data/", "data/g/", "data/g/a/"]
+    assert sorted(names[3:]) == ["data/.zgroup", "data/g/.zgroup", "data/g/a/0"]
+    assert os.listdir(tmp_path) == ["data.zip"]
+    assert fetch(open_store(path), "g/a/0") == [b"2"]
+
+
+def test_zarr_reads_what_is_packed(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    store = open_store(tmp_path / "data.zip", mode="w")
+    with zarr.storage.LocalStore(tmp_path / "plain") as plain:
+        zarr.create_array(plain, name="a", shape=4, dtype="i4", fill_value=7, zarr_format=2)
+    staging = store.staging()
+    for parent, _, names in os.walk(tmp_path / "plain"):
+        inside = os.path.relpath(parent, tmp_path / "plain")
+        keys = [name if inside == "." else f"{inside}/{name}" for name in names]
+        staging.put((key, (tmp_path / "plain" / key).read_bytes()) for key in keys)
+    store.commit(staging)
+    with zarr.storage.ZipStore(tmp_path / "data.zip", mode="r") as packed:
+        assert zarr.open_array(packed, path="data/a", mode="r")[:].tolist() == [7] * 4
+
+
+def test_an_append_keeps_what_is_there_and_the_old_file_until_the_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
+    old = path.read_bytes()
+    store = open_store(path, mode="a")
+    staging = store.staging()
+    assert isinstance(staging, LocalStore)
+    staging.put([("a/1", b"2")])
+    assert path.read_bytes() == old
+    store.commit(staging)
+    assert fetch(store, "a/0", "a/1", ".zgroup") == [b"1", b"2", b"{}"]
+    fresh = store.staging(empty=True)
+    assert list(fresh.fetch(["a/0"])) == [None]
+    fresh.discard()
+    assert os.listdir(tmp_path) == ["x.zip"]
+
+
+def test_a_packing_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "x.zip", [("a/0", b"1")])
+    old = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    store = open_store(path, mode="a")
+    with pytest.raises(NczarrError, match="No space left"):
+        store.put([("0", b"2")])
+    assert path.read_bytes() == old
+    assert os.listdir(tmp_path) == ["x.zip"]
+
+
+def test_a_remote_zip_file_is_not_written(http_server: HttpServer) -> None:
+    store = open_store(f"{http_server.url}/x.zip", mode="w")
+    with pytest.raises(UnsupportedError, match="local"):
+        store.put([("a", b"1")])
+
+
+def test_ranges_of_stored_objects_are_read_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", [("a/0", bytes(range(256)) * 400), ("b", b"")])
+    store = open_store(path)
+    reads: list[int] = []
+    original = LocalStore.fetch_ranges
+
+    def counted(self: LocalStore, ranges: list[ByteRange]) -> object:
+        reads.extend(one.length for one in ranges)
+        return original(self, ranges)
+
+    store.list_names("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "fetch_ranges", counted)
+        assert list(store.fetch_ranges([ByteRange("a/0", -3, 3)])) == [b"\xfd\xfe\xff"]
+    assert reads == [30, 3]
+
+
+def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50)])
+    store = open_store(path)
+    assert fetch(store, "b") == [b"2" * 50]
+    write(path, [("a", b"3" * 60), ("b", b"4" * 60)])
+    for action in (
+        lambda: fetch(store, "a"),
+        lambda: list(store.fetch_ranges([ByteRange("b", 0, 9)])),
+    ):
+        with pytest.raises(StorageError, match="changed"):
+            action()

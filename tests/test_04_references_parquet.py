@@ -1,0 +1,201 @@
+"""Kerchunk's parquet layout: rows found lazily, whatever library wrote or reads them."""
+
+import importlib.util
+import json
+import pickle
+from dataclasses import dataclass, field
+
+import fsspec
+import pandas as pd
+import pytest
+from fsspec.implementations.reference import LazyReferenceMapper
+
+from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
+from xr_nczarr.references import InlineBytes, Target, parse_parquet_references
+
+pytestmark = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+
+LIBRARIES = ["pyarrow", "fastparquet"]
+
+
+@dataclass
+class Folder:
+    """Files of a directory, and which of them were asked for."""
+
+    path: str
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, name):
+        self.asked.append(name)
+        try:
+            with open(f"{self.path}/{name}", "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+
+def only(monkeypatch, *libraries):
+    """Let only these parquet libraries be found."""
+    find_spec = importlib.util.find_spec
+
+    def find(name, package=None):
+        return None if name in set(LIBRARIES) - set(libraries) else find_spec(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+
+
+def array(shape, chunks):
+    return json.dumps({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "<f4"})
+
+
+def write(path, engine):
+    """Write a set with the reference implementation, and give what it declares."""
+    refs = {
+        ".zgroup": '{"zarr_format": 2}',
+        "g/x/.zarray": array([6, 10], [1, 2]),
+        "t/.zarray": array([40], [1]),
+        "s/.zarray": array([], []),
+        "e/.zarray": array([0], [5]),
+        "t/3": ["file:///a"],
+        "s/0": b"raw",
+        **{f"t/{i}": ["s3://b/t.nc", 100 * i, 5] for i in range(10, 35)},
+        **{
+            f"g/x/{i}.{j}": [f"s3://b/{i}.nc", 100 * i + j, 20] if j else b"\0\xff"
+            for i in range(6)
+            for j in range(5)
+            if (i + j) % 7 != 3
+        },
+    }
+    mapper = LazyReferenceMapper.create(
+        str(path), fs=fsspec.filesystem("file"), record_size=12, engine=engine
+    )
+    for key, value in refs.items():
+        mapper[key] = value
+    mapper.flush()
+    return {
+        key: InlineBytes(value) if isinstance(value, bytes) else Target(*value)
+        for key, value in refs.items()
+        if not isinstance(value, str)
+    }
+
+
+def open_folder(path):
+    folder = Folder(str(path))
+    return parse_parquet_references(folder(".zmetadata"), folder), folder
+
+
+@pytest.mark.parametrize("reader", LIBRARIES)
+@pytest.mark.parametrize("writer", LIBRARIES)
+def test_d43_rows_are_found_and_absent_ones_are_missing(tmp_path, monkeypatch, writer, reader):
+    expected = write(tmp_path, writer)
+    only(monkeypatch, reader)
+    references, _ = open_folder(tmp_path)
+    chunks = {key: value for key, value in references.items() if "/.z" not in "/" + key}
+    assert chunks == expected
+    for key in ("g/x/0.3", "t/0", "t/39", "t/40", "t/3.0", "t/03", "g/x/0/1", "s/1", "e/0", "u/0"):
+        assert references.resolve(key) is None
+    assert json.loads(references.resolve("g/x/.zarray").data)["shape"] == [6, 10]
+    assert references.names() == ([".zgroup"], ["e", "g", "s", "t"])
+    assert references.names("g/x/") == ([".zarray"], [])
+
+
+def test_only_the_record_that_is_asked_for_is_read_and_once(tmp_path):
+    write(tmp_path, "pyarrow")
+    references, folder = open_folder(tmp_path)
+    for _ in range(2):
+        assert references.resolve("t/30") == Target("s3://b/t.nc", 3000, 5)
+    assert folder.asked == [".zmetadata", "t/refs.2.parq"]
+
+
+@pytest.mark.parametrize("reader", LIBRARIES)
+def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
+    (tmp_path / "t").mkdir()
+    rows = {"path": [f"u{i}" for i in range(100)], "offset": range(100), "size": [1] * 100}
+    pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq", row_group_size=7, engine="pyarrow")
+    document = {"metadata": {"t/.zarray": array([200], [1])}, "record_size": 150}
+    (tmp_path / ".zmetadata").write_text(json.dumps(document))
+    only(monkeypatch, reader)
+    references, _ = open_folder(tmp_path)
+    assert references.resolve("t/0") == Target("u0", 0, 1)
+    assert references.resolve("t/99") == Target("u99", 99, 1)
+    assert references.resolve("t/100") is references.resolve("t/160") is None
+    assert references.table._read.cache_info().currsize == 2
+
+
+def test_a_variables_part_travels_alone(tmp_path):
+    write(tmp_path, "pyarrow")
+    references, _ = open_folder(tmp_path)
+    part = pickle.loads(pickle.dumps(references.subset("t/")))
+    assert part.resolve("t/10") == Target("s3://b/t.nc", 1000, 5)
+    assert part.resolve("g/x/.zarray") is part.resolve("g/x/0.0") is None
+    assert references.subset("nothing/").count == 0
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b'{"metadata": {}}',
+        b'{"metadata": [], "record_size": 5}',
+        b'{"metadata": {}, "record_size": 0}',
+        b'{"metadata": {}, "record_size": "5"}',
+        b'{"metadata": {}, "record_size": 100000000000}',
+    ],
+)
+def test_a_document_that_kerchunk_does_not_write_is_an_error(document):
+    with pytest.raises(ReferenceSetError):
+        parse_parquet_references(document, {}.get)
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"), [([4], []), ([4], [0]), (["4"], [1]), (4, 4), ([-1], [1]), ([4.0], [1])]
+)
+def test_a_grid_that_makes_no_sense_is_an_error(shape, chunks):
+    document = {"metadata": {"t/.zarray": array(shape, chunks)}, "record_size": 5}
+    references = parse_parquet_references(json.dumps(document).encode(), {}.get)
+    with pytest.raises(ReferenceSetError) as caught:
+        references.resolve("t/0")
+    assert caught.value.key == "t/.zarray"
+
+
+@pytest.mark.parametrize("reader", LIBRARIES)
+@pytest.mark.parametrize("cut", [slice(0), slice(50), slice(100, None), slice(0, -9)])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path, monkeypatch, reader, cut):
+    write(tmp_path, "pyarrow")
+    record = tmp_path / "t/refs.0.parq"
+    record.write_bytes(record.read_bytes()[cut])
+    only(monkeypatch, reader)
+    references, _ = open_folder(tmp_path)
+    with pytest.raises(ReferenceSetError) as caught:
+        references.resolve("t/10")
+    assert caught.value.key == "t/refs.0.parq"
+
+
+@pytest.mark.parametrize(("column", "value"), [("offset", -1), ("size", -5), ("offset", 0.5)])
+def test_a_row_that_makes_no_sense_is_an_error(tmp_path, column, value):
+    (tmp_path / "t").mkdir()
+    rows = {"path": ["u"], "offset": [1], "size": [1]} | {column: [value]}
+    pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq")
+    document = {"metadata": {"t/.zarray": array([2], [1])}, "record_size": 5}
+    references = parse_parquet_references(json.dumps(document).encode(), Folder(str(tmp_path)))
+    with pytest.raises(ReferenceSetError, match=f"as the {column}"):
+        references.resolve("t/0")
+
+
+def test_more_rows_than_announced_are_refused_before_they_are_read(tmp_path):
+    (tmp_path / "t").mkdir()
+    pd.DataFrame({"path": ["u"] * 6}).to_parquet(tmp_path / "t/refs.0.parq")
+    document = {"metadata": {"t/.zarray": array([6], [1])}, "record_size": 5}
+    references = parse_parquet_references(json.dumps(document).encode(), Folder(str(tmp_path)))
+    with pytest.raises(LimitError, match="6 rows"):
+        references.resolve("t/0")
+
+
+def test_without_a_parquet_library_the_error_says_what_to_install(tmp_path, monkeypatch):
+    write(tmp_path, "pyarrow")
+    only(monkeypatch)
+    references, _ = open_folder(tmp_path)
+    assert references.resolve(".zgroup") is not None
+    with pytest.raises(UnsupportedError, match="Install pyarrow or fastparquet"):
+        references.resolve("t/10")

@@ -1,0 +1,386 @@
+"""Documents of version 0 and 1: what each key refers to, and what is refused."""
+
+import json
+import pickle
+
+import pytest
+
+from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
+from xr_nczarr.model import Limits
+from xr_nczarr.references import (
+    InlineBytes,
+    Target,
+    absolute_url,
+    expand,
+    parse_references,
+    render_references,
+)
+
+EXAMPLE = """{
+    "version": 1,
+    "templates": {"u": "server.domain/path", "f": "{{c}}"},
+    "gen": [
+        {
+            "key": "gen_key{{i}}",
+            "url": "http://{{u}}_{{i}}",
+            "offset": "{{(i + 1) * 1000}}",
+            "length": "1000",
+            "dimensions": {"i": {"stop":  5}}
+        }
+    ],
+    "refs": {
+      "key0": "data",
+      "key1": ["http://target_url", 10000, 100],
+      "key2": ["http://{{u}}", 10000, 100],
+      "key3": ["http://{{f(c='text')}}", 10000, 100]
+    }
+}"""
+
+EXPANDED = """{
+  "key0": "data",
+  "key1": ["http://target_url", 10000, 100],
+  "key2": ["http://server.domain/path", 10000, 100],
+  "key3": ["http://text", 10000, 100],
+  "gen_key0": ["http://server.domain/path_0", 1000, 1000],
+  "gen_key1": ["http://server.domain/path_1", 2000, 1000],
+  "gen_key2": ["http://server.domain/path_2", 3000, 1000],
+  "gen_key3": ["http://server.domain/path_3", 4000, 1000],
+  "gen_key4": ["http://server.domain/path_4", 5000, 1000]
+}"""
+
+
+def version1(**members):
+    return {"version": 1, **members}
+
+
+def generator(**changes):
+    member = {
+        "key": "v/{{i}}",
+        "url": "f.nc",
+        "offset": "{{i * 10}}",
+        "length": "10",
+        "dimensions": {"i": {"stop": 4}},
+    }
+    return {name: value for name, value in (member | changes).items() if value is not None}
+
+
+def test_d35_d36_the_example_of_the_specification_expands_to_the_byte():
+    assert json.dumps(expand(EXAMPLE)) == json.dumps(json.loads(EXPANDED))
+    for document in (EXAMPLE.encode(), json.loads(EXAMPLE)):
+        assert expand(document) == json.loads(EXPANDED)
+
+
+def test_expanding_version_0_changes_nothing():
+    assert expand(EXPANDED) == json.loads(EXPANDED)
+
+
+def test_template_overrides_take_the_place_of_templates():
+    expanded = expand(EXAMPLE, {"u": "mirror"})
+    assert expanded["key2"] == ["http://mirror", 10000, 100]
+    assert expanded["gen_key4"] == ["http://mirror_4", 5000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ("text", b"text"),
+        ("°C", "°C".encode()),
+        ("", b""),
+        ("base64:AAEC", b"\0\1\2"),
+        ({"shape": [1], "fill_value": None}, b'{"shape": [1], "fill_value": null}'),
+    ],
+)
+def test_d44_inline_entries_are_text_base64_or_objects(value, data):
+    references = parse_references(json.dumps(version1(refs={"a": value})))
+    assert references.resolve("a") == InlineBytes(data)
+
+
+def test_d49_nan_in_an_inline_object_stays_as_it_is_written():
+    references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
+    assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
+
+
+def test_targets_are_whole_objects_or_ranges_and_other_keys_are_missing():
+    references = parse_references({"a": ["u"], "b": ("u", 0, 0)})
+    assert references.resolve("a") == Target("u", None, None)
+    assert references.resolve("b") == Target("u", 0, 0)
+    assert references.resolve("c") is None
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ("[]", "not a JSON object"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"a": ' + "1" * 5000 + "}", "not JSON"),
+        (b'{"a": "\xff"}', "not JSON"),
+        ('{"a": "1", "a": "2"}', "twice"),
+        ('{"version": 1, "refs": {"a": ["u", 1, 2], "a": ["u", 3, 4]}}', "twice"),
+        ({"version": 2, "refs": {}}, "found version 2"),
+        ({"version": "1", "refs": {}}, "found version '1'"),
+        ({"version": True, "refs": {}}, "found version True"),
+        ({"refs": {"a": "b"}}, "no version"),
+        (version1(refs=[]), "expected a mapping"),
+        (version1(templates={"u": 1}), "expected text"),
+        (version1(templates=["u"]), "expected a mapping"),
+        ({"a": ["u", 1]}, "expected text, an object"),
+        ({"a": []}, "expected text, an object"),
+        ({"a": ["u", 1, 2, 3]}, "expected text, an object"),
+        ({"a": None}, "expected text, an object"),
+        ({"a": 5}, "expected text, an object"),
+        ({"a": [None, 1, 2]}, "as the URL"),
+        ({"a": [""]}, "as the URL"),
+        ({"a": ["u", -1, 2]}, "as the offset"),
+        ({"a": ["u", 1, -2]}, "as the length"),
+        ({"a": ["u", 1.0, 2]}, "as the offset"),
+        ({"a": ["u", True, 2]}, "as the offset"),
+        ({"a": ["u", "1", 2]}, "as the offset"),
+        ({"a": ["u", 2**63, 2]}, "as the offset"),
+        (version1(gen={}), "gen"),
+        (version1(gen=[5]), "gen"),
+        (version1(gen=[generator(key=None)]), "key"),
+        (version1(gen=[generator(url=5)]), "url"),
+        (version1(gen=[generator(length=None)]), "only one of offset and length"),
+        (version1(gen=[generator(dimensions={})]), "no dimension"),
+        (version1(gen=[generator(dimensions=None)]), "expected a mapping"),
+        (version1(gen=[generator(dimensions={"i": {}})]), "expected an integer"),
+        (version1(gen=[generator(dimensions={"i": {"stop": 3, "step": 0}})]), "at least 1"),
+        (version1(gen=[generator(dimensions={"i": {"stop": 3, "step": -1}})]), "at least 1"),
+        (version1(gen=[generator(dimensions={"i": {"stop": 2**70}})]), "expected an integer"),
+        (version1(gen=[generator(dimensions={"i": [1.5]})]), "expected an integer"),
+        (version1(gen=[generator(dimensions={"i": "ab"})]), "expected a sequence"),
+        (version1(gen=[generator(dimensions={"i": [1, 1]})]), "declare the same key"),
+        (version1(gen=[generator(dimensions={"i": [1], "j": [2, 3]})]), "declare the same key"),
+        (version1(gen=[generator(key="{{i}}/.zarray")]), "metadata document"),
+        (version1(gen=[generator(key="v{{i}}/zarr.json")]), "metadata document"),
+        (version1(gen=[generator(offset="{{i / 2}}")]), "as the offset"),
+        (version1(gen=[generator(offset="{{i - 2}}")]), "as the offset"),
+        (version1(gen=[generator(length="ten")]), "as the length"),
+        (version1(gen=[generator(url="{{k}}")]), "neither a dimension nor a template"),
+        (version1(gen=[generator()], refs={"v/2": ["u", 1, 2]}), "declared by refs and by gen"),
+        (version1(gen=[generator(key="v/{{i}}{{i}}")], refs={"v/22": "x"}), "declared"),
+        (version1(templates={"a": "{{a}}"}, refs={"k": ["{{a}}"]}), "contains itself"),
+        (version1(templates={"a": "{{b}}", "b": "{{a}}"}, refs={"k": ["{{a}}"]}), "itself"),
+        (version1(refs={"k": ["{{a}}"]}), "neither a dimension nor a template"),
+        (version1(refs={"k": ["{{"]}), "not valid jinja2"),
+    ],
+)
+def test_what_the_specification_does_not_allow_is_an_error(document, problem):
+    if isinstance(document, dict):
+        document = json.dumps(document)
+    with pytest.raises(ReferenceSetError) as caught:
+        parse_references(document)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["base64:a", "base64:!!!!", "\ud800"])
+def test_inline_data_that_do_not_decode_are_an_error_when_they_are_asked_for(text):
+    references = parse_references({"a": text, "b": "right"})
+    assert references.resolve("b") == InlineBytes(b"right")
+    with pytest.raises(ReferenceSetError, match="do not decode"):
+        references.resolve("a")
+
+
+def test_errors_say_where():
+    document = version1(gen=[generator(), generator(key="w/{{i}}", offset="{{i - 1}}")])
+    with pytest.raises(ReferenceSetError) as caught:
+        parse_references(document)
+    assert (caught.value.key, caught.value.place) == ("w/0", "gen[1]")
+
+
+def test_keys_that_two_generators_declare_are_an_error_when_they_are_asked_for():
+    both = [generator(), generator(dimensions={"i": {"start": 3, "stop": 6}})]
+    references = parse_references(version1(gen=both))
+    assert references.resolve("v/2") == Target("f.nc", 20, 10)
+    with pytest.raises(ReferenceSetError, match="declared twice"):
+        references.resolve("v/3")
+    with pytest.raises(ReferenceSetError, match="declared twice"):
+        expand(version1(gen=both))
+
+
+def test_a_generator_that_declares_metadata_in_its_middle_is_an_error_there():
+    names = {"i": ["0", ".zarray", "1"]}
+    references = parse_references(version1(gen=[generator(offset="0", dimensions=names)]))
+    with pytest.raises(ReferenceSetError, match="metadata document"):
+        references.resolve("v/.zarray")
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "expected"),
+    [
+        ({"i": {"start": 2, "stop": 9, "step": 3}}, ["v/2", "v/5", "v/8"]),
+        ({"i": [7, 3]}, ["v/7", "v/3"]),
+        ({"i": ["a", "b"]}, ["v/a", "v/b"]),
+        ({"i": {"stop": 0}}, []),
+        ({"i": {"start": -1, "stop": 1}}, ["v/-1", "v/0"]),
+    ],
+)
+def test_dimensions_are_ranges_or_lists(dimensions, expected):
+    document = version1(gen=[generator(offset=None, length=None, dimensions=dimensions)])
+    assert list(expand(document)) == expected
+    references = parse_references(document)
+    assert all(references.resolve(key) == Target("f.nc") for key in expected)
+    assert references.resolve("v/4") is None
+
+
+def test_several_dimensions_form_their_cartesian_product():
+    document = version1(
+        templates={"t": "host/{{i}}"},
+        gen=[
+            generator(
+                key="{{v}}/{{i}}.{{j}}",
+                url="{{t}}/{{v}}_{{j}}",
+                offset="{{i * 100 + j}}",
+                dimensions={"v": ["a", "b"], "i": {"stop": 2}, "j": [5, 6]},
+            )
+        ],
+    )
+    expanded = expand(document)
+    assert list(expanded)[:3] == ["a/0.5", "a/0.6", "a/1.5"]
+    assert expanded["b/1.6"] == ["host/1/b_6", 106, 10]
+    assert len(expanded) == 8
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "v/{{i}}.{{j}}",
+        "v/{{2 * i - 3}}/{{j + 1}}",
+        "v/{{'%03d'|format(i)}}{{'%03d' % j}}",
+        "v/{{i // 3}}.{{i % 3}}.{{j}}",
+        "v/{{'even' if i % 2 == 0 else 'odd'}}{{i}}-{{j}}",
+        "v/{{i}}{{j}}x",
+        "v/{{i * 9 + j}}",
+        "{{i}}/{{j}}/{{i}}",
+    ],
+)
+def test_keys_are_found_whether_or_not_their_template_can_be_turned_around(key):
+    document = version1(
+        gen=[
+            generator(
+                key=key,
+                offset="{{i * 100 + j}}",
+                dimensions={"i": {"start": 10, "stop": 19}, "j": {"stop": 9}},
+            )
+        ]
+    )
+    expanded = expand(document)
+    assert len(expanded) == 81
+    references = parse_references(document)
+    for known, entry in expanded.items():
+        assert references.resolve(known) == Target(*entry)
+    for unknown in ("v/", "v/010.1", "v/9.0", "v/10.9", "v/10.01", "v/-1.0", "v/1０.1", "x"):
+        assert references.resolve(unknown) is None
+
+
+def test_numbers_side_by_side_in_a_key_are_told_apart():
+    dimensions = {"i": {"start": 1, "stop": 3}, "j": {"start": 8, "stop": 12}}
+    document = version1(gen=[generator(key="v/{{i}}{{j}}", dimensions=dimensions)])
+    references = parse_references(document)
+    expanded = expand(document)
+    assert sorted(expanded) == sorted(f"v/{i}{j}" for i in (1, 2) for j in (8, 9, 10, 11))
+    assert all(references.resolve(key) == Target(*entry) for key, entry in expanded.items())
+
+
+def test_a_generator_of_a_thousand_million_keys_is_a_formula():
+    document = version1(
+        gen=[
+            generator(
+                key="g/v/{{i}}.{{j}}",
+                offset="{{(i * 10000 + j) * 8}}",
+                dimensions={"i": {"stop": 100_000}, "j": {"stop": 10_000}},
+            )
+        ]
+    )
+    references = parse_references(document)
+    assert references.count == 10**9
+    assert references.resolve("g/v/99999.9999") == Target("f.nc", (10**9 - 1) * 8, 10)
+    assert references.resolve("g/v/100000.0") is None
+    assert references.names() == ([], [])
+    part = references.subset("g/v/")
+    assert len(pickle.dumps(part)) < 1500
+    assert pickle.loads(pickle.dumps(part)).resolve("g/v/1.1") == Target("f.nc", 80_008, 10)
+    assert references.subset("h/").resolve("g/v/1.1") is None
+    with pytest.raises(LimitError, match="max_references"):
+        expand(document)
+
+
+def test_d47_a_generator_that_has_to_be_expanded_is_bounded():
+    document = version1(
+        gen=[generator(key="v/{{i + j}}", dimensions={"i": {"stop": 10**6}, "j": {"stop": 10**6}})]
+    )
+    with pytest.raises(LimitError, match="max_references"):
+        parse_references(document)
+    few = version1(gen=[generator(key="v/{{i}}{{j}}", dimensions={"i": [1, 22], "j": [3, 44]})])
+    assert parse_references(few, limits=Limits(max_references=4)).count == 4
+    with pytest.raises(LimitError, match="max_references"):
+        parse_references(few, limits=Limits(max_references=3))
+
+
+def test_the_size_of_a_document_is_bounded():
+    with pytest.raises(LimitError, match="max_consolidated_bytes"):
+        parse_references(EXAMPLE, limits=Limits(max_consolidated_bytes=100))
+
+
+def test_names_are_listed_a_level_at_a_time():
+    references = parse_references(
+        version1(
+            refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},
+            gen=[generator(key="p/{{i}}")],
+        )
+    )
+    assert references.names() == ([".zgroup"], ["a", "a-b"])
+    assert references.names("a/") == ([".zarray", "0"], ["b"])
+    assert references.names("a/b/") == ([], ["c"])
+    assert references.names("nothing/") == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("url", "document", "expected"),
+    [
+        ("s3://b/x", "https://h/r.json", "s3://b/x"),
+        ("a::b", "https://h/r.json", "a::b"),
+        ("file:/etc/x", "https://h/r.json", "file:/etc/x"),
+        ("x.nc", "https://h/d/r.json?key=1#f", "https://h/d/x.nc"),
+        ("../x.nc", "https://h/d/e/r.json", "https://h/d/x.nc"),
+        ("../../../../x.nc", "s3://b/d/r.json", "s3://b/x.nc"),
+        ("/x.nc", "https://h/d/r.json", "https://h/x.nc"),
+        ("x.nc", "/data/r.json", "/data/x.nc"),
+        ("x.nc", "r.json", "x.nc"),
+        ("/x.nc", "sets/r.json", "/x.nc"),
+        ("x.nc", "file:///data/r.json", "file:///data/x.nc"),
+        ("x.nc", "simplecache::s3://b/d/r.json", "simplecache::s3://b/d/x.nc"),
+        ("x.nc", "zip://d/r.json::s3://b/z.zip", "zip://d/x.nc::s3://b/z.zip"),
+    ],
+)
+def test_d46_relative_urls_start_at_the_document_and_stay_on_its_host(url, document, expected):
+    assert absolute_url(url, document) == expected
+
+
+def test_rendered_sets_expand_to_the_same_references():
+    entries = {
+        ".zattrs": InlineBytes(b'{"a": "\xc2\xb0C"}'),
+        "binary": InlineBytes(b"base64:\x00\xff"),
+        "looks": InlineBytes(b"base64:AAAA"),
+        "braces": Target("s3://b/{{x}}"),
+        **{f"r/{i}.{j}": Target("f", 100 + 70 * i + 7 * j, 7) for i in range(9) for j in range(9)},
+        **{f"m/{i}.0": Target(f"f{i // 40}", 50 * (i % 40), 50) for i in range(120)},
+        **{f"n/c/{i}/{j}": Target(f"b/n/c/{i}/{j}") for i in range(9) for j in range(9)},
+        **{f"d/{i}": Target("f", 10_000 - 10 * i, 10) for i in range(99)},
+        **{f"x/{i}": Target("f", i * i, 10 + i % 3) for i in range(99)},
+        **{f"few/{i}": Target("f", i, 1) for i in range(3)},
+    }
+    document = render_references(entries.items())
+    assert dict(parse_references(document).items()) == entries
+    members = json.loads(document)
+    assert len(members["gen"]) == 1 + 3 + 1 + 1
+    assert len(members["refs"]) == 4 + 99 + 3
+    again = render_references(parse_references(document))
+    assert dict(parse_references(again).items()) == entries
+
+
+def test_errors_are_ours_and_their_classes_say_what_to_do():
+    with pytest.raises(RefusedError, match='templates="jinja2"') as caught:
+        parse_references(version1(refs={"a": ["{% for i in x %}{% endfor %}"]}))
+    assert isinstance(caught.value, NczarrError)

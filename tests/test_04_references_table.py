@@ -1,0 +1,200 @@
+"""Large tables of explicit references: scanned into columns, the same as read one by one."""
+
+import json
+import pickle
+import random
+
+import pytest
+
+from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.references import Target, parse_references
+from xr_nczarr.references.table import Table
+
+
+def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
+    refs = {f"{array}/.zarray": '{"shape": "[\\"escaped\\"]"}'}
+    number = 0
+    for i in range(shape[0]):
+        for j in range(shape[1]):
+            for k in range(shape[2]):
+                key = f"{array}/" + separator.join(map(str, (i, j, k)))
+                refs[key] = [f"s3://b/ü {i % files}.nc", number * 31, 31 + k]
+                number += 1
+    return refs
+
+
+def one_by_one(refs):
+    """Give the set as it is read from a dictionary: without the scan of a document."""
+    return dict(parse_references({"version": 1, "refs": refs}).items())
+
+
+SETS = {
+    "one array": regular(),
+    "two arrays": regular() | regular("g/u", separator="/"),
+    "chunks of version 3": regular("a/c", separator="/"),
+    "at the root": {key[2:]: value for key, value in regular().items()},
+    "one dimension": {f"t/{i}": ["u", i, 1] for i in range(3000)},
+    "backwards": dict(reversed(regular().items())),
+    "interleaved": {
+        f"v{v}/{i}.0": ["u", i, v] for i in range(400) for v in range(8) if (i * v) % 11
+    },
+    "interleaved with others": {
+        key: value
+        for i in range(3000)
+        for key, value in (
+            [(f"t/{i}", ["u", i, 1])] + ([(f"x{i}/.zattrs", "{}")] if i % 500 == 7 else [])
+        )
+    },
+    "shuffled": dict(random.Random(1).sample(list(regular().items()), 2001)),
+    "no index": {f"name{i}x": ["u", i, 1] for i in range(3000)},
+    "numbers behind names": {f"gen_key{i}": ["u", i, 1] for i in range(3000)},
+    "leading zeros": {f"t/{i:04d}": ["u", i, 1] for i in range(3000)},
+    "a zero too many": {f"t/{i}" if i != 9 else "t/00": ["u", i, 1] for i in range(3000)},
+    "a number too few": {f"t/{i}.{i if i < 299 else ''}": ["u", i, 1] for i in range(300)}
+    | {"x": "long " * 20_000},
+    "gaps": {f"t/{i * i}.{i}": ["u", i, 1] for i in range(3000)},
+    "several ranks": {f"t/{'.'.join('1' * (i % 4 + 1))}{i}": ["u", i, 1] for i in range(3000)},
+    "empty parts": {f"t/{i}..{i}": ["u", i, 1] for i in range(3000)},
+    "large numbers": {f"t/{i}": ["u", 2**61 + i, 2**40 + i] for i in range(3000)},
+    "whole objects": {f"t/{i}": [f"u{i}"] for i in range(3000)},
+    "mixed": {f"t/{i}": ["u"] if i % 3 else ["u", i, 0] for i in range(3000)},
+    "inline among them": {f"t/{i}": ["u", i, 1] if i % 300 else "text, " for i in range(3000)},
+    "long URLs": {f"t/{i}": ["u" * 3000, i, 1] for i in range(300)},
+    "looks like a member": {
+        "a": 'x, "',
+        **{f"t/{i}": ["u", i, 1] for i in range(3000)},
+        "b": '"t/5": ["u", 1, 2], "',
+        "c": ", ",
+    },
+}
+
+LAYOUTS = {
+    "json": {"ensure_ascii": False},
+    "compact": {"ensure_ascii": False, "separators": (",", ":")},
+    "indented": {"indent": 1},
+    "escaped": {"ensure_ascii": True},
+    "slashes": {"ensure_ascii": False, "separators": (",", ":")},
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_scanned_document_is_the_same_as_its_members(name, layout):
+    refs = SETS[name]
+    for document in (refs, {"version": 1, "refs": refs, "other": [", ", 5]}):
+        text = json.dumps(document, **LAYOUTS[layout])
+        if layout == "slashes":
+            text = text.replace("/", "\\/")
+        assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
+
+
+def test_scanned_arrays_lie_in_columns():
+    references = parse_references(json.dumps(SETS["two arrays"]))
+    table = references.table
+    assert isinstance(table, Table)
+    assert sorted(table.entries) == ["g/u/.zarray", "t/.zarray"]
+    assert [len(column.urls) for column in table.columns.values()] == [7, 7]
+    assert all(column.codes is None for column in table.columns.values())
+
+
+@pytest.mark.parametrize(
+    "key", ["t/40.0.0", "t/0.5.0", "t/0.0", "t/00.0.0", "t/0.0.0.0", "t/-1.0.0"]
+)
+def test_keys_that_are_not_in_a_column_are_missing(key):
+    assert parse_references(SETS["one array"]).resolve(key) is None
+    assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
+
+
+def test_nested_objects_that_look_like_references_stay_what_they_are():
+    inner = {f"t/{i}": ["u", i, 1] for i in range(6000)}
+    references = parse_references(json.dumps({"version": 1, "refs": {"t/.zattrs": inner}}))
+    assert references.resolve("t/5") is None
+    assert json.loads(references.resolve("t/.zattrs").data) == inner
+    outside = parse_references(json.dumps({"version": 1, "refs": {}, "notes": inner}))
+    assert outside.count == 0
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        '"t/77": ["u", 1, 2]',
+        '"t/77": "text"',
+        '"t/2999": ["u", 1, 2], "t/2999": ["u", 1, 2], "x": "y"',
+    ],
+)
+def test_duplicates_are_found_in_large_documents(member):
+    text = json.dumps(SETS["one dimension"])[:-1] + ", " + member + "}"
+    with pytest.raises(ReferenceSetError, match="twice"):
+        parse_references(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("1999, 1]", "-1999, 1]"),
+        ("1999, 1]", "1999.5, 1]"),
+        ("1999, 1]", "01999, 1]"),
+        ("1999, 1]", "19 99, 1]"),
+        ("1999, 1]", ", 1]"),
+        ("1999, 1]", "1999]"),
+        ("1999, 1]", "1999, 1, 1]"),
+        ("1999, 1]", "9999999999999999999, 1]"),
+        ("1999, 1]", "99999999999999999999999999999999999, 1]"),
+        ('["u", 1999', '["", 1999'),
+        ('["u", 1999', '["\\q", 1999'),
+        ('["u", 1999', '["\x01", 1999'),
+        ('["u", 1999', "[null, 1999"),
+        ('["u", 1999', '"u", 1999'),
+        ('"t/1999":', '"t/1999"'),
+        ('"t/1999":', '"t/19\t99":'),
+    ],
+)
+def test_a_wrong_entry_among_many_is_an_error(old, new):
+    text = json.dumps(SETS["one dimension"])
+    assert text.count(old) == 1
+    with pytest.raises(ReferenceSetError):
+        parse_references(text.replace(old, new))
+
+
+def test_bytes_that_are_not_utf8_are_an_error_in_large_documents_too():
+    text = json.dumps(SETS["one dimension"]).encode()
+    for old, new in ((b'"t/', b'"\xff/'), (b'"u"', b'"\xff"')):
+        with pytest.raises(ReferenceSetError):
+            parse_references(text.replace(old, new))
+
+
+def test_a_chunk_index_beyond_reason_is_an_error():
+    refs = {f"t/{10**15 + i}.{10**15}": ["u", i, 1] for i in range(100)}
+    with pytest.raises(ReferenceSetError, match="chunk indices"):
+        parse_references(refs)
+
+
+def test_templates_are_rendered_in_the_urls_of_columns():
+    refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
+    document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
+    for form in (document, json.dumps(document)):
+        assert parse_references(form).resolve("t/2345") == Target("host/23.nc", 2345, 1)
+
+
+def test_the_part_of_a_variable_travels_alone():
+    refs = SETS["two arrays"] | {".zattrs": "x" * 100_000}
+    references = parse_references(json.dumps(refs))
+    part = references.subset("t/")
+    assert part.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 1999 * 31, 40)
+    assert part.resolve("g/u/0/0/0") is None
+    assert part.resolve("t/.zarray") is None
+    travelled = pickle.dumps(part)
+    assert len(travelled) < 2000 * 16 + 2000
+    assert dict(pickle.loads(travelled).items()) == dict(part.items())
+
+
+def test_chunks_in_columns_are_not_listed():
+    references = parse_references(SETS["two arrays"])
+    assert references.names() == ([], ["g", "t"])
+    assert references.names("t/") == ([".zarray"], [])
+    assert references.names("g/u/") == ([".zarray"], [])
+
+
+def test_an_array_named_like_a_number_keeps_its_chunks():
+    references = parse_references({f"1/{i}/{j}": ["u", i, j] for i in range(9) for j in range(9)})
+    assert references.subset("1/").resolve("1/8/7") == Target("u", 8, 7)

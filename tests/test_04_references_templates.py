@@ -1,0 +1,199 @@
+"""Templates: what is let through agrees with jinja2, everything else is refused, in bounds."""
+
+import pickle
+import time
+
+import jinja2
+import pytest
+
+from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
+from xr_nczarr.references import parse_references
+from xr_nczarr.references.expressions import evaluate
+from xr_nczarr.references.templates import Templates
+
+VALUES = {"i": 7, "j": -3, "s": "text"}
+
+
+def render(text, templates=None, language="safe", **values):
+    parts = Templates(templates or {}, language=language).compile(text, values)
+    return "".join(str(evaluate(part, values)) for part in parts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain",
+        "line\n",
+        "a\r\nb",
+        "{{ i }}",
+        "{{-i-}} x",
+        "{# note #}a{{ i + j * 2 - 1 }}b",
+        "{{ i / 2 }}|{{ i // 2 }}|{{ i % 4 }}|{{ i ** 3 }}|{{ -i ** 2 }}|{{ +j }}",
+        "{{ j // 2 }}|{{ j % 4 }}|{{ i * 1.5 }}",
+        "{{ i == 7 }}{{ i != 7 }}{{ i < j }}{{ i <= 7 }}{{ i > j }}{{ i >= 8 }}",
+        "{{ i and j }}{{ i or j }}{{ not i }}{{ 0 and 1 // 0 }}{{ 1 or 1 // 0 }}{{ 0 or i }}",
+        "{{ 'a' if i > 3 else 'b' }}{{ 1 // 0 if j > 0 else 'c' }}",
+        "{{ i ~ '_' ~ s }}{{ s + 'x' }}",
+        "{{ '%04d' % i }}{{ '%4d|%x|%s' | format(j, i, s) }}{{ '%04d%%' | format(j) }}",
+        "{{ '%03x' | format(j) }}{{ '%05s' | format(s) }}{{ '%d' | format(true) }}",
+        "{{ j | abs }}{{ 3.7 | int }}{{ (i / 3) | round(2) }}{{ 2.5 | round }}{{ i | string }}",
+        "{{ true }}{{ 1.0 }}{{ 1e3 }}{{ 'q' }}{{ 0x1f }}",
+        "{% raw %}{{ i }}{% endraw %}",
+    ],
+)
+def test_templates_render_what_jinja2_renders(text):
+    assert render(text, **VALUES) == jinja2.Template(text).render(**VALUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{u}}", "host"),
+        ("{{ f(c='x') }}", "<x>"),
+        ("{{ f(c=f(c=i)) }}", "<<7>>"),
+        ("{{ w }}", "host/7"),
+        ("{{ w(i='other') }}", "host/other"),
+        ("{{ u() }}", "host"),
+        ("{{ s }}", "dimension"),
+    ],
+)
+def test_d36_templates_use_dimensions_arguments_and_each_other(text, expected):
+    templates = {"u": "host", "f": "<{{c}}>", "w": "{{u}}/{{i}}", "s": "template"}
+    assert render(text, templates, i=7, s="dimension") == expected
+
+
+HOSTILE = [
+    "{{ i.__class__ }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ i['__class__'] }}",
+    "{{ [1, 2] }}",
+    "{{ (1, 2) }}",
+    "{{ {'a': 1} }}",
+    "{{ i is odd }}",
+    "{{ 's' in s }}",
+    "{{ 1 < i < 9 }}",
+    "{{ 'a' if i }}",
+    "{{ none }}",
+    "{{ s | attr('__class__') }}",
+    "{{ s | center(10 ** 9) }}",
+    "{{ s | replace('t', s) }}",
+    "{{ '{:>1000000000}'.format(1) }}",
+    "{{ f(*[1]) }}",
+    "{{ f(**{}) }}",
+    "{{ f(1) }}",
+    "{{ (f)(c=1)(d=2) }}",
+    "{% set a = 1 %}",
+    "{% for a in s %}{{ a }}{% endfor %}",
+    "{% include 'x' %}",
+    "{% import 'x' as y %}",
+    "{% macro m() %}{% endmacro %}",
+    "{% if i %}x{% endif %}",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_d47_syntax_beyond_names_and_arithmetic_is_refused(text):
+    with pytest.raises((RefusedError, ReferenceSetError)):
+        render(text, {"f": "{{c}}"}, **VALUES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ i ** 10000000 }}",
+        "{{ (2 ** 60) * (2 ** 60) * (2 ** 60) }}",
+        "{{ '%99d' % i }}",
+        "{{ s * 1000000000 }}",
+        "{{ '%1000000000d' % i }}",
+        "{{ 1.5 ** 100000 }}",
+        "{{ (0 - 8) ** 0.5 }}",
+        "{{ 1 // 0 }}",
+        "{{ 1 + 's' }}",
+        "{{ 1e308 * 10 | int }}{{ (1e308 * 10) | int }}",
+        "{{ 1.5 | round(400) }}",
+        "{{ " + "(" * 5000 + "i" + ")" * 5000 + " }}",
+        "{{ " + "-" * 3000 + "i }}",
+        "{{ " + "+".join(["i"] * 3000) + " }}",
+        "{{ " + "9" * 5000 + " }}",
+        "{{ i }}" * 20_000,
+        "{{ '%d' % s }}",
+        "{{ '%s%s' % s }}",
+        "{{ '%s' | format(i, i) }}",
+        "{{ range(10) }}",
+        "{{ lipsum() }}",
+        "{{ self }}",
+        "{{ loop }}",
+    ],
+)
+def test_d47_what_would_cost_too_much_or_makes_no_sense_is_an_error(text):
+    started = time.perf_counter()
+    with pytest.raises((LimitError, ReferenceSetError, RefusedError)):
+        render(text, **VALUES)
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("leaf", ["", "x", "{{i}}"])
+def test_d47_templates_that_multiply_are_cut_off(leaf):
+    chain = {f"t{n}": f"{{{{t{n + 1}}}}}" * 8 for n in range(30)} | {"t30": leaf}
+    with pytest.raises(LimitError):
+        render("{{t0}}", chain, i=1)
+
+
+def test_d47_arguments_that_multiply_are_cut_off():
+    nested = "f(c=" * 25 + "i" + ")" * 25
+    with pytest.raises(LimitError):
+        render("{{" + nested + "}}", {"f": "{{c}}{{c}}"}, i="")
+
+
+def test_the_whole_sandbox_is_an_option():
+    text = "{% for k in range(i) %}{{ k }}{{ 'odd'[:1] if k is odd }}{% endfor %}"
+    assert render(text, language="jinja2", i=4) == "01o23o"
+    mixed = "{% set n = i + 1 %}{{ u }}/{{ f(c=n) }}"
+    assert render(mixed, {"u": "h{{i}}", "f": "<{{c}}>"}, "jinja2", i=1) == "h1/<2>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ ''['__class__'] }}",
+        "{{ i.real.__class__ }}",
+        "{{ ('%s' % i).__init__.__globals__ }}",
+        "{{ [1].append(2) }}",
+        "{{ [i] | map(attribute='__class__') | list }}{{ u.__init__.__globals__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ lipsum(10000) }}",
+        "{{ [s * 1000000000] }}",
+        "{{ [9 ** 9 ** 9] }}",
+        "{{ s.center(3)[0] * 10 ** 9 }}",
+        "{% for a in range(99999) %}{{ a }}{% endfor %}",
+        "{% for a in range(10 ** 9) %}{% endfor %}",
+        "{{ undefined.field }}",
+        "{% include '/etc/passwd' %}",
+        "{% if %}",
+    ],
+)
+def test_d47_the_sandbox_keeps_internals_and_products_away(text):
+    with pytest.raises(NczarrError):
+        render(text, {"u": "x"}, "jinja2", i=3, s="abc")
+
+
+def test_sandboxed_generators_resolve_and_pickle():
+    document = {
+        "version": 1,
+        "gen": [
+            {
+                "key": "v/{{i}}",
+                "url": "f_{{ ['a', 'b'][i % 2] }}",
+                "dimensions": {"i": {"stop": 1000}},
+            }
+        ],
+    }
+    with pytest.raises(RefusedError):
+        parse_references(document)
+    references = parse_references(document, templates="jinja2")
+    again = pickle.loads(pickle.dumps(references))
+    for known in (references, again):
+        assert known.resolve("v/3").url == "f_b"

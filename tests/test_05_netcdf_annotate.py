@@ -1,0 +1,275 @@
+"""netCDF groups as hierarchies in every version and dialect, and back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tests.nodes import array, group, hierarchy
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.model import CodecSpec
+from xr_nczarr.netcdf import Dimension, Group, Variable, annotate, interpret
+from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, NUMBERS, ROUNDED_FILL, default_fill
+
+ANNOTATED = [("2", "nczarr"), ("2", "universal"), ("3", "nczarr"), ("3-draft", "nczarr")]
+OLD = [("2", "nczarr-4.8.1"), ("2", "nczarr-4.9.1"), ("2", "nczarr-4.9.3")]
+PURE = [("1", "zarr"), ("2", "zarr"), ("3", "zarr"), ("3-draft", "zarr")]
+
+names = st.text(st.characters(exclude_categories=["C"], exclude_characters="/"), min_size=1)
+names = names.filter(lambda name: name not in (".", "..") and not name.startswith("_"))
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+scalars = st.sampled_from(sorted(NUMBERS)).flatmap(
+    lambda name: hnp.arrays(name, 1).map(lambda values: values[0])
+)
+attributes = st.dictionaries(names, st.one_of(texts, scalars, st.lists(texts, min_size=2)))
+KINDS = [*((dtype.str, "number") for dtype in DTYPE_NAMES), ("|S1", "char"), ("|S6", "string")]
+
+
+@st.composite
+def variables(draw, path, visible):
+    dtype, kind = draw(st.sampled_from(KINDS))
+    used = tuple(draw(st.lists(st.sampled_from(visible), max_size=3))) if visible else ()
+    fill = default_fill(np.dtype(dtype))
+    found = draw(attributes)
+    if kind == "number" and draw(st.booleans()):
+        fill = draw(hnp.arrays(np.dtype(dtype), 1))[0]
+        # What netcdf-c prints for its default fill value can mean nothing else.
+        fill = EXACT_FILL if fill == ROUNDED_FILL and dtype[1:] == "f8" else fill
+        found["_FillValue"] = fill
+    shape = tuple(dimension.size for dimension in used)
+    node = array(path, shape, dtype, fill_value=fill)
+    return Variable(path=path, dimensions=used, node=node, attributes=found, kind=kind)
+
+
+@st.composite
+def groups(draw, path="", inherited=(), depth=1):
+    own = draw(st.dictionaries(names, st.tuples(st.integers(0, 9), st.booleans()), max_size=3))
+    dimensions = {name: Dimension(name, f"{path}/{name}", *size) for name, size in own.items()}
+    visible = [*inherited, *dimensions.values()]
+    children = draw(st.lists(names, unique=True, max_size=4))
+    split = draw(st.integers(0, len(children))) if depth else len(children)
+    return Group(
+        path=path or "/",
+        dimensions=dimensions,
+        variables={name: draw(variables(f"{path}/{name}", visible)) for name in children[:split]},
+        attributes=draw(attributes),
+        groups={
+            name: draw(groups(f"{path}/{name}", visible, depth - 1)) for name in children[split:]
+        },
+    )
+
+
+def assert_same_group(found, expected, *, keeps_unlimited=True):
+    assert (found.path, found.error, found.reports) == (expected.path, None, [])
+    np.testing.assert_equal(found.attributes, expected.attributes)
+    for name, dimension in expected.dimensions.items():
+        unlimited = dimension.unlimited and keeps_unlimited
+        assert found.dimensions[name] == replace(dimension, unlimited=unlimited)
+    assert list(found.variables) == list(expected.variables)
+    for name, variable in expected.variables.items():
+        assert_same_variable(found.variables[name], variable)
+    assert list(found.groups) == list(expected.groups)
+    for name, child in expected.groups.items():
+        assert_same_group(found.groups[name], child, keeps_unlimited=keeps_unlimited)
+
+
+def assert_same_variable(found, expected):
+    assert (found.error, found.kind, found.shape) == (None, expected.kind, expected.shape)
+    assert [item.path for item in found.dimensions] == [item.path for item in expected.dimensions]
+    assert found.node.dtype == expected.node.dtype
+    np.testing.assert_equal(found.attributes, expected.attributes)
+    np.testing.assert_equal(found.fill_value, expected.fill_value)
+    for name, value in expected.attributes.items():
+        assert type(found.attributes[name]) is type(value)
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
+@settings(max_examples=50, deadline=None)
+@given(top=groups())
+def test_interpret_undoes_annotate(zarr_format, dialect, top):
+    stored = annotate(top, zarr_format=zarr_format, dialect=dialect)
+    found = interpret(stored)
+    assert_same_group(found, top)
+    assert found.dialect == ("nczarr-4.9.3" if zarr_format == "2" else "nczarr-preview")
+    assert repr(annotate(found, zarr_format=zarr_format, dialect=dialect)) == repr(stored)
+
+
+SIZES = {"t": Dimension("t", "/t", 3, True), "x": Dimension("x", "/x", 2)}
+
+
+def sample(**fields):
+    codecs = (CodecSpec("zlib", {"level": 1}, "compressor"),)
+    scalar = Variable(path="/s", node=array("/s", (), "<f8"), attributes={"n": np.int16(7)})
+    packed = Variable(
+        path="/v",
+        dimensions=(SIZES["t"], SIZES["x"]),
+        node=array("/v", (3, 2), "<f4", fill_value=np.float32(-9), codecs=codecs),
+        attributes={"_FillValue": np.float32(-9), "valid": np.array([1, 2], "i2"), "text": "1.10"},
+    )
+    child = Variable(path="/g/w", dimensions=(SIZES["x"],), node=array("/g/w", (2,), "<i4"))
+    below = Group(path="/g", variables={"w": child})
+    both = {"s": scalar, "v": packed}
+    return Group(
+        dimensions=SIZES, variables=both, attributes={"title": "é"}, groups={"g": below}, **fields
+    )
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), OLD)
+def test_the_older_layouts_say_all_but_unlimited_dimensions(zarr_format, dialect):
+    found = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
+    assert_same_group(found, sample(), keeps_unlimited=dialect == "nczarr-4.9.3")
+    assert found.dialect == dialect
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), PURE)
+def test_pure_zarr_keeps_values_dimensions_and_the_fill_value(zarr_format, dialect):
+    found = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
+    assert found.dialect == "zarr"
+    assert found.dimensions == {
+        name: replace(size, unlimited=False) for name, size in SIZES.items()
+    }
+    assert found.groups["g"].variables["w"].dimensions == (found.dimensions["x"],)
+    assert (found.attributes, found.variables["s"].shape) == ({"title": "é"}, ())
+    variable = found.variables["v"]
+    assert variable.shape == (3, 2)
+    assert variable.attributes["_FillValue"] == np.float32(-9)
+    assert variable.attributes["text"] == "1.10"
+
+
+def attributes_of(zarr_format, dialect, path="/v", **options):
+    stored = annotate(sample(), zarr_format=zarr_format, dialect=dialect, **options)
+    return dict(stored.nodes[path].attributes)
+
+
+def test_the_layout_is_that_of_netcdf_c_4_10():
+    assert attributes_of("2", "nczarr", "/") == {
+        "title": "é",
+        "_nczarr_group": {
+            "dimensions": {"t": {"size": 3, "unlimited": 1}, "x": 2},
+            "arrays": ["s", "v"],
+            "groups": ["g"],
+        },
+        "_nczarr_superblock": {"version": "2.0.0"},
+        "_nczarr_attr": {
+            "types": {
+                "title": ">S1",
+                "_nczarr_group": "|J0",
+                "_nczarr_superblock": "|J0",
+                "_nczarr_attr": "|J0",
+            }
+        },
+    }
+    assert attributes_of("2", "nczarr", "/s") == {
+        "n": 7,
+        "_ARRAY_DIMENSIONS": ["_scalar_"],
+        "_nczarr_array": {"dimension_references": [], "scalar": 1, "storage": "chunked"},
+        "_nczarr_attr": {"types": {"n": "<i2", "_nczarr_array": "|J0", "_nczarr_attr": "|J0"}},
+    }
+    scalar = annotate(sample()).nodes["/s"]
+    assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
+
+
+def test_the_layout_of_version_3_is_that_of_appendix_e():
+    top = attributes_of("3", "nczarr", "/")
+    assert top["_nczarr_superblock"] == {"version": "3.0.0", "format": 3}
+    assert top["_nczarr_group"] == {
+        "dimensions": [
+            {"name": "t", "size": 3, "unlimited": 1},
+            {"name": "x", "size": 2, "unlimited": 0},
+        ],
+        "arrays": ["s", "v"],
+        "subgroups": ["g"],
+    }
+    assert attributes_of("3", "nczarr", "/s") == {
+        "n": 7,
+        "_nczarr_array": {"dimension_references": []},
+        "_nczarr_attrs": {
+            "attribute_types": [
+                {"name": "n", "configuration": {"type": "int16"}},
+                {"name": "_nczarr_array", "configuration": {"type": "json"}},
+                {"name": "_nczarr_attrs", "configuration": {"type": "json"}},
+            ]
+        },
+    }
+    nodes = annotate(sample(), zarr_format="3").nodes
+    assert (nodes["/v"].dimension_names, nodes["/s"].shape) == (("t", "x"), ())
+
+
+def test_the_universal_layout_gives_scalars_a_dimension_where_4_9_0_needs_one():
+    nodes = annotate(sample(), dialect="universal").nodes
+    assert nodes["/"].members["_NCZARR_GROUP"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
+    assert nodes["/s"].members["_NCZARR_ARRAY"]["dimrefs"] == ["/_scalar_"]
+    assert nodes["/s"].members["_nczarr_array"] == {"dimrefs": [], "storage": "scalar"}
+
+
+def test_only_pure_zarr_and_version_3_know_arrays_without_xarrays_dimensions():
+    assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
+    assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")
+    assert attributes_of("2", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]
+    assert attributes_of("3-draft", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]
+
+
+TEXTS = [
+    ("2", "nczarr", "char", ">S1", np.bytes_(b"5")),
+    ("2", "universal", "char", "|S1", np.bytes_(b"5")),
+    ("2", "zarr", "char", "|S1", np.bytes_(b"5")),
+    ("2", "nczarr", "string", "|S6", np.bytes_(b"5")),
+    ("3", "nczarr", "char", "uint8", np.uint8(53)),
+    ("3", "zarr", "char", "", np.bytes_(b"5")),
+    ("3", "nczarr", "string", "r48", np.void(b"5\0\0\0\0\0")),
+]
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect", "kind", "type_name", "fill"), TEXTS)
+def test_characters_and_strings_are_stored_as_the_version_and_dialect_can(
+    zarr_format, dialect, kind, type_name, fill
+):
+    node = array("/c", (), "|S1" if kind == "char" else "|S6", fill_value=np.bytes_(b"5"))
+    declared = {"_FillValue": np.bytes_(b"5")}
+    variable = Variable(path="/c", node=node, attributes=declared, kind=kind)
+    stored = annotate(Group(variables={"c": variable}), zarr_format=zarr_format, dialect=dialect)
+    assert (stored.nodes["/c"].type_name, stored.nodes["/c"].fill_value) == (type_name, fill)
+    found = interpret(stored).variables["c"]
+    assert (found.attributes, found.node.dtype) == (declared, node.dtype)
+    assert found.kind == (kind if dialect != "zarr" else "other")
+
+
+@pytest.mark.parametrize("zarr_format", ["1", "2", "3"])
+def test_pure_zarr_has_the_fill_values_of_types_that_netcdf_lacks(zarr_format):
+    for fill in (np.complex128(1 + 2j), np.bool_(True), np.bytes_(b"abc")):
+        node = array("/c", (), fill.dtype.str, fill_value=fill)
+        variable = Variable(path="/c", node=node, attributes={"_FillValue": fill}, kind="other")
+        stored = annotate(Group(variables={"c": variable}), zarr_format=zarr_format, dialect="zarr")
+        assert interpret(stored).variables["c"].attributes == {"_FillValue": fill}
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "dialect"),
+    [("1", "nczarr"), ("3", "universal"), ("2", "nczarr-4.8.0"), ("2", "x")],
+)
+def test_a_dialect_that_the_version_does_not_have_is_refused(zarr_format, dialect):
+    with pytest.raises(UnsupportedError, match="expected zarr"):
+        annotate(Group(), zarr_format=zarr_format, dialect=dialect)
+
+
+def test_an_attribute_that_cannot_be_stored_is_named():
+    with pytest.raises(UnsupportedError) as caught:
+        annotate(replace(sample(), attributes={"when": np.datetime64("2000")}))
+    assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
+
+
+def test_other_members_of_an_edited_node_survive_and_leaked_annotations_do_not():
+    node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
+    found = interpret(hierarchy(node))
+    assert annotate(found, dialect="zarr").nodes["/"] == group(members={"kept": 1})
+
+
+def test_a_variable_that_could_not_be_read_is_not_written():
+    found = interpret(
+        hierarchy(group(attributes={"_nczarr_group": {"arrays": ["gone"], "groups": []}}))
+    )
+    with pytest.raises(FileNotFoundError, match="gone"):
+        annotate(found)

@@ -1,0 +1,232 @@
+"""Attributes, strings and types: JSON and bytes to typed values and back."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tests.nodes import Source
+from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.model import Attributes
+from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
+from xr_nczarr.netcdf.strings import (
+    decode_strings,
+    encode_strings,
+    measured_width,
+)
+from xr_nczarr.netcdf.types import NUMBERS
+
+
+def decode(value, spelling=None, literal="<literal>"):
+    attributes = Attributes({"a": value}, Source({"a": literal}))
+    return decode_attributes(attributes, {} if spelling is None else {"a": spelling})["a"]
+
+
+def assert_same(found, expected):
+    np.testing.assert_equal(found, expected)
+    assert type(found) is type(expected)
+    assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+
+
+TYPED = [
+    (5, "<i1", np.int8(5)),
+    ([5], "1", np.int8(5)),
+    ([1, 2], ">i2", np.array([1, 2], "i2")),
+    (18446744073709551615, "<u8", np.uint64(18446744073709551615)),
+    (-9223372036854775808, "int64", np.int64(-9223372036854775808)),
+    (3, "<f4", np.float32(3)),
+    (3.0, "<i4", np.int32(3)),
+    (0.012345678901234, "<f8", np.float64(0.012345678901234)),
+    ("NaN", "<f4", np.float32("nan")),
+    (math.nan, "<f8", np.float64("nan")),
+    (["-Infinity", 1.5], "<f8", np.array([-math.inf, 1.5])),
+    ([], "<i2", np.array([], "i2")),
+    (True, "|u1", np.uint8(1)),
+    (3.4028235e38, "<f4", np.finfo("f4").max),
+    ("x", "|S128", "x"),
+    (["a", "bc"], "|S128", ["a", "bc"]),
+    (["a"], "|S3", "a"),
+    ([], "string", []),
+    ([1, "b"], "|S9", ["1", "b"]),
+]
+
+
+@pytest.mark.parametrize(("value", "spelling", "expected"), TYPED)
+def test_a_recorded_type_decides(value, spelling, expected):
+    assert_same(decode(value, spelling), expected)
+
+
+INFERRED = [
+    (5, np.int32(5)),
+    (2**31, np.int64(2**31)),
+    (2**63, np.uint64(2**63)),
+    ([1, 2**40], np.array([1, 2**40])),
+    (1.0, np.float64(1)),
+    ([1, 0.5], np.array([1, 0.5])),
+    (math.inf, np.float64("inf")),
+    (True, np.uint8(1)),
+    ([True, False], np.array([1, 0], "u1")),
+    ("001", "001"),
+    (["a", "bc"], ["a", "bc"]),
+    ("", ""),
+    ([], np.array([])),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), INFERRED)
+def test_without_a_type_the_smallest_that_holds_the_json_is_taken(value, expected):
+    assert_same(decode(value), expected)
+
+
+@pytest.mark.parametrize(("value", "expected"), INFERRED)
+def test_a_spelling_that_nobody_writes_counts_as_none(value, expected):
+    assert_same(decode(value, "<c16"), expected)
+
+
+@pytest.mark.parametrize("value", [None, {"a": 1}, [[1]], [1, "a"], [None], 2**64, -(2**63) - 1])
+def test_json_that_netcdf_does_not_have_is_its_text_as_stored(value):
+    assert decode(value) == "<literal>"
+
+
+@pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
+@pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
+def test_d14_d16_text_whose_json_is_no_string_is_its_literal(value, spelling):
+    assert decode(value, spelling, "001") == "001"
+
+
+@pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
+def test_text_is_taken_as_it_is(spelling):
+    assert decode("é{1}", spelling) == "é{1}"
+
+
+@pytest.mark.parametrize("spelling", ["|J0", "json"])
+@pytest.mark.parametrize("value", [5, {"a": [1]}, "text"])
+def test_json_attributes_are_the_json_as_stored(value, spelling):
+    assert decode(value, spelling, '{"a": [1]}') == '{"a": [1]}'
+
+
+@pytest.mark.parametrize(
+    ("value", "spelling", "expected"),
+    [
+        (300, "|i1", np.int32(300)),
+        (1.5, "<i4", np.float64(1.5)),
+        ("text", "<f8", "text"),
+        (3.4028236e38, "<f4", np.float64(3.4028236e38)),
+        ([1, "a"], "<i4", "<literal>"),
+        (math.nan, "<i4", np.float64("nan")),
+        (10**400, "<f8", "<literal>"),
+    ],
+)
+def test_where_json_contradicts_the_recorded_type_the_json_decides(value, spelling, expected):
+    assert_same(decode(value, spelling), expected)
+
+
+def test_bookkeeping_is_hidden_and_quantization_is_not():
+    hidden = ["_NCProperties", "_ARRAY_DIMENSIONS", "_Codecs", "_nczarr_attr", "_NCZARR_ATTR"]
+    hidden += ["_nczarr_maxstrlen", "_nczarr_default_maxstrlen", "_nczarr_attrs"]
+    shown = ["_QuantizeBitRoundNumberOfSignificantBits", "_FillValue", "_a", "nczarr_", ""]
+    attributes = Attributes(dict.fromkeys([*hidden, *shown], "x"))
+    assert list(decode_attributes(attributes, {})) == shown
+
+
+# Encoding
+
+numbers = st.sampled_from(sorted(NUMBERS)).flatmap(
+    lambda name: hnp.arrays(name, hnp.array_shapes(max_dims=1, min_side=0, max_side=4))
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.one_of(
+    texts,
+    st.lists(texts, min_size=2, max_size=3),
+    numbers.map(lambda array: array[0] if array.size == 1 else array),
+    st.sampled_from(["001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "[1]", '{"a": 1}']),
+)
+
+
+@given(values)
+def test_d64_every_typed_value_comes_back_the_same_with_its_type(value):
+    encoded, kind = encode_attribute(value)
+    assert_same(decode(encoded, kind), value)
+
+
+@given(values)
+def test_d14_text_and_numbers_stay_apart_without_types_too(value):
+    found = decode(encode_attribute(value, typed=False)[0])
+    np.testing.assert_equal(found, value)
+    assert isinstance(found, str) == isinstance(value, str)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.1), (0.1, "float32")),
+        (0.012345678901234, (0.012345678901234, "float64")),
+        (np.float64(5e-324), (5e-324, "float64")),
+        (1e300, (1e300, "float64")),
+        (-math.inf, ("-Infinity", "float64")),
+        (np.float32("nan"), ("NaN", "float32")),
+        (7, (7, "int64")),
+        (2**64 - 1, (2**64 - 1, "uint64")),
+        (np.array([7], "i2"), (7, "int16")),
+        (np.array([], "f4"), ([], "float32")),
+        ((1, 2), ([1, 2], "int64")),
+        (True, (1, "uint8")),
+        (np.float16(0.1), (0.099975586, "float32")),
+        ("5", ("5", "char")),
+        (np.str_("5"), ("5", "char")),
+        (b"5", ("5", "char")),
+        (["a", "b"], (["a", "b"], "string")),
+        (np.array(["a", "b"]), (["a", "b"], "string")),
+        ({"a": 1}, ({"a": 1}, "json")),
+        ([1, {"a": 1}], ([1, {"a": 1}], "json")),
+        (None, (None, "json")),
+    ],
+)
+def test_d64_values_are_written_as_the_shortest_exact_json(value, expected):
+    found = encode_attribute(value)
+    assert found == expected
+    assert type(found[0]) is type(expected[0])
+
+
+def test_without_types_truth_values_and_not_finite_numbers_stay_themselves():
+    assert encode_attribute([True, False], typed=False)[0] == [True, False]
+    assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
+
+
+@pytest.mark.parametrize(
+    "value", [1j, np.datetime64("2000"), np.ones((2, 2)), object(), 2**64, b"\xe9"]
+)
+def test_values_that_netcdf_does_not_have_are_refused(value):
+    with pytest.raises(UnsupportedError):
+        encode_attribute(value)
+
+
+# Strings
+
+
+@given(
+    hnp.arrays(object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.rstrip("\0")))
+)
+def test_d65_strings_come_back_from_the_width_they_measure(strings):
+    width = measured_width(strings)
+    assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
+
+
+def test_d65_a_string_that_does_not_fit_is_refused_and_never_cut():
+    with pytest.raises(ConflictError, match="3 bytes in UTF-8, expected at most 2"):
+        encode_strings(np.array(["aé"], object), 2)
+    assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
+
+
+def test_bytes_that_are_no_utf_8_survive():
+    latin = np.array([b"caf\xe9"])
+    assert encode_strings(decode_strings(latin), 4).tolist() == latin.tolist()
+
+
+@pytest.mark.parametrize("value", [None, math.nan, 5])
+def test_d67_what_is_no_text_is_refused(value):
+    with pytest.raises(ConflictError):
+        encode_strings(np.array([value], object), 5)

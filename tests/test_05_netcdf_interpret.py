@@ -1,0 +1,567 @@
+"""Hierarchies of every vintage, from plain values, as netCDF groups."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.nodes import array, group, hierarchy
+from xr_nczarr.errors import MetadataError, NotFoundError, UnsupportedError
+from xr_nczarr.model import BrokenNode, CodecSpec
+from xr_nczarr.netcdf import Dimension, interpret
+from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
+
+TIME, X = Dimension("t", "/t", 3, True), Dimension("x", "/x", 2)
+
+
+def root(dimensions=None, arrays=(), groups=(), **attributes):
+    annotation = {"dimensions": dimensions or {}, "arrays": list(arrays), "groups": list(groups)}
+    return group(attributes={"_nczarr_group": annotation, **attributes})
+
+
+def references(*paths, **members):
+    return {"_nczarr_array": {"dimension_references": list(paths), **members}}
+
+
+def only(found):
+    (variable,) = found.variables.values()
+    return variable
+
+
+def paths(variable):
+    return [dimension.path for dimension in variable.dimensions]
+
+
+LOWER = {"dims": {"t": 3, "x": 2}, "vars": ["v"], "groups": []}
+SHORT = {"dimrefs": ["/t", "/x"], "storage": "chunked"}
+LONG = {"dimension_references": ["/t", "/x"], "storage": "chunked"}
+SIZES = {"t": {"size": 3, "unlimited": 1}, "x": 2}
+V3_TYPES = [{"name": "n", "configuration": {"type": "int16"}}, {"name": "other"}, 5]
+V3_DIMENSIONS = [{"name": "t", "size": 3, "unlimited": 1}, {"name": "x", "size": 2}]
+VINTAGES = {
+    "nczarr-4.8.0": (
+        group(sidecars={".nczarr": {"zarr_format": 2}, ".nczgroup": LOWER}),
+        {"sidecars": {".nczvar": SHORT, ".nczattr": {"types": {"n": "3"}}}, "attributes": {}},
+    ),
+    "nczarr-4.8.1": (
+        group(members={"_NCZARR_SUPERBLOCK": {"version": "2.0.0"}, "_NCZARR_GROUP": LOWER}),
+        {
+            "members": {"_NCZARR_ARRAY": SHORT},
+            "attributes": {"_NCZARR_ATTR": {"types": {"n": "<i2"}}},
+        },
+    ),
+    "nczarr-4.9.1": (
+        group(members={"_nczarr_superblock": {}, "_nczarr_group": LOWER}),
+        {
+            "members": {"_nczarr_array": SHORT},
+            "attributes": {"_nczarr_attr": {"types": {"n": "<i2"}}},
+        },
+    ),
+    "nczarr-4.9.3": (
+        root(SIZES, "v", _nczarr_attr={"types": {}}),
+        {"attributes": {"_nczarr_array": LONG, "_nczarr_attr": {"types": {"n": "<i2"}}}},
+    ),
+    "nczarr-preview": (
+        root(SIZES, "v", _nczarr_attrs={"types": {}}),
+        {"attributes": {"_nczarr_array": LONG, "_nczarr_attrs": {"types": {"n": "<i2"}}}},
+    ),
+}
+FORMAT_3 = {
+    "appendix E": (
+        group(
+            attributes={
+                "_nczarr_group": {"dimensions": V3_DIMENSIONS, "arrays": ["v"], "subgroups": []},
+                "_nczarr_attrs": {"attribute_types": []},
+            }
+        ),
+        {"attributes": {"_nczarr_array": LONG, "_nczarr_attrs": {"attribute_types": V3_TYPES}}},
+    ),
+    "development branch": (
+        root(SIZES, "v", _nczarr_attrs={"attribute_types": {}}),
+        {
+            "attributes": {
+                "_nczarr_array": LONG,
+                "_nczarr_attrs": {"attribute_types": {"n": "int16"}},
+            }
+        },
+    ),
+}
+
+
+def assert_interpreted(top, fields, dialect, zarr_format):
+    node = array("/v", (3, 2), **{**fields, "attributes": {"n": [5], **fields["attributes"]}})
+    found = interpret(hierarchy(top, node, zarr_format=zarr_format))
+    knows_unlimited = dialect in ("nczarr-4.9.3", "nczarr-preview")
+    assert found.dialect == dialect
+    assert found.dimensions == {"t": Dimension("t", "/t", 3, knows_unlimited), "x": X}
+    variable = only(found)
+    assert variable.error is None
+    assert paths(variable) == ["/t", "/x"]
+    assert list(variable.attributes) == ["n"]
+    assert type(variable.attributes["n"]) is np.int16
+    assert (found.attributes, found.reports, found.error) == ({}, [], None)
+    assert listed_children(top) == (["v"], [])
+
+
+@pytest.mark.parametrize("dialect", VINTAGES)
+def test_d8_d9_d11_every_vintage_gives_dimensions_and_typed_attributes(dialect):
+    assert_interpreted(*VINTAGES[dialect], dialect, "2")
+
+
+@pytest.mark.parametrize("form", FORMAT_3)
+def test_both_forms_of_nczarr_on_version_3_are_read(form):
+    assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
+
+
+def test_the_newest_of_several_layouts_side_by_side_is_taken():
+    old = {"_NCZARR_GROUP": {"dims": {"t": 9}, "vars": [], "groups": []}}
+    both = group(attributes=root(SIZES).attributes, members=old)
+    assert interpret(hierarchy(both)).dimensions["t"] == TIME
+
+
+def test_sidecars_are_the_objects_of_4_8_0():
+    assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr")
+
+
+def test_d13_a_dimension_of_the_child_hides_the_parents_and_the_full_name_decides():
+    child = group("/g", {"_nczarr_group": {"dimensions": {"x": 5}, "arrays": ["v"], "groups": []}})
+    found = interpret(
+        hierarchy(
+            root(SIZES, groups=["g"]),
+            child,
+            array("/g/v", (5, 2), attributes=references("/g/x", "/x")),
+        )
+    )
+    assert [item.size for item in only(found.groups["g"]).dimensions] == [5, 2]
+
+
+def test_d12_a_subgroups_variable_finds_dimensions_of_the_root():
+    nodes = [root({"x": 2}, groups=["g"]), group("/g", members={"_nczarr_group": LOWER})]
+    found = interpret(
+        hierarchy(*nodes, array("/g/v", (2,), members={"_nczarr_array": {"dimrefs": ["/x"]}}))
+    )
+    assert only(found.groups["g"]).dimensions == (X,)
+
+
+SCALARS = {
+    "storage": {"shape": (1,), "members": {"_NCZARR_ARRAY": {"dimrefs": [], "storage": "scalar"}}},
+    "flag": {"shape": (1,), "attributes": references(scalar=1, storage="chunked")},
+    "_scalar_": {"shape": (1,), "attributes": {"_ARRAY_DIMENSIONS": ["_scalar_"]}},
+    "no dimensions": {"shape": (1,), "attributes": {"_ARRAY_DIMENSIONS": []}},
+    "no shape": {"shape": ()},
+    "no shape, named": {"shape": (), "attributes": {"_ARRAY_DIMENSIONS": ["_scalar_"]}},
+}
+
+
+@pytest.mark.parametrize("spelling", SCALARS)
+def test_d6_scalars_of_every_spelling_have_no_dimensions(spelling):
+    found = interpret(hierarchy(group(), array("/v", **SCALARS[spelling])))
+    variable = only(found)
+    assert (variable.shape, variable.error, found.dimensions) == ((), None, {})
+
+
+CHARACTERS = [
+    ("<U1", "2", {"members": {"_NCZARR_ARRAY": {"dimrefs": ["/x"]}}, "fill_value": np.str_("5")}),
+    (">S1", "2", {"attributes": references("/x"), "fill_value": np.bytes_(b"5")}),
+    (">S1", "2", {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": np.bytes_(b"5")}),
+    ("uint8", "3", {"attributes": references("/x", type_alias="char"), "fill_value": np.uint8(53)}),
+    (
+        "uint8",
+        "3",
+        {"attributes": references("/x", nczarr_type="char"), "fill_value": np.uint8(53)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("type_name", "zarr_format", "fields"), CHARACTERS)
+def test_d5_d7_characters_of_every_vintage_are_single_bytes(type_name, zarr_format, fields):
+    nodes = root({"x": 2}), array("/v", (2,), type_name, **fields)
+    variable = only(interpret(hierarchy(*nodes, zarr_format=zarr_format)))
+    assert (variable.kind, variable.node.dtype, variable.error) == ("char", np.dtype("S1"), None)
+    assert variable.fill_value == b"5"
+
+
+def test_ucs4_characters_of_plain_zarr_stay_what_they_are():
+    variable = only(interpret(hierarchy(group(), array("/v", (2,), "<U1"))))
+    assert variable.node.dtype == np.dtype("<U1")
+
+
+@pytest.mark.parametrize("type_name", ["|S5", "|S1", "<S5"])
+def test_fixed_strings_are_strings_in_nczarr_and_bytes_in_plain_zarr(type_name):
+    annotated = array("/v", (2,), type_name, references("/x"))
+    plain = array("/v", (2,), type_name, {"_ARRAY_DIMENSIONS": ["x"]})
+    netcdf_pure = group(attributes={"_NCProperties": "version=2,netcdf=4.10.1,nczarr=2.0.0"})
+    expected = "char" if type_name == "<S1" else "string"
+    assert only(interpret(hierarchy(root({"x": 2}), annotated))).kind == expected
+    assert only(interpret(hierarchy(netcdf_pure, plain))).kind == expected
+    assert only(interpret(hierarchy(group(), plain))).kind == "other"
+
+
+def test_strings_of_version_3_are_raw_bytes_with_an_alias():
+    node = array("/v", (2,), "r40", references("/x", type_alias="string"), dtype=np.dtype("V5"))
+    variable = only(interpret(hierarchy(root({"x": 2}), node, zarr_format="3")))
+    assert (variable.kind, variable.node.dtype) == ("string", np.dtype("S5"))
+
+
+@pytest.mark.parametrize(
+    ("alias", "type_name"), [("char", "<f8"), ("char", "|S5"), ("char", "<u2"), ("string", "<f8")]
+)
+def test_a_type_alias_that_the_array_cannot_hold_is_an_error_of_its_variable(alias, type_name):
+    node = array("/v", (2,), type_name, references("/x", type_alias=alias))
+    assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "size"), [("<f4", 4), ("<f8", 8), ("|S5", 8), (">S1", 1), ("<U1", 1), ("<i2", 2)]
+)
+@pytest.mark.parametrize("stored", [0, "0", 7])
+def test_d3_netcdfs_shuffle_has_the_real_element_size(type_name, size, stored):
+    specs = (
+        CodecSpec("shuffle", {"elementsize": stored}, "filters"),
+        CodecSpec("zlib", {"level": 1}),
+    )
+    node = array("/v", (2,), type_name, references("/x"), codecs=specs)
+    assert only(interpret(hierarchy(root({"x": 2}), node))).node.codecs == (
+        CodecSpec("shuffle", {"elementsize": size}, "filters"),
+        specs[1],
+    )
+
+
+def test_shuffle_of_plain_zarr_keeps_its_element_size():
+    specs = (CodecSpec("shuffle", {"elementsize": 2}, "filters"),)
+    node = array("/v", (2,), "<f8", codecs=specs)
+    assert only(interpret(hierarchy(group(), node))).node is node
+
+
+# Dimensions without annotations
+
+
+def test_d10_arrays_without_names_share_anonymous_dimensions_of_the_root():
+    nodes = group(), group("/g"), array("/g/b", (4,)), array("/a", (3, 4))
+    found = interpret(hierarchy(*nodes))
+    assert list(found.dimensions) == ["_Anonymous_Dimension_3", "_Anonymous_Dimension_4"]
+    assert paths(found.groups["g"].variables["b"]) == ["/_Anonymous_Dimension_4"]
+    assert found.dialect == "zarr"
+
+
+def test_names_of_a_version_3_array_are_its_dimensions_and_null_is_anonymous():
+    node = array("/v", (3, 4), dimension_names=("x", None))
+    variable = only(interpret(hierarchy(group(), node, zarr_format="3")))
+    assert paths(variable) == ["/x", "/_Anonymous_Dimension_4"]
+
+
+def test_bare_names_inherit_a_dimension_of_the_same_size_whatever_the_order_of_nodes():
+    names = {"_ARRAY_DIMENSIONS": ["x", "y"]}
+    nodes = (
+        group(),
+        group("/g"),
+        array("/g/v", (2, 3), attributes=names),
+        array("/w", (2, 4), attributes=names),
+    )
+    found = interpret(hierarchy(*nodes))
+    assert paths(only(found.groups["g"])) == ["/x", "/g/y"]
+    assert paths(found.variables["w"]) == ["/x", "/y"]
+
+
+def test_two_sizes_of_one_name_in_a_group_are_an_error_of_the_later_variable():
+    first, second = (
+        array(f"/{name}", (size,), attributes={"_ARRAY_DIMENSIONS": ["x"]})
+        for name, size in (("a", 2), ("b", 3))
+    )
+    found = interpret(hierarchy(group(), first, second))
+    assert found.variables["a"].error is None
+    assert str(found.variables["b"].error) == (
+        "b/.zattrs, _ARRAY_DIMENSIONS: an array has 3 elements along /x, expected 2 (variable /b)"
+    )
+
+
+@pytest.mark.parametrize("names", [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], ["x", ""], 7])
+def test_names_that_do_not_fit_the_shape_are_an_error_of_the_variable(names):
+    node = array("/v", (2, 3), attributes={"_ARRAY_DIMENSIONS": names, "units": "m"})
+    variable = only(interpret(hierarchy(group(), node)))
+    assert variable.error.place == "_ARRAY_DIMENSIONS"
+    assert variable.attributes == {"units": "m"}
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(("size", "word"), [(2, "filled"), (5, "cut"), (0, "filled")])
+def test_d21_along_an_unlimited_dimension_the_dimension_decides_and_it_is_reported(size, word):
+    found = interpret(
+        hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
+    )
+    assert (only(found).shape, only(found).error) == ((3,), None)
+    assert word in found.reports[0]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_d21_along_a_fixed_dimension_another_size_is_an_error_and_the_others_stay(size):
+    bad, good = (
+        array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
+    )
+    found = interpret(hierarchy(root(SIZES, "ab"), bad, good))
+    assert f"{size} elements along /x, expected 2" in str(found.variables["b"].error)
+    assert found.variables["a"].error is None
+
+
+def test_d30_an_unlimited_dimension_can_be_empty():
+    sizes = {"t": {"size": 0, "unlimited": 1}}
+    variable = only(
+        interpret(hierarchy(root(sizes, "v"), array("/v", (0,), attributes=references("/t"))))
+    )
+    assert (variable.shape, variable.error, variable.dimensions[0].unlimited) == ((0,), None, True)
+
+
+@pytest.mark.parametrize("wrong", [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []])
+def test_a_reference_to_nowhere_or_of_another_rank_is_an_error_of_the_variable(wrong):
+    found = interpret(hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong))))
+    assert only(found).error.place == "_nczarr_array.dimension_references"
+
+
+def test_d60_dimensions_come_back_from_references_when_the_root_has_lost_its_annotation():
+    found = interpret(hierarchy(group(), array("/v", (3,), attributes=references("/t"))))
+    assert found.dimensions == {"t": Dimension("t", "/t", 3)}
+    assert found.dialect == "nczarr-4.9.3"
+    assert "/t" in found.reports[0]
+
+
+@pytest.mark.parametrize("name", ["_Anonymous_Dim_3", "_zdim_3", ".zdim_3"])
+def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
+    found = interpret(
+        hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(f"/{name}")))
+    )
+    assert (only(found).shape, only(found).error) == ((3,), None)
+
+
+# Lists and damage
+
+
+def test_d21_a_listed_array_that_is_gone_is_present_with_its_reason():
+    found = interpret(hierarchy(root(arrays=["v"], groups=["g"])))
+    assert isinstance(found.variables["v"].error, NotFoundError)
+    assert ["/v" in found.reports[0], "/g" in found.reports[1]] == [True, True]
+
+
+def test_what_is_present_and_not_listed_is_there_and_reported():
+    found = interpret(hierarchy(root(), group("/g"), array("/v")))
+    assert (list(found.variables), list(found.groups)) == (["v"], ["g"])
+    assert len(found.reports) == 2
+
+
+def test_a_group_that_lists_itself_is_only_a_missing_child():
+    nodes = root(groups=["g"]), group("/g", {"_nczarr_group": {"arrays": [], "groups": ["g"]}})
+    assert interpret(hierarchy(*nodes)).groups["g"].groups == {}
+
+
+def test_d23_a_broken_node_is_a_variable_with_its_error_and_what_else_is_known():
+    error = UnsupportedError("found <U2")
+    node = BrokenNode(
+        path="/v",
+        error=error,
+        shape=(3,),
+        attributes=array("/v", attributes={"u": "m", **references("/t")}).attributes,
+    )
+    variable = only(interpret(hierarchy(root(SIZES, "v"), node)))
+    assert variable.error is error
+    assert (variable.shape, variable.attributes, variable.node) == ((3,), {"u": "m"}, None)
+
+
+def test_a_broken_group_keeps_its_children():
+    broken = BrokenNode(path="/g", error=MetadataError("damaged"))
+    found = interpret(hierarchy(group(), broken, array("/g/v")))
+    assert found.groups["g"].error is broken.error
+    assert list(found.groups["g"].variables) == ["v"]
+
+
+def test_groups_between_the_nodes_are_implied_and_nodes_below_an_array_left_out():
+    below = group("/a/b"), array("/a/b/c"), array("/a/d")
+    found = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
+    assert list(found.variables) == ["a"]
+    assert list(found.groups) == ["g"]
+    assert list(found.groups["g"].groups["h"].variables) == ["v"]
+    assert len(found.reports) == 3
+
+
+def test_a_dimension_of_plain_zarr_can_have_a_slash_in_its_name():
+    node = array("/v", (2,), attributes={"_ARRAY_DIMENSIONS": ["a/b"]})
+    assert only(interpret(hierarchy(group(), node))).dimensions[0].name == "a/b"
+
+
+def test_an_array_that_is_the_whole_store_is_the_variable_data():
+    assert list(interpret(hierarchy(array("/", (2,)))).variables) == ["data"]
+
+
+ANY_JSON = [None, True, 5, -1, 1 << 70, 0.5, "text", [], [[]], [None], {}, {"x": {}}, {"": ""}]
+
+
+@pytest.mark.parametrize("value", ANY_JSON, ids=repr)
+@pytest.mark.parametrize("member", ["dimension_references", "type_alias", None])
+def test_any_json_in_an_array_annotation_touches_only_that_variable(member, value):
+    annotation = value if member is None else {"dimension_references": ["/x"], member: value}
+    bad = array("/b", (2,), attributes={"_nczarr_array": annotation})
+    found = interpret(
+        hierarchy(root({"x": 2}), bad, array("/a", (2,), attributes=references("/x")))
+    )
+    assert found.variables["a"].error is None
+    error = found.variables["b"].error
+    assert error is None or (isinstance(error, MetadataError) and error.key == "b/.zattrs")
+
+
+@pytest.mark.parametrize("value", ANY_JSON, ids=repr)
+@pytest.mark.parametrize("member", ["dimensions", "arrays", "groups", "size", None])
+def test_any_json_in_a_group_annotation_touches_only_what_needs_it(member, value):
+    annotation = {"dimensions": {"x": 2}, "arrays": ["v"], "groups": [], member: value}
+    if member == "size":
+        annotation = {"dimensions": {"y": value, "z": {"size": value}, "x": 2}}
+    top = group(attributes={"_nczarr_group": value if member is None else annotation})
+    found = interpret(hierarchy(top, array("/v", (2,), attributes=references("/x"))))
+    assert (found.variables["v"].error is None) == (found.dimensions.get("x") == X)
+    assert found.error is None or (
+        isinstance(found.error, MetadataError) and found.error.key == ".zattrs"
+    )
+
+
+@pytest.mark.parametrize("value", ANY_JSON, ids=repr)
+@pytest.mark.parametrize("member", ["types", "attribute_types", "n", None])
+def test_any_json_in_place_of_types_leaves_the_attributes_inferred(member, value):
+    types = {"types": {"n": value}} if member == "n" else {member: value}
+    attributes = {"n": 5, "_nczarr_attr": value if member is None else types}
+    assert interpret(hierarchy(group(attributes=attributes))).attributes == {"n": np.int32(5)}
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+KEYS = ["_nczarr_group", "_nczarr_array", "_nczarr_attr", "_nczarr_attrs", "_ARRAY_DIMENSIONS"]
+INNER = ["dimensions", "arrays", "groups", "dimension_references", "types", "attribute_types"]
+annotations = st.dictionaries(
+    st.sampled_from([*KEYS, "_FillValue", "a"]),
+    json | st.dictionaries(st.sampled_from(INNER), json),
+)
+
+
+@settings(deadline=None)
+@given(
+    annotations, annotations, st.sampled_from(["<i4", ">f8", "|S3", ">S1", "|b1", "<c16", "<M8[s]"])
+)
+def test_whatever_json_a_store_holds_a_group_comes_out(top, attributes, type_name):
+    node = array("/v", (2,), type_name, attributes)
+    for zarr_format in ("2", "3"):
+        found = interpret(hierarchy(group(attributes=top), node, zarr_format=zarr_format))
+        assert isinstance(only(found).error, MetadataError | None)
+
+
+@pytest.mark.parametrize("names", [["a/b"], [".."], [""], ["a", 5], "ab", {"a": 1}])
+def test_damaged_lists_tell_no_children(names):
+    assert (
+        listed_children(group(attributes={"_nczarr_group": {"arrays": names, "groups": []}}))
+        is None
+    )
+
+
+# Fill values
+
+
+def filled(type_name, fill_value, attributes=(), **options):
+    node = array(
+        "/v",
+        (2,),
+        type_name,
+        {"_ARRAY_DIMENSIONS": ["x"], **dict(attributes)},
+        fill_value=fill_value,
+    )
+    return only(interpret(hierarchy(group(), node), **options))
+
+
+DEFAULT_FILLS = [
+    ("<i4", np.int32(0)),
+    ("<i4", np.int32(-2147483647)),
+    ("<f8", np.float64(9.96921e36)),
+    ("<f4", np.float32(9.96921e36)),
+    (">f8", np.float64(0)),
+    ("|b1", np.False_),
+    ("|S3", np.bytes_(b"")),
+    ("<U2", np.str_("")),
+]
+
+
+@pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
+def test_d24_d25_fill_values_that_are_put_there_by_default_mask_nothing(type_name, fill):
+    assert "_FillValue" not in filled(type_name, fill).attributes
+
+
+@pytest.mark.parametrize(
+    ("type_name", "fill"), [("<i4", np.int32(-9)), ("<f8", np.float64("nan")), (">i2", np.int16(7))]
+)
+def test_other_fill_values_of_plain_zarr_mask_unless_refused(type_name, fill):
+    np.testing.assert_equal(filled(type_name, fill).attributes, {"_FillValue": fill})
+    assert filled(type_name, fill, use_zarr_fill_value_as_mask=False).attributes == {}
+
+
+def test_a_default_fill_value_masks_when_asked_for_and_an_attribute_always_wins():
+    assert filled("<i4", np.int32(0), use_zarr_fill_value_as_mask=True).attributes == {
+        "_FillValue": 0
+    }
+    declared = filled("<i4", np.int32(7), {"_FillValue": 0}).attributes["_FillValue"]
+    assert (declared, type(declared)) == (0, np.int32)
+
+
+def test_nczarr_masks_only_what_it_declares():
+    node = array("/v", (2,), "<i4", references("/x"), fill_value=np.int32(-9))
+    found = interpret(hierarchy(root({"x": 2}), node), use_zarr_fill_value_as_mask=True)
+    assert (only(found).attributes, only(found).fill_value) == ({}, -9)
+
+
+def test_d19_the_rounded_default_fill_of_doubles_means_the_exact_one_in_fill_and_attribute():
+    attributes = {**references("/x"), "_FillValue": 9.96921e36}
+    node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
+    variable = only(interpret(hierarchy(root({"x": 2}), node)))
+    assert variable.fill_value == variable.attributes["_FillValue"] == 9.969209968386869e36
+    assert np.float32(9.96921e36) == np.float32(9.969209968386869e36)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "expected"),
+    [("<i1", 0), (">i2", 0), ("<u8", 0), ("<f8", 0), ("<c8", 0), ("|S5", b""), ("<U3", ""),
+     ("|b1", False)],
+)  # fmt: skip
+def test_d20_undefined_fill_values_read_as_zero(type_name, expected):
+    assert filled(type_name, None).fill_value == expected
+    assert filled(type_name, None).node.fill_value is None
+
+
+@pytest.mark.parametrize(
+    ("type_name", "zarr_format", "value", "literal", "expected"),
+    [
+        (">S1", "2", 5, "5", np.bytes_(b"5")),
+        (">S1", "2", "x", '"x"', np.bytes_(b"x")),
+        ("<f4", "2", "NaN", '"NaN"', np.float32("nan")),
+        ("<f8", "2", "-Infinity", '"-Infinity"', np.float64("-inf")),
+        ("<i2", "2", [-9], "[-9]", np.int16(-9)),
+        ("<f8", "3", "AAAAAAAA+H8=", "", np.float64("nan")),
+        (">f4", "3", "AAAAAAAA8D8=", "", np.float32(1)),
+        ("<c16", "3", ["AAAAAAAA8D8=", "AAAAAAAAAAA="], "", np.complex128(1)),
+        ("|S3", "3", "YWI=", "", np.bytes_(b"ab")),
+    ],
+)
+def test_the_fill_value_attribute_has_the_variables_own_type(
+    type_name, zarr_format, value, literal, expected
+):
+    node = array("/v", (1,), type_name, {"_FillValue": value}, literals={"_FillValue": literal})
+    found = only(interpret(hierarchy(group(), node, zarr_format=zarr_format))).attributes[
+        "_FillValue"
+    ]
+    np.testing.assert_equal(found, expected)
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("value", [300, 0.5, "text", [1, 2], None, {"a": 1}], ids=repr)
+def test_a_fill_value_attribute_of_another_type_stays_and_is_reported(value):
+    found = interpret(hierarchy(group(), array("/v", (1,), "|u1", {"_FillValue": value})))
+    assert "_FillValue" in only(found).attributes
+    assert "_FillValue" in found.reports[0]

@@ -1,0 +1,463 @@
+"""Reference sets as stores: what names one, what it may name, and whose options go where."""
+
+import gzip
+import json
+import os
+import pickle
+from typing import ClassVar
+
+import fsspec
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.servers import HttpServer
+from xr_nczarr.errors import (
+    LimitError,
+    NotFoundError,
+    ReferenceSetError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
+from xr_nczarr.model import Limits
+from xr_nczarr.storage import ByteRange, MemoryStore, ReferenceStore, open_store
+from xr_nczarr.storage.reference_opening import ReferenceOptions
+from xr_nczarr.storage.trust import Trust, is_private
+
+VALUES = np.arange(12, dtype="<i4")
+ARRAY = {
+    "zarr_format": 2,
+    "shape": [12],
+    "chunks": [4],
+    "dtype": "<i4",
+    "fill_value": -1,
+    "order": "C",
+    "compressor": None,
+    "filters": None,
+}
+
+
+def version0(url, **more):
+    """The document of one variable in three ranges of the file at `url`."""
+    return {
+        ".zgroup": '{"zarr_format": 2}',
+        "t/.zarray": json.dumps(ARRAY),
+        "t/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["x"]}),
+        **{f"t/{i}": [url, 5 + 16 * i, 16] for i in range(3)},
+        **more,
+    }
+
+
+def read(target, **storage_options):
+    """The values of the variable."""
+    dataset = xr.open_dataset(target, engine="nczarr", storage_options=storage_options)
+    return dataset.t.values.tolist()
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A file with the values behind five other bytes."""
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"\0" * 5 + VALUES.tobytes() + b"\0" * 5)
+    return path
+
+
+@pytest.fixture
+def served(http_server, data):
+    """A server with the file."""
+    os.rename(data, f"{http_server.root}/data.bin")
+    return http_server
+
+
+def put(folder, name, document):
+    with open(f"{folder}/{name}", "w") as file:
+        json.dump(document, file)
+    return f"{folder}/{name}"
+
+
+class TestNames:
+    """What is taken for a reference set."""
+
+    @pytest.mark.parametrize("form", ["v0", "v1", "as text"])
+    def test_a_dictionary(self, data, form):
+        document = version0(str(data))
+        if form != "v0":
+            document = {"version": 1, "refs": document}
+        if form == "as text":
+            assert read("reference://", fo=document) == VALUES.tolist()
+        assert read(document) == VALUES.tolist()
+
+    @pytest.mark.parametrize(
+        ("name", "pack"),
+        [
+            ("refs.json", bytes),
+            ("refs.json.gz", gzip.compress),
+            ("refs.json.zst", lambda text: numcodecs.Zstd().encode(text)),
+            ("refs.json", gzip.compress),
+        ],
+    )
+    @pytest.mark.parametrize("spelling", ["{}", "file://{}", "reference::{}", "{}#mode=zarr"])
+    def test_a_file(self, tmp_path, data, name, pack, spelling):
+        path = tmp_path / name
+        path.write_bytes(pack(json.dumps(version0("data.bin")).encode()))
+        assert read(spelling.format(path)) == VALUES.tolist()
+        assert read("reference://", fo=str(path)) == VALUES.tolist()
+        assert read(path) == VALUES.tolist()
+
+    def test_a_url(self, served):
+        put(served.root, "refs.json", version0("data.bin"))
+        assert read(f"{served.url}/refs.json") == VALUES.tolist()
+        assert read(f"reference::{served.url}/refs.json?a=b") == VALUES.tolist()
+        assert read("reference://", fo=f"{served.url}/refs.json") == VALUES.tolist()
+
+    def test_a_bucket(self, s3_server, tmp_path, data):
+        put(tmp_path, "refs.json", version0("data.bin"))
+        url = s3_server.upload(tmp_path, "sets")
+        assert read(f"{url}/refs.json", **s3_server.storage_options) == VALUES.tolist()
+
+    def test_any_filesystem(self, tmp_path, data):
+        filesystem = fsspec.filesystem("memory")
+        filesystem.pipe("/refs/data.bin", data.read_bytes())
+        filesystem.pipe("/refs/refs.json", json.dumps(version0("data.bin")).encode())
+        assert read("memory://refs/refs.json") == VALUES.tolist()
+        url = put(tmp_path, "refs.json", version0("memory://refs/data.bin"))
+        assert read(url) == VALUES.tolist()
+        plain = put(tmp_path, "plain.json", version0("refs/data.bin"))
+        assert read(plain, remote_protocol="memory") == VALUES.tolist()
+        filesystem.rm("/refs", recursive=True)
+
+    def test_a_mapping_to_bytes_is_a_store_and_no_set(self):
+        assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
+        assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
+
+    def test_what_is_not_there_is_not_found(self, tmp_path, served):
+        for target in (tmp_path / "refs.json", f"{served.url}/refs.json"):
+            with pytest.raises(NotFoundError, match="no reference set"):
+                open_store(target)
+        with pytest.raises(UnsupportedError, match="option fo"):
+            open_store("reference://")
+
+    def test_damage_is_told_with_the_name(self, tmp_path):
+        path = tmp_path / "refs.json"
+        path.write_text("{")
+        with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):
+            open_store(path)
+
+    @pytest.mark.parametrize("pack", [gzip.compress, lambda text: numcodecs.Zstd().encode(text)])
+    def test_a_document_that_unpacks_to_too_much_is_refused(self, tmp_path, pack):
+        path = tmp_path / "refs.json"
+        path.write_bytes(pack(b" " * 1_000_000))
+        with pytest.raises(LimitError, match="max_consolidated_bytes"):
+            open_store(path, limits=Limits(max_consolidated_bytes=100_000))
+
+    def test_templates_and_overrides_are_options(self, tmp_path, data):
+        document = {
+            "version": 1,
+            "templates": {"u": "nowhere"},
+            "refs": version0("{% if true %}{{u}}{% endif %}"),
+        }
+        options = {"template_overrides": {"u": str(data)}, "templates": "jinja2"}
+        assert read(document, **options) == VALUES.tolist()
+        with pytest.raises(RefusedError, match='templates="jinja2"'):
+            read(document)
+
+
+class TestStore:
+    """The store itself."""
+
+    def test_answers_come_in_the_order_of_the_keys(self, served, data_copy):
+        document = version0(str(data_copy)) | {
+            "web": [f"{served.url}/data.bin", 9, 4],
+            "whole": [str(data_copy)],
+            "webwhole": [f"{served.url}/data.bin"],
+            "text": "inline",
+            "empty": [str(data_copy), 0, 0],
+        }
+        store = open_store(document)
+        whole = data_copy.read_bytes()
+        keys = ["web", "t/2", "none", "text", "t/0", "whole", "webwhole", "empty", "t/1", "web"]
+        expected = [
+            *(whole[9:13], whole[37:53], None, b"inline", whole[5:21]),
+            *(whole, whole, b"", whole[21:37], whole[9:13]),
+        ]
+        assert [data if data is None else bytes(data) for data in store.fetch(keys)] == expected
+        assert [store.size(key) for key in keys] == [
+            None if data is None else len(data) for data in expected
+        ]
+
+    @pytest.fixture
+    def data_copy(self, tmp_path):
+        path = tmp_path / "copy.bin"
+        path.write_bytes(b"\0" * 5 + VALUES.tobytes() + b"\0" * 5)
+        return path
+
+    @pytest.mark.parametrize("key", ["part", "whole", "text"])
+    def test_ranges_lie_within_what_a_key_refers_to(self, data_copy, key):
+        document = {
+            "part": [str(data_copy), 5, 48],
+            "whole": [str(data_copy)],
+            "text": "0123456789",
+        }
+        store = open_store(document)
+        (whole,) = store.fetch([key])
+        size = len(whole)
+        ranges = [(0, 3), (2, 4), (-3, 3), (size - 1, 1), (4, 0)]
+        found = store.fetch_ranges([ByteRange(key, start, length) for start, length in ranges])
+        assert [bytes(data) for data in found] == [
+            bytes(whole[start : start + length or None])[:length] for start, length in ranges
+        ]
+        for start, length in ((0, size + 1), (size, 1), (-size - 1, 1), (-2, 3), (0, -1)):
+            with pytest.raises(StorageError):
+                list(store.fetch_ranges([ByteRange(key, start, length)]))
+        assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
+
+    def test_it_is_read_only(self):
+        store = open_store({"a": "b"})
+        for write in (lambda: store.put([("a", b"")]), lambda: store.delete("a")):
+            with pytest.raises(UnsupportedError, match="read only"):
+                write()
+
+    def test_ranges_of_one_target_travel_together(self, served):
+        assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
+        assert len(served.requests_for("/data.bin")) == 1
+
+    def test_a_variable_pickles_as_its_own_part(self, tmp_path, data):
+        document = version0(str(data), **{f"u/{i}": [f"{i}.nc", i, i] for i in range(10_000)})
+        store = xr.open_dataset(document, engine="nczarr").t.variable._data
+        while not hasattr(store, "stored"):
+            store = store.array
+        travelled = pickle.dumps(store.stored)
+        assert len(travelled) < 2000
+        assert pickle.loads(travelled).read((slice(2, 6),)).tolist() == [2, 3, 4, 5]
+
+    def test_it_is_read_by_other_processes(self, workers, served):
+        put(served.root, "refs.json", version0("data.bin"))
+        dataset = xr.open_dataset(f"{served.url}/refs.json", engine="nczarr", chunks={})
+        assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
+
+    @pytest.mark.parametrize("special", ["/dev/zero", "/proc/self/environ", "/sys/kernel/notes"])
+    def test_d46_devices_and_the_kernels_files_are_refused_always(self, tmp_path, special):
+        link = tmp_path / "link"
+        link.symlink_to(special)
+        for path in (special, f"file://{special}", str(link)):
+            with pytest.raises(RefusedError, match="no plain file"):
+                read(version0(path))
+
+    def test_fifos_and_directories_are_no_targets(self, tmp_path):
+        os.mkfifo(tmp_path / "fifo")
+        for path in (tmp_path / "fifo", tmp_path):
+            with pytest.raises(StorageError):
+                read(version0(str(path)))
+
+    def test_a_reference_to_more_than_may_be_read_is_refused(self, data):
+        with pytest.raises(LimitError, match="max_chunk_bytes"):
+            list(open_store({"a": [str(data), 0, 2**61]}).fetch(["a"]))
+        limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=40)
+        with pytest.raises(LimitError, match="max_chunk_bytes"):
+            list(open_store({"a": [str(data)]}, limits=limits).fetch(["a"]))
+
+
+class TestTrust:
+    """What a set from elsewhere may name."""
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "/etc/hostname",
+            "file:///etc/hostname",
+            "FILE:///etc/hostname",
+            "file:/etc/hostname",
+            "local:///etc/hostname",
+            "../../../../etc/hostname",
+            "memory://a/b",
+            "s3://bucket/key",
+            "simplecache::http://127.0.0.1/x",
+            "http://example.org/x",
+            "http://127.0.0.1:1/x",
+            "http://169.254.169.254/latest/meta-data",
+        ],
+    )
+    def test_d46_a_remote_set_names_only_its_own_host(self, served, url):
+        put(served.root, "refs.json", version0(url))
+        with pytest.raises(RefusedError, match="t/0"):
+            read(f"{served.url}/refs.json")
+
+    def test_its_own_host_is_named_in_full_or_relative(self, served):
+        os.mkdir(f"{served.root}/sets")
+        for url in (f"{served.url}/data.bin", "../data.bin"):
+            put(f"{served.root}/sets", "refs.json", version0(url))
+            assert read(f"{served.url}/sets/refs.json") == VALUES.tolist()
+
+    def test_the_caller_may_allow_more(self, served, tmp_path):
+        copy = tmp_path / "copy.bin"
+        with open(f"{served.root}/data.bin", "rb") as file:
+            copy.write_bytes(file.read())
+        put(served.root, "refs.json", version0(str(copy.as_uri())))
+        target = f"{served.url}/refs.json"
+        assert read(target, allow=[f"file://{tmp_path}/"]) == VALUES.tolist()
+        assert read(target, allow=str(tmp_path)) == VALUES.tolist()
+        (tmp_path / "inside").mkdir()
+        with pytest.raises(RefusedError) as caught:
+            read(target, allow=[str(tmp_path / "inside")])
+        assert f"file://{tmp_path}/" in str(caught.value)
+        link = tmp_path / "inside" / "link"
+        link.symlink_to(copy)
+        put(served.root, "refs.json", version0(link.as_uri()))
+        with pytest.raises(RefusedError):
+            read(target, allow=[str(tmp_path / "inside")])
+
+    def test_another_host_may_be_allowed(self, served, tmp_path):
+        with HttpServer(served.root) as other:
+            put(served.root, "refs.json", version0(f"{other.url}/data.bin"))
+            with pytest.raises(RefusedError):
+                read(f"{served.url}/refs.json")
+            assert read(f"{served.url}/refs.json", allow=[other.url]) == VALUES.tolist()
+            with pytest.raises(RefusedError):
+                read(f"{served.url}/refs.json", allow=["http://"])
+
+    @pytest.mark.parametrize(
+        ("url", "right"),
+        [
+            ("https://a.org/x", True),
+            ("https://a.org/d/../x", True),
+            ("https://a.org.evil.org/x", False),
+            ("https://a.org@evil.org/x", False),
+            ("https://a.org?@evil.org/x", False),
+            ("https://a.org\\@evil.org/x", False),
+            ("http://a.org/x", False),
+            ("https://b.org/d/x", True),
+            ("https://b.org/dx", False),
+            ("https://b.org/d/../x", False),
+            ("https://b.org/d/%2e%2e/x", False),
+            ("gs://any/x", True),
+            ("a::https://b.org/d/x", False),
+        ],
+    )
+    def test_prefixes_end_where_names_do(self, url, right):
+        trust = Trust("https://a.org", ("https://b.org/d", "gs://"))
+        if right:
+            trust.check(url)
+        else:
+            with pytest.raises(RefusedError):
+                trust.check(url)
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            *("localhost", "x.localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001"),
+            *("10.0.0.5", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "LOCALHOST."),
+            *("::1", "[::1]", "fe80::1%eth0", "fd00::1", "::ffff:10.0.0.1"),
+            "metadata.google.internal",
+        ],
+    )
+    def test_private_addresses_are_known_however_they_are_spelled(self, host):
+        assert is_private(host)
+
+    @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])
+    def test_other_addresses_are_public(self, host):
+        assert not is_private(host)
+
+    def test_redirects_are_checked(self, served):
+        with HttpServer(served.root) as other:
+            served.fault("redirect", path="/data.bin", location=f"{other.url}/data.bin", times=None)
+            for target in (version0(f"{served.url}/data.bin"), f"{served.url}/refs.json"):
+                put(served.root, "refs.json", version0("data.bin"))
+                with pytest.raises(RefusedError):
+                    read(target)
+                assert not other.requests_for("*")
+            assert read(f"{served.url}/refs.json", allow=[other.url]) == VALUES.tolist()
+
+    def test_what_is_given_for_one_server_does_not_follow_to_another(self, served):
+        with HttpServer(served.root) as other:
+            served.fault("redirect", path="/data.bin", location=f"{other.url}/data.bin", times=None)
+            put(served.root, "refs.json", version0("data.bin"))
+            options = {"headers": {"X-Token": "secret"}, "allow": [other.url]}
+            assert read(f"{served.url}/refs.json", **options) == VALUES.tolist()
+            (sent,) = other.requests_for("*")
+            assert "X-Token" not in sent.headers
+            assert sent.headers["Range"] == "bytes=5-52"
+            assert served.requests_for("/data.bin")[0].headers["X-Token"] == "secret"
+
+    def test_the_same_host_may_redirect_but_not_forever(self, served):
+        os.rename(f"{served.root}/data.bin", f"{served.root}/moved.bin")
+        served.fault("redirect", path="/data.bin", location="/moved.bin", times=None)
+        assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
+        served.fault("redirect", path="/loop.bin", location="/loop.bin", times=None)
+        with pytest.raises(StorageError):
+            read(version0(f"{served.url}/loop.bin"))
+        assert len(served.requests_for("/loop.bin")) == 5
+
+
+class TestOptions:
+    """Whose options go where."""
+
+    HEADERS: ClassVar = {"headers": {"Authorization": "secret"}}
+
+    def secrets(self, server, path):
+        return [request.headers.get("Authorization") for request in server.requests_for(path)]
+
+    def test_plain_options_are_for_the_place_of_the_set(self, served):
+        with HttpServer(served.root) as other:
+            document = version0("data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]})
+            put(served.root, "refs.json", document)
+            options = {**self.HEADERS, "allow": [other.url]}
+            assert read(f"{served.url}/refs.json", **options) == VALUES.tolist()
+            assert set(self.secrets(served, "*")) == {"secret"}
+            assert set(self.secrets(other, "*")) == {None}
+
+    def test_options_of_a_prefix_are_for_what_lies_there(self, served):
+        with HttpServer(served.root) as other:
+            document = version0(
+                f"{served.url}/data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]}
+            )
+            assert read(document, **{f"{other.url}/": self.HEADERS}) == VALUES.tolist()
+            assert set(self.secrets(other, "*")) == {"secret"}
+            assert set(self.secrets(served, "*")) == {None}
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"remote_protocol": "http", "remote_options": HEADERS},
+            {"remote_options": HEADERS},
+            {"http": HEADERS},
+            {"fs": {"https": HEADERS}},
+            {"reference": {"remote_options": HEADERS}},
+        ],
+    )
+    def test_options_of_a_protocol_are_for_all_its_targets(self, served, options):
+        assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
+        assert set(self.secrets(served, "/data.bin")) == {"secret"}
+
+    def test_target_options_are_for_the_document_and_what_lies_beside_it(self, served):
+        put(served.root, "refs.json", version0("data.bin"))
+        assert read(f"{served.url}/refs.json", target_options=self.HEADERS) == VALUES.tolist()
+        assert set(self.secrets(served, "*")) == {"secret"}
+
+    def test_options_that_belong_nowhere_are_an_error(self, data):
+        with pytest.raises(UnsupportedError, match="remote_options"):
+            read(version0(str(data)), anon=True)
+
+    def test_what_only_fsspec_needs_is_passed_over(self, data):
+        options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
+        assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
+
+    def test_a_protocol_of_buckets_may_be_named_by_its_options(self):
+        options = ReferenceOptions.sorted({"remote_protocol": "s3", "remote_options": {"anon": 1}})
+        targets = options.targets("https://host/refs.json", None)
+        assert targets.url("s3://bucket/a.nc") == "s3://bucket/a.nc"
+        assert targets.url("bucket/a.nc") == "s3://bucket/a.nc"
+        assert targets.options_for("s3://bucket/a.nc") == {"anon": 1}
+        assert targets.options_for("https://host/a.nc") == {}
+        with pytest.raises(RefusedError):
+            targets.url("gs://bucket/a.nc")
+
+    def test_a_bucket_is_reached_from_a_local_set(self, s3_server, tmp_path, data):
+        url = s3_server.upload(tmp_path, "data")
+        document = version0(f"{url}/data.bin")
+        options = s3_server.storage_options
+        assert read(document, remote_protocol="s3", remote_options=options) == VALUES.tolist()
+        assert read(document, **{url.rpartition("/")[0]: options}) == VALUES.tolist()
+        bare = version0(f"{url.removeprefix('s3://')}/data.bin")
+        assert read(bare, remote_protocol="s3", remote_options=options) == VALUES.tolist()

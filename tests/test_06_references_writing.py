@@ -1,0 +1,164 @@
+"""Reference sets of stores that are there: written, read again, and seen by the others' readers."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from tests.reading import RAW, WAYS, assert_reads_as, read_groups
+from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.references import InlineBytes, Target, expand, parse_references, write
+from xr_nczarr.storage import open_store
+
+
+def pack(folder, compression):
+    """A zip file of a directory, all directly in it."""
+    path = f"{folder}.zip"
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for one in sorted(Path(folder).rglob("*")):
+            if one.is_file():
+                file.write(one, one.relative_to(folder))
+    return path
+
+
+def regular(path, zarr_format=2):
+    """A store of one array in 200 chunks of the same size, and a coordinate."""
+    dataset = xr.Dataset(
+        {"t": (("x", "y"), np.arange(800.0).reshape(20, 40))}, {"x": np.arange(20)}
+    )
+    encoding = {"t": {"chunks": (2, 2), "compressors": None}, "x": {"compressors": None}}
+    dataset.to_zarr(path, zarr_format=zarr_format, encoding=encoding, consolidated=False)
+    return dataset
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["json", "inline", "parq", "zip"])
+@pytest.mark.parametrize("release", VINTAGES)
+def test_every_vintage_is_read_through_its_references(tmp_path, release, kind, way):
+    store = write_vintage(tmp_path / "store", sample(release), release)
+    target = tmp_path / ("set.parq" if kind == "parq" else "set.json")
+    source = pack(store, zipfile.ZIP_STORED) if kind == "zip" else store
+    write(source, target, inline_below=100_000 if kind == "inline" else 0, record_size=5)
+    assert_reads_as(read_groups(target, way, **RAW), sample(release))
+
+
+def test_what_netcdf_c_writes_is_read_through_references(tmp_path):
+    store = write_netcdf_c(tmp_path / "store")
+    write(store, tmp_path / "set.json")
+    expected, found = (
+        xr.open_groups(target, engine="nczarr") for target in (store, tmp_path / "set.json")
+    )
+    assert found.keys() == expected.keys()
+    for path, group in expected.items():
+        xr.testing.assert_identical(found[path].load(), group.load())
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_is_read_through_references(tmp_path, zarr_format):
+    dataset = cf_dataset().drop_vars(["code", "label"])
+    dataset.to_zarr(tmp_path / "store", zarr_format=zarr_format, consolidated=False)
+    write(tmp_path / "store", tmp_path / "set.json")
+    expected, found = (
+        xr.open_dataset(tmp_path / name, engine="nczarr").load() for name in ("store", "set.json")
+    )
+    xr.testing.assert_identical(found, expected)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("packed", [False, True])
+def test_regular_runs_become_generators_of_the_same_bytes(tmp_path, packed, zarr_format):
+    dataset = regular(tmp_path / "store", zarr_format)
+    source = pack(tmp_path / "store", zipfile.ZIP_STORED) if packed else tmp_path / "store"
+    write(source, tmp_path / "set.json")
+    text = (tmp_path / "set.json").read_text()
+    if not packed:
+        assert len(json.loads(text)["gen"]) == 1
+        assert len(text) < 4000
+    store = open_store(source)
+    references = parse_references(text)
+    assert references.count == sum(1 for _ in Path(tmp_path / "store").rglob("*") if _.is_file())
+    for key, entry in expand(text).items():
+        if isinstance(entry, list):
+            data = Path(entry[0]).read_bytes()
+            first, length = entry[1:] or (0, len(data))
+            assert data[first : first + length] == bytes(next(store.fetch([key])))
+    xr.testing.assert_equal(xr.open_dataset(tmp_path / "set.json", engine="nczarr"), dataset)
+
+
+def test_a_set_written_anew_points_at_the_same_bytes(tmp_path):
+    regular(tmp_path / "store")
+    write(tmp_path / "store", tmp_path / "first.json")
+    write(tmp_path / "first.json", tmp_path / "second.json")
+    write(tmp_path / "second.json", tmp_path / "third.parq")
+    write(tmp_path / "third.parq", tmp_path / "fourth.json")
+    first, second, fourth = (
+        expand((tmp_path / f"{name}.json").read_bytes()) for name in ("first", "second", "fourth")
+    )
+    assert second == first
+    assert fourth.keys() == first.keys()
+    assert all(fourth[key] == entry for key, entry in first.items() if isinstance(entry, list))
+
+
+def test_explicit_references_become_generators_and_small_ones_lie_inside(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(256)) * 100)
+    document = {f"t/{i}.{j}": ["data.bin", 64 * i + 2 * j, 2] for i in range(90) for j in range(30)}
+    document |= {"u/0": ["data.bin", 0, 300], "u/1": ["data.bin", 1, 299]}
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    write(tmp_path / "set.json", tmp_path / "less.json", inline_below=300)
+    less = parse_references((tmp_path / "less.json").read_bytes())
+    assert less.resolve("u/0") == Target(str(path), 0, 300)
+    assert less.resolve("u/1") == InlineBytes(path.read_bytes()[1:300])
+    assert less.resolve("t/3.1") == InlineBytes(path.read_bytes()[194:196])
+    write(tmp_path / "set.json", tmp_path / "short.json")
+    short = json.loads((tmp_path / "short.json").read_bytes())
+    assert [member["key"] for member in short["gen"]] == ["t/{{i0}}.{{i1}}"]
+    assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
+
+
+def test_deflated_entries_have_no_address(tmp_path):
+    regular(tmp_path / "store")
+    source = pack(tmp_path / "store", zipfile.ZIP_DEFLATED)
+    with pytest.raises(UnsupportedError, match="deflated"):
+        write(source, tmp_path / "set.json")
+    assert not (tmp_path / "set.json").exists()
+    write(source, tmp_path / "set.json", inline_below=1000)
+    found = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    np.testing.assert_array_equal(found.t.values, np.arange(800.0).reshape(20, 40))
+
+
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+@pytest.mark.parametrize("name", ["set.json", "set.parq"])
+def test_fsspec_reads_what_is_written(tmp_path, name):
+    dataset = regular(tmp_path / "store")
+    write(tmp_path / "store", tmp_path / name, inline_below=100, record_size=64)
+    options = {} if name.endswith("parq") else {"simple_templates": False}
+    filesystem = fsspec.filesystem(
+        "reference", fo=str(tmp_path / name), remote_protocol="file", **options
+    )
+    store = zarr.storage.FsspecStore.from_mapper(filesystem.get_mapper(""), read_only=True)
+    found = xr.open_zarr(store, consolidated=False, zarr_format=2)
+    xr.testing.assert_equal(found.load(), dataset)
+
+
+def test_sets_are_written_to_and_about_buckets(tmp_path, s3_server):
+    dataset = regular(tmp_path / "store")
+    url = s3_server.upload(tmp_path / "store", "data/store")
+    options = s3_server.storage_options
+    for name in ("set.json", "set.parq"):
+        target = f"s3://{s3_server.bucket}/sets/{name}"
+        write(url, target, storage_options=options, target_options=options)
+        found = xr.open_dataset(target, engine="nczarr", storage_options=options)
+        xr.testing.assert_equal(found.load(), dataset)
+
+
+def test_chunks_of_version_3_have_no_place_in_parquet(tmp_path):
+    regular(tmp_path / "store", zarr_format=3)
+    with pytest.raises(UnsupportedError, match="JSON"):
+        write(tmp_path / "store", tmp_path / "set.parq")

@@ -1,0 +1,261 @@
+"""Everything that can be opened, and everything xarray's users do with it."""
+
+import io
+import shutil
+import zipfile
+from pathlib import Path
+
+import fsspec
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr import MetadataError, NotFoundError, UnsupportedError
+
+TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A store that netcdf-c wrote: an unlimited dimension, a group, deflated chunks."""
+    path = tmp_path_factory.mktemp("stores") / "store.nczarr"
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
+        file.title = "store"
+        for name, size in (("time", None), ("y", 4), ("x", 5)):
+            file.createDimension(name, size)
+        for name, size in (("time", 3), ("y", 4)):
+            file.createVariable(name, "f8", (name,))[:] = np.arange(size)
+        options = {"zlib": True, "chunksizes": (1, 4, 5)}
+        file.createVariable("t", "f4", ("time", "y", "x"), **options)[:] = TEMPERATURE
+        group = file.createGroup("inner")
+        group.createVariable("u", "i4", ("y",))[:] = np.arange(4)
+    return path
+
+
+def objects(path):
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+    }
+
+
+def zipped(path, target, prefix=""):
+    with zipfile.ZipFile(target, "w") as archive:
+        for key, data in objects(path).items():
+            archive.writestr(prefix + key, data)
+    return target
+
+
+def check(dataset):
+    with dataset:
+        assert dataset.attrs == {"title": "store"}
+        assert dataset.encoding["unlimited_dims"] == {"time"}
+        assert dataset.encoding["dialect"] == "nczarr-4.9.3"
+        np.testing.assert_array_equal(dataset["t"].values, TEMPERATURE)
+        assert dataset["t"].dims == ("time", "y", "x")
+
+
+LOCAL_TARGETS = {
+    "a path": str,
+    "a Path": lambda path: path,
+    "a file URL": lambda path: f"file://{path}",
+    "an NCZarr URL": lambda path: f"file://{path}#mode=nczarr,file",
+    "an NCZarr URL in pairs": lambda path: f"file://{path}#mode=nczarr&mode=file",
+    "a URL for version 2": lambda path: f"file://{path}#mode=nczarr,file,v2",
+    "a URL of pure Zarr": lambda path: f"file://{path}#mode=zarr",
+    "a mapping": objects,
+    "an fsspec mapper": lambda path: fsspec.get_mapper(str(path)),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL_TARGETS)
+def test_a_local_store_opens_as(name, stored):
+    check(xr.open_dataset(LOCAL_TARGETS[name](stored), engine="nczarr"))
+
+
+@pytest.mark.parametrize("prefix", ["", "store/"], ids=["keys at the root", "under one folder"])
+@pytest.mark.parametrize("spell", ["{}", "file://{}#mode=nczarr,zip", "zip::file://{}"])
+def test_a_zip_file_opens_in_both_flavours(prefix, spell, stored, tmp_path):
+    path = zipped(stored, tmp_path / "store.zip", prefix)
+    target = spell.format(path)
+    if target.startswith("zip::") and prefix:
+        target = target.replace("zip::", f"zip://{prefix.rstrip('/')}::")
+    check(xr.open_dataset(target, engine="nczarr"))
+
+
+def test_a_memory_filesystem_opens(stored):
+    memory = fsspec.filesystem("memory")
+    memory.pipe({f"/opening/store/{key}": data for key, data in objects(stored).items()})
+    check(xr.open_dataset("memory://opening/store", engine="nczarr"))
+
+
+@pytest.mark.parametrize("spell", ["{}/store", "simplecache::{}/store", "{}/store#mode=nczarr"])
+def test_plain_http_opens_without_a_listing(spell, stored, http_server):
+    shutil.copytree(stored, Path(http_server.root, "store"))
+    check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
+
+
+def test_http_says_how_to_open_what_cannot_be_listed(http_server, stored):
+    shutil.copytree(stored, Path(http_server.root, "plain"))
+    for file in Path(http_server.root, "plain").rglob(".zattrs"):
+        file.write_text("{}")
+    with pytest.raises(UnsupportedError, match=r"cannot be listed|cannot list") as caught:
+        xr.open_dataset(f"{http_server.url}/plain", engine="nczarr")
+    assert "consolidated" in str(caught.value)
+
+
+@pytest.mark.parametrize("fragment", ["", "#mode=nczarr,s3", "#mode=zarr,s3"])
+def test_s3_opens(fragment, stored, s3_server):
+    url = s3_server.upload(stored, "deep/store")
+    options = s3_server.storage_options
+    check(xr.open_dataset(url + fragment, engine="nczarr", storage_options=options))
+
+
+def test_s3_opens_by_the_https_address_of_a_bucket(stored, s3_server):
+    s3_server.upload(stored, "store")
+    url = f"{s3_server.endpoint}/{s3_server.bucket}/store#mode=nczarr,s3"
+    check(xr.open_dataset(url, engine="nczarr", storage_options=s3_server.storage_options))
+
+
+def test_a_missing_store_is_not_an_empty_one(tmp_path, s3_server, http_server):
+    for target, options in (
+        (tmp_path / "nothing", {}),
+        ({}, {}),
+        ("memory://nothing", {}),
+        (f"tar://x::file://{tmp_path}/nothing.tar", {}),
+        (f"{s3_server.url}/nothing", {"storage_options": s3_server.storage_options}),
+        (f"{http_server.url}/nothing", {}),
+    ):
+        with pytest.raises(NotFoundError):
+            xr.open_dataset(target, engine="nczarr", **options)
+
+
+def test_a_fragment_that_contradicts_what_is_there_is_an_error(stored, tmp_path):
+    archive = zipped(stored, tmp_path / "store.zip")
+    for url in (f"file://{stored}#mode=nczarr,zip", f"file://{archive}#mode=nczarr,file"):
+        with pytest.raises((ValueError, OSError), match=r"zip|directory"):
+            xr.open_dataset(url, engine="nczarr")
+    with pytest.raises((ValueError, OSError)):
+        xr.open_dataset(f"file://{stored}#mode=nczarr,file,v3", engine="nczarr")
+    with pytest.raises(ValueError, match="nonsense"):
+        xr.open_dataset(f"file://{stored}#mode=nczarr,nonsense", engine="nczarr")
+
+
+def test_only_strong_evidence_guesses_the_engine(stored, tmp_path):
+    check(xr.open_dataset(stored))
+    check(xr.open_dataset(f"file://{stored}#mode=nczarr,file"))
+    guess = xr.backends.list_engines()["nczarr"].guess_can_open
+    xr.Dataset({"a": ("x", [1])}).to_zarr(tmp_path / "plain.zarr", zarr_format=2)
+    assert not guess(tmp_path / "plain.zarr")
+    for other in ("s3://bucket/key", "https://127.0.0.1:1/x", tmp_path / "no", io.BytesIO(b""), {}):
+        assert not guess(other)
+
+
+def test_groups_open_one_by_one_and_as_a_tree(stored):
+    with xr.open_dataset(stored, engine="nczarr", group="inner") as inner:
+        np.testing.assert_array_equal(inner["u"].values, np.arange(4))
+        assert inner["u"].dims == ("y",)
+    groups = xr.open_groups(stored, engine="nczarr")
+    assert list(groups) == ["/", "/inner"]
+    tree = xr.open_datatree(stored, engine="nczarr", chunks={})
+    assert tree["inner/u"].chunks == ((4,),)
+    np.testing.assert_array_equal(tree["inner/u"].values, np.arange(4))
+    with pytest.raises(NotFoundError, match="nowhere"):
+        xr.open_dataset(stored, engine="nczarr", group="nowhere")
+
+
+def test_many_stores_open_as_one(stored, tmp_path):
+    shutil.copytree(stored, tmp_path / "second")
+    with xr.open_mfdataset(
+        [stored, tmp_path / "second"], engine="nczarr", combine="nested", concat_dim="time"
+    ) as dataset:
+        np.testing.assert_array_equal(dataset["t"].values, np.concatenate([TEMPERATURE] * 2))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        (None, None),
+        ({}, ((1, 1, 1), (4,), (5,))),
+        ("auto", ((3,), (4,), (5,))),
+        ({"time": 2, "x": 5}, ((2, 1), (4,), (5,))),
+    ],
+)
+def test_chunks_mean_what_they_mean_to_xarray(chunks, expected, stored):
+    with xr.open_dataset(stored, engine="nczarr", chunks=chunks) as dataset:
+        assert dataset["t"].chunks == expected
+        np.testing.assert_array_equal(dataset["t"].values, TEMPERATURE)
+
+
+def test_xarrays_decoding_options_are_obeyed(tmp_path):
+    url = f"file://{tmp_path}/s#mode=nczarr,file"
+    with netCDF4.Dataset(url, "w") as file:
+        file.createDimension("n", 3)
+        file.createDimension("letters", 2)
+        packed = file.createVariable("packed", "i2", ("n",), fill_value=-1)
+        packed.set_auto_maskandscale(False)
+        packed.setncatts({"scale_factor": np.float32(0.5), "coordinates": "when"})
+        packed[:] = [1, -1, 3]
+        when = file.createVariable("when", "i4", ("n",))
+        when.units = "hours since 2001-01-01"
+        when[:] = [0, 1, 2]
+        file.createVariable("word", "S1", ("n", "letters"))[:] = np.array(
+            [[b"a", b"b"], [b"c", b"d"], [b"e", b"f"]]
+        )
+
+    def opened(**options):
+        return xr.open_dataset(url, engine="nczarr", **options)
+
+    plain = opened()
+    np.testing.assert_array_equal(plain["packed"], np.array([0.5, np.nan, 1.5], "f4"))
+    assert plain["packed"].dtype == "f4"
+    assert plain["when"].dtype.kind == "M"
+    assert set(plain.coords) == {"when"}
+    assert plain["word"].values.tolist() == [b"ab", b"cd", b"ef"]
+    assert opened(mask_and_scale=False)["packed"].values.tolist() == [1, -1, 3]
+    assert opened(decode_times=False)["when"].dtype == "i4"
+    assert opened(concat_characters=False)["word"].shape == (3, 2)
+    assert opened(decode_coords=False)["packed"].attrs["coordinates"] == "when"
+    assert "packed" not in opened(drop_variables="packed")
+    assert opened(decode_cf=False)["packed"].attrs["scale_factor"] == np.float32(0.5)
+    with pytest.raises(TypeError, match="nonsense"):
+        opened(nonsense=1)
+    with pytest.raises(ValueError, match="on_unsupported"):
+        opened(on_unsupported="perhaps")
+
+
+def test_consolidated_metadata_are_used_refused_and_checked(tmp_path):
+    url = f"file://{tmp_path}/s#mode=nczarr,file"
+    with netCDF4.Dataset(url + ",consolidated", "w") as file:
+        file.createDimension("x", None)
+        file.createVariable("v", "i4", ("x",))[:] = [1, 2]
+    assert xr_nczarr.open_hierarchy(url).consolidated
+    assert not xr_nczarr.open_hierarchy(url, consolidated=False).consolidated
+    assert xr_nczarr.open_hierarchy(url, consolidated="check").consolidated
+    (tmp_path / "s" / "v" / ".zarray").write_text(
+        (tmp_path / "s" / "v" / ".zarray").read_text().replace("[2]", "[5]")
+    )
+    with pytest.raises(MetadataError, match=r"v/\.zarray.*stale"):
+        xr_nczarr.open_hierarchy(url, consolidated="check")
+    (tmp_path / "s" / ".zmetadata").unlink()
+    with pytest.raises(NotFoundError, match="zmetadata"):
+        xr_nczarr.open_hierarchy(url, consolidated=True)
+
+
+def test_the_picture_of_a_store_tells_what_is_in_it(stored):
+    text = repr(xr_nczarr.open_hierarchy(stored))
+    assert "Zarr 2, dialect nczarr-4.9.3" in text
+    assert "time unlimited, now 3" in text
+    assert "float32 t(time, y, x)  chunks 1×4×5  shuffle zlib" in text
+    assert "group /inner" in text
+
+
+def test_d20_arrays_of_undefined_fill_are_told(tmp_path):
+    url = f"file://{tmp_path}/s#mode=nczarr,file"
+    with netCDF4.Dataset(url, "w") as file:
+        file.createDimension("x", 4)
+        file.createVariable("unfilled", "i4", ("x",), chunksizes=(2,), fill_value=False)[:2] = 1
+        file.createVariable("filled", "i4", ("x",))[:] = 1
+    picture = repr(xr_nczarr.open_hierarchy(url))
+    assert "note: no fill value in unfilled: missing chunks read as zero" in picture

@@ -1,0 +1,258 @@
+"""Writes cut off after each single change of a store: nothing is lost, and all can be run again."""
+
+import json
+from collections.abc import MutableMapping
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import MetadataError, NotFoundError, RefusedError, to_nczarr
+from xr_nczarr.backend.journal import JOURNAL
+from xr_nczarr.storage import MemoryStore
+
+
+class Cut(MutableMapping):
+    """A mapping that fails from its n-th change on."""
+
+    def __init__(self, objects, changes):
+        self.objects = objects
+        self.changes = changes
+
+    def _change(self):
+        if self.changes == 0:
+            raise OSError("cut off")
+        self.changes -= 1
+
+    def __getitem__(self, key):
+        return self.objects[key]
+
+    def __setitem__(self, key, data):
+        self._change()
+        self.objects[key] = data
+
+    def __delitem__(self, key):
+        self._change()
+        del self.objects[key]
+
+    def pop(self, key, default=None):
+        if key in self.objects:
+            del self[key]
+        return default
+
+    def __iter__(self):
+        return iter(self.objects)
+
+    def __len__(self):
+        return len(self.objects)
+
+
+class Remote(MemoryStore):
+    """A store without locks and without a way of replacing all of it in one step."""
+
+    remote = True
+
+
+def values(start, stop, sign=1, coordinate=True):
+    n = np.arange(start, stop)
+    dataset = xr.Dataset(
+        {"a": (("t", "x"), sign * (n[:, None] * 10.0 + np.arange(1, 5))), "n": ("t", n)}
+    )
+    return dataset.assign_coords(t=n * 1.0) if coordinate else dataset
+
+
+def read(objects, **options):
+    with xr.open_dataset(Remote(objects), engine="nczarr", **options) as dataset:
+        return dataset.load()
+
+
+def states(write, before):
+    """Yield what is there when `write` is cut off after each of its changes, the last whole."""
+    for changes in range(1000):
+        objects = dict(before)
+        try:
+            write(Remote(Cut(objects, changes)))
+        except OSError:
+            yield objects
+        else:
+            yield objects
+            return
+
+
+ENCODING = {"a": {"chunks": (4, 2)}, "n": {"chunks": (4,)}}
+LAYOUTS = [
+    {"zarr_format": version, "dialect": dialect, "consolidated": consolidated}
+    for version in (2, 3)
+    for dialect in ("nczarr", "zarr")
+    for consolidated in (True, False)
+]
+
+
+def create(target, layout, unlimited=None, **options):
+    to_nczarr(
+        values(0, 6, **options), target, encoding=ENCODING, unlimited_dims=unlimited, **layout
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_what_is_being_created_is_no_dataset_and_can_be_created_again(layout):
+    *cut, whole = states(lambda target: create(target, layout), {})
+    assert len(cut) > 10
+    for objects in cut:
+        try:
+            found = read(objects)
+        except NotFoundError:
+            create(Remote(objects), layout)
+            assert objects == whole
+        else:
+            xr.testing.assert_identical(found, values(0, 6))
+
+
+@pytest.mark.parametrize("old", [2, 3])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_what_is_being_replaced_is_the_old_or_the_new_or_no_dataset(layout, old):
+    before, new = {}, values(0, 9, -1)
+    create(Remote(before), {"zarr_format": old})
+
+    def write(target):
+        to_nczarr(new, target, mode="w", encoding=ENCODING, **layout)
+
+    *cut, whole = states(write, before)
+    for objects in cut:
+        try:
+            found = read(objects)
+        except NotFoundError:
+            pass
+        else:
+            assert found.identical(values(0, 6)) or found.identical(new)
+        write(Remote(objects))
+        assert objects == whole
+
+
+def state(objects, atomic):
+    """What opens; None where some arrays have grown and others not, which is told in an error."""
+    try:
+        return read(objects)
+    except ValueError:
+        assert not atomic
+        return None
+
+
+@pytest.mark.parametrize("coordinate", [True, False])
+@pytest.mark.parametrize("unlimited", [None, "t"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinate):
+    before = {}
+    create(Remote(before), layout, unlimited, coordinate=coordinate)
+
+    def append(target, start=6):
+        more = values(start, start + 3, coordinate=coordinate)
+        to_nczarr(more, target, append_dim="t")
+
+    *cut, whole = states(append, before)
+    old, new = (values(0, stop, coordinate=coordinate) for stop in (6, 9))
+    assert any(JOURNAL in objects for objects in cut)
+    # One document decides: the consolidated one, or that of the group with netCDF's dimensions.
+    atomic = layout["consolidated"] or (layout["dialect"] == "nczarr" and unlimited is not None)
+    for objects in cut:
+        found = state(objects, atomic)
+        assert found is None or found.identical(old) or found.identical(new)
+        again, other = dict(objects), dict(objects)
+        append(Remote(again))
+        assert again == whole
+        # Another one comes behind what was complete, or in place of what was not.
+        append(Remote(other), 9)
+        complete = all(objects.get(key) == data for key, data in whole.items())
+        kept = 9 if complete else 6
+        assert read(other, consolidated=False).n.values.tolist() == [*range(kept), 9, 10, 11]
+        assert JOURNAL not in other
+
+
+def test_values_that_are_being_overwritten_are_old_or_new_by_chunk():
+    before = {}
+    create(Remote(before), {})
+    new = values(0, 6, -1).drop_vars("t")
+    *cut, _ = states(lambda target: to_nczarr(new, target, mode="r+"), before)
+    for objects in cut:
+        signs = np.sign(read(objects).a.values)
+        for rows in (slice(0, 4), slice(4, 6)):
+            for columns in (slice(0, 2), slice(2, 4)):
+                assert len(set(signs[rows, columns].ravel())) == 1
+        to_nczarr(new, Remote(objects), mode="r+")
+        np.testing.assert_array_equal(read(objects).a, new.a)
+
+
+def test_a_change_of_another_program_after_an_interrupted_one_is_kept():
+    before = {}
+    create(Remote(before), {"consolidated": False})
+    cut = states(lambda target: to_nczarr(values(6, 9), target, append_dim="t"), before)
+    for objects in (objects for objects in cut if JOURNAL in objects):
+        document = json.loads(objects["a/.zattrs"]) | {"other": "program"}
+        objects[".zgroup"] = objects[".zgroup"] + b" "
+        objects["a/.zattrs"] = json.dumps(document).encode()
+        objects["n/.zarray"] = objects["n/.zarray"] + b" "
+        kept = dict(objects)
+        to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(objects), mode="a")
+        assert kept.pop(JOURNAL)
+        assert objects.keys() == kept.keys()
+        assert [key for key in kept if objects[key] != kept[key]] == [".zattrs"]
+
+
+@pytest.mark.parametrize("journal", [b"[]", b"{", b'{"documents": [1], "appended": {}}'])
+def test_a_damaged_journal_is_an_error(journal):
+    store = {}
+    create(store, {})
+    store[JOURNAL] = journal
+    with pytest.raises(MetadataError, match="nczarr_journal"):
+        to_nczarr(values(6, 9), store, append_dim="t")
+    assert read(store).identical(values(0, 6))
+
+
+def test_what_is_no_store_is_removed_only_by_force():
+    objects = {"precious": b"1"}
+    for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
+        with pytest.raises(error, match="no Zarr store"):
+            to_nczarr(values(0, 6), Remote(objects), mode=mode)
+        assert objects == {"precious": b"1"}
+    to_nczarr(values(0, 6), Remote(objects), mode="w", overwrite="force")
+    assert "precious" not in objects
+    xr.testing.assert_identical(read(objects), values(0, 6))
+
+
+@pytest.mark.parametrize("puts", [0, 4, 9, 13, 16])
+@pytest.mark.parametrize("mode", ["w-", "w", "a"])
+def test_a_write_to_s3_that_is_cut_off_can_be_run_again(s3_server, mode, puts):
+    target, options = (
+        f"s3://{s3_server.bucket}/store",
+        {"storage_options": s3_server.storage_options},
+    )
+    append = {"append_dim": "t"} if mode == "a" else {"encoding": ENCODING, "mode": mode}
+    old, new = values(0, 6), values(6, 9) if mode == "a" else values(0, 9, -1)
+    whole = values(0, 9) if mode == "a" else new
+    if mode != "w-":
+        to_nczarr(old, target, encoding=ENCODING, **options)
+    done = []
+
+    def fail(request):
+        if request.method == "PUT":
+            done.append(request.path)
+        return 403 if len(done) > puts else None
+
+    def found():
+        try:
+            with xr.open_dataset(target, engine="nczarr", **options) as dataset:
+                return dataset.load()
+        except NotFoundError:
+            return None
+
+    s3_server.fail = fail
+    try:
+        to_nczarr(new, target, **append, **options)
+    except PermissionError:
+        s3_server.fail = None
+        between = found()
+        assert (between is None and mode != "a") or between.identical(old)
+        to_nczarr(new, target, **append, **options)
+    finally:
+        s3_server.fail = None
+    assert found().identical(whole)

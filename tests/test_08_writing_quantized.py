@@ -1,0 +1,72 @@
+"""Lossy rounding gives netcdf-c's own bits, and says what was done."""
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import ConflictError, to_nczarr
+
+
+def values(dtype):
+    random = np.random.default_rng(1)
+    scale = 10.0 ** random.integers(-20, 20, 1000)
+    found = (random.normal(size=1000) * scale).astype(dtype)
+    found[:3] = 0, 1, -1
+    return found
+
+
+def by_netcdf_c(tmp_path, data, options):
+    with netCDF4.Dataset(tmp_path / "reference.nc", "w") as file:
+        file.createDimension("x", len(data))
+        variable = file.createVariable("v", data.dtype, ("x",), zlib=True, **options)
+        variable[:] = data
+    with netCDF4.Dataset(tmp_path / "reference.nc") as file:
+        variable = file["v"]
+        variable.set_auto_mask(False)
+        return variable[:], {name: variable.getncattr(name) for name in variable.ncattrs()}
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("chunks", [None, {"x": 500}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            {"significant_digits": digits, "quantize_mode": mode}
+            for mode in ("BitGroom", "BitRound", "GranularBitRound")
+            for digits in (1, 3, 6)
+        ),
+        {"least_significant_digit": 2},
+        {"significant_digits": 4},
+    ],
+    ids=str,
+)
+def test_values_are_rounded_as_netcdf_c_does(tmp_path, dtype, options, chunks):
+    data = values(dtype)
+    expected, attributes = by_netcdf_c(tmp_path, data, options)
+    dataset = xr.Dataset({"v": ("x", data)})
+    store = {}
+    encoding = {"v": {**options, "zlib": True, "_FillValue": None}}
+    to_nczarr(dataset.chunk(chunks) if chunks else dataset, store, encoding=encoding)
+    found = xr.open_dataset(store, engine="nczarr").v
+    np.testing.assert_array_equal(found.values, expected)
+    assert {name: int(value) for name, value in found.attrs.items()} == {
+        name: int(value) for name, value in attributes.items()
+    }
+
+
+def test_infinities_and_nan_stay():
+    data = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0])
+    store = {}
+    encoding = {"v": {"significant_digits": 3, "_FillValue": None}}
+    to_nczarr(xr.Dataset({"v": ("x", data)}), store, encoding=encoding)
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="nczarr").v, data)
+
+
+@pytest.mark.parametrize(
+    "options", [{"significant_digits": 99}, {"significant_digits": 3, "quantize_mode": "Other"}]
+)
+def test_impossible_digits_and_modes_are_refused(options):
+    with pytest.raises(ConflictError, match="quantize_mode"):
+        to_nczarr(xr.Dataset({"v": ("x", np.ones(3))}), {}, encoding={"v": options})

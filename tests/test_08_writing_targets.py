@@ -1,0 +1,357 @@
+"""Where `to_nczarr` writes to, what it asks of a mode, and in which order and on whom it runs."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, to_nczarr
+from xr_nczarr.backend.placing import aligned_blocks
+from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore
+
+
+def example(start=0, stop=8):
+    n = np.arange(start, stop)
+    return xr.Dataset(
+        {"a": (("t", "x"), n[:, None] * 10.0 + np.arange(3)), "n": ("t", n)}, {"t": n}
+    )
+
+
+def run_in_processes(count, function, arguments):
+    """Call a function once with each tuple of arguments, in processes that share nothing."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        for future in [pool.submit(function, *each) for each in arguments]:
+            future.result()
+
+
+def read(target, **options):
+    with xr.open_dataset(target, engine="nczarr", **options) as dataset:
+        return dataset.load()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "store")
+
+
+TARGETS = {
+    "path": lambda path: path,
+    "file URL": lambda path: f"file://{path}",
+    "NCZarr URL": lambda path: f"file://{path}#mode=nczarr,file",
+    "zip": lambda path: f"{path}.zip",
+    "zip URL": lambda path: f"file://{path}#mode=nczarr,zip",
+    "memory URL": lambda path: f"memory://{path}",
+    "mapping": lambda path: {},
+    "store": lambda path: MemoryStore({}),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_kind_of_target_is_written_appended_and_replaced(path, target):
+    target = TARGETS[target](path)
+    encoding = {"a": {"chunks": (1, 3)}, "n": {"chunks": 1}, "t": {"chunks": 1}}
+    to_nczarr(example(), target, unlimited_dims="t", encoding=encoding)
+    xr.testing.assert_identical(read(target), example())
+    with pytest.raises(ExistsError):
+        to_nczarr(example(), target)
+    to_nczarr(example(8, 10), target, append_dim="t")
+    xr.testing.assert_identical(read(target), example(0, 10))
+    to_nczarr(-example(3, 5).drop_vars("t"), target, region={"t": slice(3, 5)})
+    assert read(target).n.values.tolist() == [0, 1, 2, -3, -4, 5, 6, 7, 8, 9]
+    to_nczarr(example(0, 2), target, mode="w")
+    xr.testing.assert_identical(read(target, consolidated="check"), example(0, 2))
+
+
+def test_s3_is_written_appended_and_replaced(s3_server):
+    target = f"s3://{s3_server.bucket}/store"
+    options = {"storage_options": s3_server.storage_options}
+    to_nczarr(example(), target, unlimited_dims="t", **options)
+    to_nczarr(example(8, 10), target, append_dim="t", **options)
+    xr.testing.assert_identical(read(target, **options), example(0, 10))
+    to_nczarr(example(0, 2), target, mode="w", **options)
+    xr.testing.assert_identical(read(target, **options), example(0, 2))
+
+
+def test_a_zip_has_each_name_once_below_one_folder(path):
+    to_nczarr(example(), f"{path}.zip")
+    to_nczarr(example(8, 10), f"{path}.zip", append_dim="t")
+    names = zipfile.ZipFile(f"{path}.zip").namelist()
+    assert len(names) == len(set(names))
+    assert {name.split("/")[0] for name in names} == {"store"}
+
+
+@pytest.mark.parametrize("word", ["zarr", "xarray", "noxarray"])
+def test_the_fragment_chooses_pure_zarr(path, word):
+    to_nczarr(example(), f"file://{path}#mode={word},file")
+    with open(f"{path}/a/.zattrs") as file:
+        names = set(json.load(file))
+    assert not any(name.startswith("_nczarr") for name in names)
+    assert ("_ARRAY_DIMENSIONS" in names) == (word != "noxarray")
+
+
+def test_data_arrays_and_trees_are_written_by_function_and_accessor(path):
+    dataset = example()
+    dataset.n.drop_vars("t").rename(None).nczarr.to_nczarr(f"{path}/1")
+    assert xr.open_dataarray(f"{path}/1", engine="nczarr").identical(
+        dataset.n.drop_vars("t").rename(None)
+    )
+    dataset.t.nczarr.to_nczarr(f"{path}/2")
+    assert xr.open_dataarray(f"{path}/2", engine="nczarr").name == "t"
+    tree = xr.DataTree.from_dict({"/": dataset, "/b/c": dataset.isel(t=0)})
+    tree.nczarr.to_nczarr(f"{path}/3", encoding={"/b/c": {"a": {"dtype": "f4"}}})
+    assert xr.open_datatree(f"{path}/3", engine="nczarr").load().equals(tree)
+    assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
+
+
+def test_what_is_no_dataset_is_a_type_error(path):
+    with pytest.raises(TypeError, match="DataTree"):
+        to_nczarr(np.ones(3), path)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_every_version_is_written_appended_and_read(path, zarr_format):
+    to_nczarr(example(), path, zarr_format=zarr_format, unlimited_dims="t")
+    to_nczarr(example(8, 9), path, append_dim="t")
+    found = read(path)
+    assert found.encoding["zarr_format"] == str(zarr_format)
+    xr.testing.assert_identical(found, example(0, 9))
+
+
+def test_version_1_is_one_array(path):
+    dataset = example()[["n"]].drop_vars("t")
+    to_nczarr(dataset, path, zarr_format=1)
+    found = read(path)
+    assert found.encoding["zarr_format"] == "1"
+    (variable,) = found.data_vars.values()
+    np.testing.assert_array_equal(variable, dataset.n)
+    with pytest.raises(xr_nczarr.UnsupportedError, match="one array"):
+        to_nczarr(example(), path, zarr_format=1, mode="w")
+
+
+# Modes --------------------------------------------------------------------------------------
+
+
+def test_mode_w_does_not_remove_what_is_no_store(path):
+    os.makedirs(path)
+    with open(f"{path}/precious", "w") as file:
+        file.write("text")
+    with pytest.raises(RefusedError, match="would remove"):
+        to_nczarr(example(), path, mode="w")
+    with pytest.raises(ExistsError):
+        to_nczarr(example(), path)
+    assert os.listdir(path) == ["precious"]
+
+
+def test_mode_w_replaces_a_damaged_store(path):
+    to_nczarr(example(), path)
+    with open(f"{path}/.zmetadata", "w") as file:
+        file.write("{")
+    to_nczarr(example(0, 2), path, mode="w")
+    xr.testing.assert_identical(read(path), example(0, 2))
+
+
+def test_mode_w_on_a_group_leaves_the_others(path):
+    root = xr.Dataset({"k": 1})
+    tree = xr.DataTree.from_dict({"/": root, "/a1/b": example(), "/a1/c": example(0, 2)})
+    to_nczarr(tree, path)
+    with pytest.raises(ExistsError):
+        to_nczarr(example(0, 3), path, group="a1/b")
+    to_nczarr(example(0, 3), path, group="a1/b", mode="w")
+    xr.testing.assert_identical(read(path, group="a1/b", consolidated="check"), example(0, 3))
+    xr.testing.assert_identical(read(path, group="a1/c"), example(0, 2))
+    xr.testing.assert_identical(read(path), root)
+
+
+def test_mode_r_plus_needs_a_store_and_touches_no_metadata(path):
+    with pytest.raises(NotFoundError):
+        to_nczarr(example(), path, mode="r+")
+    to_nczarr(example(), path)
+    before = {name: os.stat(f"{path}/{name}").st_mtime_ns for name in (".zattrs", ".zmetadata")}
+    to_nczarr(-example().assign_attrs(new=1).drop_vars("t"), path, mode="r+")
+    assert before == {name: os.stat(f"{path}/{name}").st_mtime_ns for name in before}
+    xr.testing.assert_identical(read(path).drop_vars("t"), -example().drop_vars("t"))
+
+
+def test_mode_a_minus_leaves_variables_without_the_dimension(path):
+    to_nczarr(example().assign(k=1), path)
+    to_nczarr(example(8, 9).assign(k=2), path, append_dim="t", mode="a-")
+    xr.testing.assert_identical(read(path), example(0, 9).assign(k=1))
+
+
+@pytest.mark.parametrize("options", [{"append_dim": "t"}, {"region": "auto"}])
+def test_modes_that_contradict_are_errors(path, options):
+    with pytest.raises(ValueError, match="cannot set"):
+        to_nczarr(example(), path, mode="w", **options)
+
+
+# Parallel -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads", "processes"])
+def test_dask_writes_on_every_scheduler(path, scheduler):
+    delayed = to_nczarr(example().chunk(t=3), path, compute=False)
+    assert np.isnan(read(path).a.values).all()
+    delayed.compute(scheduler=scheduler)
+    xr.testing.assert_identical(read(path), example())
+
+
+def test_distributed_workers_write(path, workers):
+    delayed = to_nczarr(example().chunk(t=3), path, compute=False)
+    workers.compute(delayed).result()
+    xr.testing.assert_identical(read(path), example())
+    more = to_nczarr(example(8, 12).chunk(t=3), path, append_dim="t", compute=False)
+    workers.compute(more).result()
+    xr.testing.assert_identical(read(path), example(0, 12))
+
+
+def write_region(path, start, stop):
+    part = example(start, stop).drop_vars("t")
+    to_nczarr(part, path, region={"t": slice(start, stop)})
+
+
+def test_processes_write_disjoint_regions_of_a_template(path):
+    template = xr.zeros_like(example(0, 12).chunk(t=4))
+    to_nczarr(template.assign_coords(t=example(0, 12).t), path, compute=False)
+    run_in_processes(3, write_region, [(path, start, start + 3) for start in range(0, 12, 3)])
+    xr.testing.assert_identical(read(path), example(0, 12))
+
+
+def test_each_chunk_is_put_once_and_by_whole(path, monkeypatch):
+    keys = []
+    put = LocalStore.put
+
+    def recorded(store, items):
+        items = list(items)
+        keys.extend(key for key, _ in items)
+        put(store, items)
+
+    monkeypatch.setattr(LocalStore, "put", recorded)
+    encoding = {"a": {"chunks": (4, 2)}, "n": {"chunks": (5,)}}
+    to_nczarr(example().chunk(t=3, x=1), path, encoding=encoding)
+    assert len(keys) == len(set(keys))
+    documents = [key for key in keys if key.rpartition("/")[2].startswith(".z")]
+    assert keys[-len(documents) :] == documents, "documents come behind all chunks"
+    assert documents[-3:] == [".zattrs", ".zgroup", ".zmetadata"]
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+@pytest.mark.parametrize("cell", [1, 3, 4, 20])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (1, 1, 1, 1), (8,), (2, 3, 2, 1)])
+def test_aligned_blocks_share_no_cell_and_cover_the_same(sizes, offset, cell):
+    blocks = aligned_blocks(sizes, offset, cell)
+    assert sum(blocks) == sum(sizes)
+    assert 0 not in blocks
+    bounds = np.cumsum([offset, *blocks])[1:-1]
+    assert not (bounds % cell).any()
+
+
+def test_blocks_of_unknown_sizes_are_refused(path):
+    values = dask.array.arange(8, chunks=3)
+    dataset = xr.Dataset({"a": ("t", values[values > 2])})
+    with pytest.raises((ConflictError, ValueError)):
+        to_nczarr(dataset, path)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("engine", ["nczarr", "netcdf4"])
+@pytest.mark.parametrize("how", ["create", "append", "region"])
+def test_what_is_read_lazily_is_written_block_by_block(path, how, engine):
+    """The variable has 128 MiB; two threads hold some blocks of 4 MiB each."""
+    source = xr.Dataset({"a": (("t", "x"), np.random.default_rng(0).random((512, 1 << 15)))})
+    encoding = {"a": {"chunksizes": (3, 1 << 14)}}
+    if engine == "nczarr":
+        to_nczarr(source, f"{path}-source", encoding=encoding)
+    else:
+        source.to_netcdf(f"{path}-source", engine=engine, encoding=encoding)
+    if how != "create":
+        to_nczarr(source * 0, path, encoding=encoding)
+    options = {"append": {"append_dim": "t"}, "region": {"region": {"t": slice(0, 512)}}}
+    with (
+        dask.config.set(scheduler="threads", num_workers=2),
+        xr.open_dataset(f"{path}-source", engine=engine) as lazy,
+    ):
+        tracemalloc.start()
+        try:
+            to_nczarr(lazy, path, **options.get(how, {}))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < source.nbytes / 2
+    found = read(path).isel(t=slice(-512, None))
+    xr.testing.assert_equal(found, source)
+    assert found.a.encoding["chunksizes"] == (3, 1 << 14)
+
+
+def test_progress_is_shown(path, capsys):
+    to_nczarr(example(), path, progress=True)
+    assert "100%" in capsys.readouterr().err
+    to_nczarr(example().chunk(t=2), path, mode="w", progress=True)
+    assert "100% Completed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sync", ["commit", "all", "none"])
+@pytest.mark.parametrize("atomic", [None, "store"])
+def test_sync_and_atomic_change_nothing_in_the_result(path, sync, atomic):
+    to_nczarr(example(), path, sync=sync)
+    to_nczarr(example(8, 9), path, append_dim="t", sync=sync, atomic=atomic)
+    xr.testing.assert_identical(read(path), example(0, 9))
+    assert os.listdir(os.path.dirname(path)) == ["store"]
+
+
+def test_a_failed_write_leaves_nothing_behind(path):
+    def fail(block):
+        raise RuntimeError("no values")
+
+    values = dask.array.ones(4, chunks=2).map_blocks(fail, dtype="f8", meta=np.ones(0))
+    with pytest.raises(RuntimeError, match="no values"):
+        to_nczarr(xr.Dataset({"a": ("t", values)}), path)
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_an_unfinished_mapping_is_no_store_and_can_be_written_again():
+    class Failing(dict):
+        def __setitem__(self, key, value):
+            if key.endswith("n/.zarray"):
+                raise OSError("full")
+            super().__setitem__(key, value)
+
+    store = Failing()
+    with pytest.raises(OSError, match="full"):
+        to_nczarr(example(), store)
+    with pytest.raises(NotFoundError):
+        read(store)
+    whole = dict(store)
+    to_nczarr(example(), whole)
+    xr.testing.assert_identical(read(whole), example())
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import xarray, xr_nczarr",
+        "import xr_nczarr, xarray; xr_nczarr.to_nczarr",
+        "import xarray; xarray.open_dataset({path!r}, engine='nczarr')",
+    ],
+)
+def test_the_accessor_comes_with_the_package_and_with_the_engine(path, imports):
+    to_nczarr(example(), path)
+    code = f"{imports.format(path=path)}; xarray.Dataset().nczarr.to_nczarr"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_the_package_does_not_import_xarray():
+    code = "import sys, xr_nczarr; assert 'xarray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert ZipStore
+    assert xr_nczarr.to_nczarr.__doc__

@@ -1,0 +1,101 @@
+"""What a second reader found: stores of other programs, compared with what these programs read."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import RAW, assert_values, read
+from tests.servers import HttpServer
+from tests.stores import array_document, file_url
+
+
+def test_d20_zeros_that_xarray_does_not_store_come_back(tmp_path: Path) -> None:
+    written = xr.Dataset(
+        {
+            "i": ("x", np.array([0, 0, 3, 4], "i4")),
+            "f": ("x", np.zeros(4, "f4")),
+            "c": ("x", np.zeros(4, "c8")),
+            "s": ((), np.int16(0)),
+        }
+    )
+    encoding = {name: {"_FillValue": None} for name in written}
+    encoding["i"]["chunks"] = (2,)
+    written.to_zarr(tmp_path / "s", zarr_format=2, encoding=encoding)
+    assert not (tmp_path / "s/i/0").exists()
+    for name, variable in written.items():
+        assert_values(read(tmp_path / "s")[name].values, variable.values, name)
+
+
+def test_d20_chunks_without_fill_value_are_what_netcdf_c_reads(tmp_path: Path) -> None:
+    with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
+        dataset.createDimension("x", 4)
+        for kind in ("i4", "f8"):
+            dataset.createVariable(kind, kind, ("x",), chunksizes=[2], fill_value=False)[:2] = 5
+    with netCDF4.Dataset(file_url(tmp_path / "s")) as dataset:
+        dataset.set_auto_mask(False)
+        for kind in ("i4", "f8"):
+            assert_values(read(tmp_path / "s", **RAW)[kind].values, dataset[kind][:], kind)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_refused_chunk_names_store_variable_chunk_key_and_remedy(
+    compressed: bool, http_server: HttpServer
+) -> None:
+    with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
+        dataset.createDimension("x", 4)
+        dataset.createVariable("v", "i4", ("x",), chunksizes=[2], zlib=compressed)[:] = 5
+    variable = xr.open_dataset(f"{http_server.url}/s", engine="nczarr").v
+    http_server.fault("status", path="*/v/1", status=403, times=None)
+    for selection in (slice(None), slice(1, 3)):
+        with pytest.raises(xr_nczarr.AccessDeniedError) as caught:
+            variable[selection].copy().load()
+        error = caught.value
+        assert (error.variable, error.chunk, error.key) == ("/v", (1,), "v/1")
+        assert error.store == f"{http_server.url}/s"
+        assert error.remedy
+
+
+def test_the_statuses_that_mean_not_found_are_the_callers(http_server: HttpServer) -> None:
+    with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
+        dataset.createDimension("x", 4)
+        dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
+    http_server.fault("status", path="*/v/1", status=403, times=None)
+    found = read(f"{http_server.url}/s", missing_status=[403, 404], **RAW)
+    assert found.v.values.tolist() == [5, 5, 7, 7]
+
+
+@pytest.mark.parametrize(("group", "others"), [(None, "/a/"), ("a", "/b/"), ("a/b", "/c/")])
+def test_a_dataset_asks_for_nothing_below_its_group(
+    group: str | None, others: str, http_server: HttpServer
+) -> None:
+    with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
+        for holder in (dataset, dataset.createGroup("a"), dataset.createGroup("a/b/c").parent):
+            holder.createDimension("x", 2)
+            holder.createVariable("v", "i4", ("x",))[:] = 5
+    found = xr.open_dataset(f"{http_server.url}/s", engine="nczarr", group=group)
+    assert list(found) == ["v"]
+    below = [request.path.partition(others)[2] for request in http_server.requests_for("/s/*")]
+    assert not [path for path in below if "/" in path]
+
+
+def test_a_senseless_level_of_compression_breaks_only_its_own_variable() -> None:
+    store = {".zgroup": b'{"zarr_format": 2}'}
+    for name, level in {"text": "4", "number": 4, "word": "x", "list": []}.items():
+        document = array_document((2,), compressor={"id": "zlib", "level": level})
+        store[f"{name}/.zarray"] = json.dumps(document).encode()
+        store[f"{name}/0"] = zlib.compress(np.arange(2, dtype="i4").tobytes())
+    dataset = xr.open_dataset(store, engine="nczarr")
+    for name in ("text", "number"):
+        assert dataset[name].encoding["complevel"] == 4
+        assert dataset[name].values.tolist() == [0, 1]
+    for name in ("word", "list"):
+        with pytest.raises(xr_nczarr.MetadataError, match="level"):
+            dataset[name].load()

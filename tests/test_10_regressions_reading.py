@@ -1,0 +1,553 @@
+"""The faults that other readers of NCZarr and Zarr v2 have, and this one must not: D1 to D34."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import RAW, WAYS, assert_values, read, read_groups
+from tests.servers import HttpServer
+from tests.stores import (
+    Group,
+    Size,
+    Var,
+    array_document,
+    file_url,
+    put,
+    sample,
+    shuffled,
+    spell,
+    write_netcdf_c,
+    write_vintage,
+)
+
+FOUR = np.arange(4, dtype="f4")
+F8_FILL = netCDF4.default_fillvals["f8"]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """Reading eagerly and by threaded dask."""
+    return str(request.param)
+
+
+def one_array(
+    path: Path,
+    zarray: dict[str, Any],
+    chunks: dict[str, bytes],
+    attrs: Any = None,
+    *,
+    nczarr: bool = True,
+) -> Path:
+    """A store with the variable ``v``, as netcdf-c 4.10 annotates it unless plain Zarr is meant."""
+    names = [f"d{axis}" for axis in range(len(zarray["shape"]))]
+    sizes = dict(zip(names, zarray["shape"], strict=True))
+    own: dict[str, Any] = {"_ARRAY_DIMENSIONS": names}
+    root: dict[str, Any] = {}
+    if nczarr:
+        own["_nczarr_array"] = {"dimension_references": [f"/{n}" for n in names]}
+        root["_nczarr_group"] = {"dimensions": sizes, "arrays": ["v"], "groups": []}
+        root["_nczarr_superblock"] = {"version": "2.0.0"}
+    attributes = attrs if isinstance(attrs, str) else (attrs or {}) | own
+    documents = {".zgroup": {"zarr_format": 2}, ".zattrs": root}
+    documents |= {"v/.zarray": zarray, "v/.zattrs": attributes}
+    return put(path, documents | {f"v/{key}": chunk for key, chunk in chunks.items()})
+
+
+def beside_good_ones(path: Path, **broken: dict[str, Any]) -> Path:
+    """A plain Zarr group with the array ``good`` beside others."""
+    documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
+    for name, document in {"good": array_document((2,)), **broken}.items():
+        documents[f"{name}/.zarray"] = document
+        documents[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x"] * len(document["shape"])}
+        documents[f"{name}/0"] = np.array([5, 6], "i4").tobytes()
+    return put(path, documents)
+
+
+@pytest.mark.parametrize("elementsize", [0, 4, 7])
+def test_d1_shuffle_takes_its_element_size_from_the_dtype(
+    tmp_path: Path, way: str, elementsize: int
+) -> None:
+    codecs = {"filters": [{"id": "shuffle", "elementsize": elementsize}]}
+    codecs |= {"compressor": {"id": "zlib", "level": 4}}
+    chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))
+    store = one_array(tmp_path / "s", array_document((4,), "<f4", **codecs), {"0": chunk})
+    assert_values(read(store, way).v.values, FOUR, "v")
+
+
+def test_d2_levels_and_element_sizes_may_be_strings(tmp_path: Path, way: str) -> None:
+    codecs = {"filters": [{"id": "shuffle", "elementsize": "0"}]}
+    codecs |= {"compressor": {"id": "zlib", "level": "4"}}
+    chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))
+    store = one_array(tmp_path / "s", array_document((4,), "<f4", **codecs), {"0": chunk})
+    assert_values(read(store, way).v.values, FOUR, "v")
+
+
+@pytest.mark.parametrize("width", [5, 11, 128])
+def test_d3_strings_were_shuffled_as_if_they_were_pointers(
+    tmp_path: Path, way: str, width: int
+) -> None:
+    words = np.array(["a", "", "bcde", "é"], object)
+    data = np.array([word.encode() for word in words], f"S{width}").tobytes()
+    codecs = {"filters": [{"id": "shuffle", "elementsize": 0}], "fill_value": ""}
+    document = array_document((4,), f"|S{width}", **codecs)
+    store = one_array(tmp_path / "s", document, {"0": shuffled(data, 8)})
+    assert_values(read(store, way).v.values, words, "v")
+
+
+def test_d4_shuffle_leaves_the_tail_unshuffled(tmp_path: Path, way: str) -> None:
+    # Behind zlib the length of the data says nothing of the elements: 13 bytes of 4.
+    inner = zlib.compress(FOUR.tobytes() * 4, 1)
+    assert len(inner) % 4, "the test needs a tail"
+    codecs = {"filters": [{"id": "zlib", "level": 1}, {"id": "shuffle", "elementsize": 4}]}
+    document = array_document((16,), "<f4", **codecs)
+    store = one_array(tmp_path / "s", document, {"0": shuffled(inner, 4)})
+    assert_values(read(store, way).v.values, np.tile(FOUR, 4), "v")
+
+
+def test_d5_a_character_variable_blocks_nothing(tmp_path: Path, way: str) -> None:
+    store = write_netcdf_c(tmp_path / "s")
+    found = read(store, way)
+    assert found.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
+    assert found.v_i4.values.tolist() == [0, 1, 2, 100]
+
+
+def test_d6_a_scalar_of_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
+    found = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
+    assert (found.scalar.dims, found.scalar.item()) == ((), 3.5)
+
+
+def test_d7_characters_of_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
+    content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
+    store = write_vintage(tmp_path / "s", content, "4.9.0")
+    assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"
+    assert read(store, way).c.item() == b"abc"
+
+
+@pytest.mark.parametrize("release", ["4.8.1", "4.9.0", "4.9.2", "4.10", "dev"])
+def test_d8_bookkeeping_attributes_are_hidden(tmp_path: Path, release: str) -> None:
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR), "w": Var(("/x",), FOUR, {"units": "m"})})
+    content.attrs["title"] = "t"
+    found = xr.open_dataset(write_vintage(tmp_path / "s", content, release), engine="nczarr")
+    assert (found.v.attrs, found.w.attrs, found.attrs) == ({}, {"units": "m"}, {"title": "t"})
+
+
+def test_d9_a_store_of_4_8_0_opens_with_types(tmp_path: Path, way: str) -> None:
+    attrs = {"n": np.int16(5), "t": "text"}
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR, attrs, -999, (3,))})
+    store = write_vintage(tmp_path / "s", content, "4.8.0")
+    (store / "v/1").unlink()
+    assert json.loads((store / "v/.zarray").read_text())["fill_value"] == [-999]
+    assert json.loads((store / "v/.zattrs").read_text())["n"] == [5]
+    found = read(store, way).v
+    assert_values(found.values, np.array([0, 1, 2, -999], "f4"), "v")
+    assert (type(found.attrs["n"]), found.attrs["n"], found.attrs["t"]) == (np.int16, 5, "text")
+
+
+def test_d10_noxarray_stores_have_anonymous_dimensions(tmp_path: Path, way: str) -> None:
+    found = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
+    anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
+    assert found.padded_f4.dims == anonymous
+    assert found.padded_f4.values.ravel().tolist() == [*range(12)]
+
+
+@pytest.mark.parametrize("release", ["4.8.0", "4.8.1", "4.9.2"])
+def test_d11_dimensions_need_no_array_dimensions_attribute(
+    tmp_path: Path, way: str, release: str
+) -> None:
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR)})
+    store = write_vintage(tmp_path / "s", content, release)
+    attributes = store / "v/.zattrs"
+    if attributes.exists():
+        kept = json.loads(attributes.read_text())
+        kept.pop("_ARRAY_DIMENSIONS", None)
+        attributes.write_text(json.dumps(kept))
+    assert read(store, way).v.dims == ("x",)
+
+
+@pytest.mark.parametrize("release", ["4.9.0", "4.9.2", "4.9.3"])
+def test_d12_groups_inherit_dimensions_by_their_full_name(
+    tmp_path: Path, way: str, release: str
+) -> None:
+    content = Group({"x": 4}, groups={"g": Group(variables={"v": Var(("/x",), FOUR)})})
+    store = write_vintage(tmp_path / "s", content, release)
+    assert b"_ARRAY_DIMENSIONS" not in (store / "g/v/.zattrs").read_bytes()
+    assert read(store, way, group="g").v.dims == ("x",)
+
+
+@pytest.mark.parametrize("release", ["4.8.1", "4.9.2", "4.10"])
+def test_d13_a_dimension_hides_its_parents_of_the_same_name(
+    tmp_path: Path, way: str, release: str
+) -> None:
+    inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
+    content = Group({"x": 4}, {"v": Var(("/x",), FOUR)}, groups={"g": inner})
+    found = read_groups(write_vintage(tmp_path / "s", content, release), way)
+    assert found["/"].sizes == {"x": 4}
+    assert found["/g"].own.sizes == {"x": 2}
+    assert found["/g"].outer.shape == (4,)
+    assert found["/g"].outer.dims != ("x",), "one dataset holds one size for a name"
+
+
+TEXTS = ("001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "Infinity", "1e5", "-0", "true")
+
+
+def test_d14_text_that_looks_like_json_stays_the_text_it_was(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    with netCDF4.Dataset(file_url(store), "w") as dataset:
+        for number, text in enumerate(TEXTS):
+            dataset.setncattr(f"t{number}", text)
+        dataset.createDimension("x", 2)
+        dataset.createVariable("v", "i4", ("x",)).setncatts({"a": "001", "b": "1."})
+    assert b'"t0": 001,' in (store / ".zattrs").read_bytes()
+    found = xr.open_dataset(store, engine="nczarr")
+    assert tuple(found.attrs.values()) == TEXTS
+    assert found.v.attrs == {"a": "001", "b": "1."}
+
+
+def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None:
+    for recorded in ({"a": "<f8", "b": "<f4"}, {}):
+        own = {"a": float("nan"), "b": [float("inf"), float("-inf"), 1.5]}
+        own |= {"_NCZARR_ATTR": {"types": recorded}}
+        store = beside_good_ones(tmp_path / f"s{len(recorded)}")
+        put(store, {".zattrs": spell(own, quoted_nan=False)})
+        assert b'"a": NaN' in (store / ".zattrs").read_bytes()
+        found = xr.open_dataset(store, engine="nczarr").attrs
+        kind = "f4" if recorded else "f8"
+        assert_values(np.asarray(found["a"]), np.array(np.nan, "f8"), "a")
+        assert_values(np.asarray(found["b"]), np.array([np.inf, -np.inf, 1.5], kind), "b")
+
+
+@pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
+def test_d16_json_in_a_text_attribute_is_the_text_as_stored(tmp_path: Path, literal: str) -> None:
+    store = beside_good_ones(tmp_path / "s")
+    types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
+    put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
+    assert xr.open_dataset(store, engine="nczarr").attrs == {"t": literal}
+
+
+def test_d17_escaped_characters_are_understood(tmp_path: Path) -> None:
+    store = beside_good_ones(tmp_path / "s")
+    put(store, {".zattrs": '{"t": "\\u00e9\\ud83d\\ude00", "r": "é"}'})
+    assert xr.open_dataset(store, engine="nczarr").attrs == {"t": "é😀", "r": "é"}
+
+
+SPELLINGS = [
+    ("|i4", 7, np.array([1, 2], "i4"), 7),
+    ("|b1", True, np.array([True, False]), True),
+    (">f8", "NaN", np.array([1, 2], ">f8"), np.nan),
+    ("<f4", "Infinity", np.array([1, 2], "f4"), np.inf),
+    ("<f4", "-Infinity", np.array([1, 2], "f4"), -np.inf),
+    ("<f4", 9.96921e36, np.array([1, 2], "f4"), np.float32(9.96921e36)),
+    ("<u8", 18446744073709551614, np.array([1, 2], "u8"), 18446744073709551614),
+]
+
+
+@pytest.mark.parametrize(("kind", "fill", "values", "meant"), SPELLINGS)
+@pytest.mark.parametrize("nczarr", [True, False])
+def test_d18_every_spelling_of_types_and_fill_values_is_accepted(
+    tmp_path: Path, kind: str, fill: Any, values: np.ndarray, meant: Any, nczarr: bool, way: str
+) -> None:
+    document = array_document((4,), kind, fill_value=fill, chunks=[2])
+    store = one_array(tmp_path / "s", document, {"0": values.tobytes()}, nczarr=nczarr)
+    expected = np.concatenate([values, np.full(2, meant, values.dtype)])
+    assert_values(read(store, way, **RAW).v.values, expected, "v")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fill", "meant"),
+    [
+        *(("|S1", "X", "X"), ("|S1", 5, "5"), ("|S1", "WA==", "X"), ("<S5", "X", "X")),
+        *(("<S5", 5, "5"), ("<S5", "WFk=", "XY"), ("<S5", "", "")),
+        *((">S1", "X", b"X"), (">S1", 5, b"5")),
+    ],
+)
+def test_d18_fill_values_of_text_are_accepted(
+    tmp_path: Path, kind: str, fill: Any, meant: Any, way: str
+) -> None:
+    document = array_document((4,), kind, fill_value=fill, chunks=[2])
+    chunk = np.array([b"a", b""], f"S{kind[2:]}").tobytes()
+    found = read(one_array(tmp_path / "s", document, {"0": chunk}), way, **RAW).v.values
+    first = "a" if isinstance(meant, str) else b"a"
+    assert found.tolist() == [first, first[:0], meant, meant]
+
+
+def test_d19_the_rounded_default_fill_means_the_exact_one(tmp_path: Path, way: str) -> None:
+    store = tmp_path / "s"
+    with netCDF4.Dataset(file_url(store), "w") as dataset:
+        dataset.createDimension("x", 5)
+        variable = dataset.createVariable("v", "f8", ("x",), chunksizes=(2,))
+        variable[0:1] = 1.0
+    assert b"9.96921e+36" in (store / "v/.zarray").read_bytes()
+    found = read(store, way).v.values
+    assert_values(found, np.array([1.0, *[F8_FILL] * 4]), "padding and missing chunks")
+    attributes = json.loads((store / "v/.zattrs").read_text())
+    attributes["_FillValue"] = 9.96921e36
+    (store / "v/.zattrs").write_text(json.dumps(attributes))
+    masked = read(store, way).v.values
+    assert_values(masked, np.array([1.0, *[np.nan] * 4]), "masked")
+
+
+@pytest.mark.parametrize("nczarr", [True, False])
+def test_d20_a_missing_chunk_without_a_fill_value_is_zero_and_told(
+    tmp_path: Path, nczarr: bool, way: str
+) -> None:
+    chunks = {"0": np.array([1, 2], "i4").tobytes()}
+    store = one_array(tmp_path / "s", array_document((4,), chunks=[2]), chunks, nczarr=nczarr)
+    assert read(store, way, **RAW).v.values.tolist() == [1, 2, 0, 0]
+    with pytest.warns(UserWarning, match="v"):
+        read(store, way, missing_chunks="warn")
+    with pytest.raises(xr_nczarr.MissingChunkError) as caught:
+        read(store, way, missing_chunks="raise")
+    assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (1,), "v/1")
+
+
+def test_d21_an_array_of_another_size_than_its_dimension_opens(tmp_path: Path, way: str) -> None:
+    times = {"short": FOUR[:3], "long": np.arange(6, dtype="f4"), "right": FOUR}
+    content = Group({"t": Size(4), "x": 2})
+    content.variables = {name: Var(("/t",), v, fill=-1) for name, v in times.items()}
+    content.variables |= {"odd": Var(("/x",), FOUR), "gone": Var(("/x",), FOUR[:2])}
+    store = write_vintage(tmp_path / "s", content, "4.10")
+    shutil.rmtree(store / "gone")
+    found = read(store, way, drop_variables=["odd", "gone"])
+    assert found.short.values.tolist() == [0, 1, 2, -1]
+    assert found.long.values.tolist() == found.right.values.tolist() == [0, 1, 2, 3]
+    picture = repr(xr_nczarr.open_hierarchy(store))
+    assert all(f"/{name}" in picture for name in ("t", "x", "gone")), picture
+    dataset = xr.open_dataset(store, engine="nczarr")
+    with pytest.raises(xr_nczarr.MetadataError, match=r"4.*2"):
+        dataset.odd.load()
+    with pytest.raises(xr_nczarr.NotFoundError, match="gone"):
+        dataset.gone.load()
+    with pytest.raises(xr_nczarr.NczarrError):
+        xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
+
+
+def test_d22_stale_consolidated_metadata_are_found_when_asked(tmp_path: Path, way: str) -> None:
+    store = tmp_path / "s.zarr"
+    first = xr.Dataset({"v": ("t", np.arange(2))})
+    first.to_zarr(store, zarr_format=2, consolidated=True)
+    assert read(store, way, consolidated="check").v.size == 2
+    xr.Dataset({"v": ("t", np.arange(3))}).to_zarr(store, append_dim="t", consolidated=False)
+    assert read(store, way, consolidated=None).v.size == 2
+    assert read(store, way, consolidated=False).v.values.tolist() == [0, 1, 0, 1, 2]
+    with pytest.raises(xr_nczarr.NczarrError, match=r"v/\.zarray"):
+        xr.open_dataset(store, engine="nczarr", consolidated="check")
+
+
+def test_d22_what_consolidated_metadata_lack_is_found_when_asked(tmp_path: Path) -> None:
+    store = write_netcdf_c(tmp_path / "s", "nczarr,consolidated")
+    xr.open_dataset(store, engine="nczarr", consolidated="check")
+    attributes = json.loads((store / "g/.zattrs").read_text()) | {"new": 1}
+    (store / "g/.zattrs").write_text(json.dumps(attributes))
+    with pytest.raises(xr_nczarr.NczarrError, match=r"g/\.zattrs"):
+        xr.open_dataset(store, engine="nczarr", consolidated="check")
+
+
+def test_d23_types_that_netcdf_lacks_block_nothing(tmp_path: Path, way: str) -> None:
+    values = {
+        "u": np.array(["é", "xy"], "<U2"),
+        "c": np.array([1j, 2]),
+        "m": np.array([1, 2], "M8[s]"),
+    }
+    broken = {name: array_document((2,), value.dtype.str) for name, value in values.items()}
+    broken["o"] = array_document((2,), "|O", filters=[{"id": "vlen-utf8"}])
+    broken["odd"] = array_document((2,), "<q9")
+    store = beside_good_ones(tmp_path / "s", **broken)
+    texts = numcodecs.VLenUTF8().encode(np.array(["a", "bc"], object))
+    put(store, {"o/0": bytes(texts), **{f"{n}/0": v.tobytes() for n, v in values.items()}})
+    found = read(store, way, drop_variables="odd", **RAW)
+    assert found.good.values.tolist() == [5, 6]
+    assert (found.u.values.tolist(), found.o.values.tolist()) == (["é", "xy"], ["a", "bc"])
+    assert_values(found.c.values, values["c"], "c")
+    assert found.m.values.astype("M8[s]").tolist() == values["m"].tolist()
+    with pytest.raises(xr_nczarr.NczarrError, match="q9"):
+        xr.open_dataset(store, engine="nczarr").odd.load()
+
+
+@pytest.mark.parametrize("fill", [0, -2147483647, None])
+@pytest.mark.parametrize("nczarr", [True, False])
+def test_d24_integers_without_a_declared_fill_value_stay_integers(
+    tmp_path: Path, fill: int | None, nczarr: bool, way: str
+) -> None:
+    values = np.array([0, 1, -2147483647], "i4")
+    document = array_document((3,), fill_value=fill)
+    store = one_array(tmp_path / "s", document, {"0": values.tobytes()}, nczarr=nczarr)
+    assert_values(read(store, way).v.values, values, "v")
+
+
+def test_d25_empty_strings_are_empty_strings(tmp_path: Path, way: str) -> None:
+    store = write_netcdf_c(tmp_path / "s")
+    assert read(store, way).words.values.tolist() == ["a", "", "émile", "zz"]
+    texts = bytes(numcodecs.VLenUTF8().encode(np.array(["", "x"], object)))
+    members = {"filters": [{"id": "vlen-utf8"}], "fill_value": ""}
+    document = array_document((2,), "|O", **members)
+    plain = one_array(tmp_path / "p", document, {"0": texts}, nczarr=False)
+    assert read(plain, way).v.values.tolist() == ["", "x"]
+
+
+@pytest.mark.parametrize("nczarr", [True, False])
+def test_d26_fortran_order_is_right(tmp_path: Path, nczarr: bool, way: str) -> None:
+    values = np.arange(12, dtype="i4").reshape(3, 4)
+    document = array_document((3, 4), order="F", chunks=[3, 2])
+    chunks = {f"0.{n}": values[:, 2 * n : 2 * n + 2].tobytes(order="F") for n in (0, 1)}
+    store = one_array(tmp_path / "s", document, chunks, nczarr=nczarr)
+    assert_values(read(store, way).v.values, values, "v")
+
+
+@pytest.mark.parametrize(
+    ("members", "separator"),
+    [
+        ({"dimension_separator": "/"}, "/"),
+        ({"dimension_separator": "."}, "."),
+        ({}, "."),
+        ({}, "/"),
+    ],
+)
+def test_d27_nested_chunks_are_found_even_when_they_are_not_declared(
+    tmp_path: Path, members: dict[str, Any], separator: str, way: str
+) -> None:
+    values = np.arange(4, dtype="i4").reshape(2, 2)
+    document = array_document((2, 2), chunks=[1, 2], fill_value=0, **members)
+    chunks = {f"{n}{separator}0": values[n].tobytes() for n in (0, 1)}
+    store = one_array(tmp_path / "s", document, chunks, nczarr=False)
+    assert_values(read(store, way).v.values, values, "v")
+
+
+NAMES = ["a b", "a.b", "é", "0", "100%", "%20", "0.0", "a+b", "#1", "x?y", "c"]
+
+
+def test_d28_names_may_be_anything(tmp_path: Path, way: str) -> None:
+    content = Group({"x": 4})
+    for number, name in enumerate(NAMES):
+        content.variables[name] = Var(("/x",), FOUR + number, fill=0)
+        content.groups[f"g{name}"] = Group(variables={name: Var(("/x",), FOUR - number)})
+    store = write_vintage(tmp_path / "s #1 100%", content, "4.10")
+    found = read_groups(store, way)
+    for number, name in enumerate(NAMES):
+        assert_values(found["/"][name].values, FOUR + number, name)
+        assert_values(found[f"/g{name}"][name].values, FOUR - number, name)
+
+
+def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
+    """A zip file with these entries, stored and in this order; the same name may come twice."""
+    with zipfile.ZipFile(path, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for name, data in entries:
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("prefix", ["", "inner/"])
+@pytest.mark.parametrize("directories", [True, False])
+@pytest.mark.parametrize("twice", [True, False])
+def test_d29_zip_files_of_all_writers_open(
+    tmp_path: Path, prefix: str, directories: bool, twice: bool, way: str
+) -> None:
+    store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), FOUR)}), "4.10")
+    files = {item.relative_to(store): item for item in sorted(store.rglob("*")) if item.is_file()}
+    entries = [(prefix, b""), (f"{prefix}v/", b"")] if directories else []
+    entries = [entry for entry in entries if entry[0]]
+    if twice:
+        entries.append((f"{prefix}v/0", (FOUR + 1).tobytes()))
+    entries += [(f"{prefix}{name}", item.read_bytes()) for name, item in files.items()]
+    assert_values(read(zipped(tmp_path / "s.zip", entries), way).v.values, FOUR, "v")
+    url = f"file://{tmp_path / 's.zip'}#mode=nczarr,zip"
+    assert_values(read(url, way).v.values, FOUR, "v")
+
+
+def test_d30_an_unlimited_dimension_may_have_no_length_yet(tmp_path: Path, way: str) -> None:
+    found = read(write_netcdf_c(tmp_path / "s"), way)
+    assert found.none_yet.sizes == {"never": 0, "x": 4}
+    assert_values(found.none_yet.values, np.zeros((0, 4)), "none_yet")
+    assert "never" in found.encoding["unlimited_dims"]
+
+
+def test_d31_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> None:
+    store = tmp_path / "s"
+    with netCDF4.Dataset(file_url(store), "w") as dataset:
+        dataset.createDimension("t", None)
+        dataset.createVariable("v", "f8", ("t",))[:] = [1.0, 2.0, 3.0]
+    assert (store / "v/0").stat().st_size > 24
+    assert_values(read(store, way).v.values, np.array([1.0, 2.0, 3.0]), "v")
+
+
+@pytest.mark.parametrize("name", ["checked", "checked_zlib"])
+def test_d32_a_wrong_checksum_names_the_chunk(tmp_path: Path, way: str, name: str) -> None:
+    store = write_netcdf_c(tmp_path / "s")
+    chunk = store / name / "1"
+    data = bytearray(chunk.read_bytes())
+    data[20] ^= 1
+    chunk.write_bytes(data)
+    found = xr.open_dataset(store, engine="nczarr", chunks=None if way == "eager" else {})[name]
+    assert found[:200].values[199] == 199 // 7
+    with pytest.raises(xr_nczarr.ChunkError, match="fletcher32") as caught:
+        found.load()
+    error = caught.value
+    assert (error.variable, error.chunk, error.key) == (f"/{name}", (1,), f"{name}/1")
+    assert str(store) in str(error)
+
+
+@pytest.mark.parametrize("codec", ["szip", "nobody-knows-this"])
+def test_d33_an_unknown_codec_breaks_only_its_own_variable(
+    tmp_path: Path, way: str, codec: str
+) -> None:
+    odd = array_document((2,), compressor={"id": codec, "mask": 32, "pixels-per-block": 8})
+    store = beside_good_ones(tmp_path / "s", odd=odd, filtered=odd | {"filters": [{"id": codec}]})
+    assert read(store, way, drop_variables=["odd", "filtered"]).good.values.tolist() == [5, 6]
+    dataset = xr.open_dataset(store, engine="nczarr")
+    assert dataset.odd.shape == (2,)
+    with pytest.raises(xr_nczarr.UnsupportedError, match=codec) as caught:
+        dataset.odd.load()
+    assert caught.value.variable == "/odd"
+    assert set(xr.open_dataset(store, engine="nczarr", on_unsupported="skip")) == {"good"}
+    with pytest.raises(xr_nczarr.UnsupportedError, match=codec):
+        xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
+
+
+COMPRESSORS = [
+    {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    {"id": "zlib", "level": 1},
+    {"id": "zstd", "level": 1},
+    None,
+]
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
+@pytest.mark.parametrize("kept", [0, 10, -1])
+def test_d34_a_truncated_chunk_is_an_error_that_names_it(
+    tmp_path: Path, way: str, compressor: Any, kept: int
+) -> None:
+    values = np.arange(200, dtype="f8") // 9
+    chunk = values.tobytes()
+    chunk = bytes(numcodecs.get_codec(dict(compressor)).encode(chunk)) if compressor else chunk
+    document = array_document((200,), "<f8", compressor=compressor, fill_value=0)
+    store = one_array(tmp_path / "s", document, {"0": chunk[:kept]})
+    with pytest.raises(xr_nczarr.ChunkError) as caught:
+        read(store, way)
+    assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (0,), "v/0")
+
+
+def test_d34_a_transient_short_answer_is_asked_for_again(http_server: HttpServer, way: str) -> None:
+    values = np.arange(200, dtype="f8") // 9
+    chunk = bytes(numcodecs.Blosc().encode(values.tobytes()))
+    document = array_document((200,), "<f8", compressor=COMPRESSORS[0], fill_value=0)
+    one_array(Path(http_server.root) / "s", document, {"0": chunk})
+    http_server.fault("truncate", path="*/v/0", times=1)
+    assert_values(read(f"{http_server.url}/s", way).v.values, values, "v")
+    http_server.fault("status", path="*/v/0", status=503, times=2)
+    assert_values(read(f"{http_server.url}/s", way).v.values, values, "v")
+    http_server.fault("truncate", path="*/v/0", times=None)
+    with pytest.raises((xr_nczarr.StorageError, xr_nczarr.ChunkError), match="v/0"):
+        read(f"{http_server.url}/s", way)

@@ -1,0 +1,300 @@
+"""What other readers of reference sets got wrong: rows D35 to D50, through xarray."""
+
+import base64
+import json
+import multiprocessing
+import pickle
+import time
+import zlib
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+from fsspec.implementations.reference import LazyReferenceMapper
+
+from tests.servers import LOGIN_PAGE
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    LimitError,
+    NczarrError,
+    RefusedError,
+    StorageError,
+)
+from xr_nczarr.storage import Retry, open_store
+
+VALUES = np.arange(8, dtype="<i4")
+
+
+def array(**changes):
+    document = {
+        "zarr_format": 2,
+        "shape": [8],
+        "chunks": [4],
+        "dtype": "<i4",
+        "fill_value": -1,
+        "order": "C",
+        "compressor": None,
+        "filters": None,
+    }
+    return json.dumps(document | changes)
+
+
+def metadata(attributes=(), **changes):
+    return {
+        ".zgroup": '{"zarr_format": 2}',
+        "t/.zarray": array(**changes),
+        "t/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["x"], **dict(attributes)}),
+    }
+
+
+def read(document, **options):
+    options = {"mask_and_scale": False} | options
+    return xr.open_dataset(document, engine="nczarr", **options).t.values.tolist()
+
+
+@pytest.fixture
+def served(http_server):
+    """A server with raw and with deflated chunks, one behind the other."""
+    halves = [VALUES[:4].tobytes(), VALUES[4:].tobytes()]
+    with open(f"{http_server.root}/raw.bin", "wb") as file:
+        file.write(b"".join(halves))
+    http_server.sizes = [len(zlib.compress(half)) for half in halves]
+    with open(f"{http_server.root}/deflated.bin", "wb") as file:
+        file.write(b"".join(map(zlib.compress, halves)))
+    return http_server
+
+
+def raw(server):
+    url = f"{server.url}/raw.bin"
+    return metadata() | {"t/0": [url, 0, 16], "t/1": [url, 16, 16]}
+
+
+def deflated(server):
+    url, (first, second) = f"{server.url}/deflated.bin", server.sizes
+    entries = {"t/0": [url, 0, first], "t/1": [url, first, second]}
+    return metadata(compressor={"id": "zlib", "level": 1}) | entries
+
+
+def generated(**members):
+    generator = {"key": "t/{{i}}", "url": "{{u}}", "offset": "{{i * 16}}", "length": "16"}
+    generator |= {"dimensions": {"i": {"stop": 2}}} | members
+    return {"version": 1, "refs": metadata(), "gen": [generator]}
+
+
+def test_d35_a_set_of_generators_alone_has_its_values(tmp_path):
+    (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
+    assert read(generated(url=str(tmp_path / "a.bin"))) == VALUES.tolist()
+
+
+def test_d36_the_templates_of_the_specification_are_called(tmp_path):
+    (tmp_path / "text").write_bytes(VALUES.tobytes())
+    templates = {"u": str(tmp_path), "f": "{{u}}/{{c}}"}
+    document = generated(url="{{f(c='text')}}") | {"templates": templates}
+    assert read(document) == VALUES.tolist()
+
+
+@pytest.mark.parametrize("form", [deflated, raw])
+def test_d37_d38_the_whole_object_in_place_of_a_range_is_cut(served, form):
+    served.fault("ignore-range", times=None)
+    assert read(form(served)) == VALUES.tolist()
+    alone = form(served)
+    del alone["t/0"]
+    assert read(alone) == [-1, -1, -1, -1, *VALUES[4:].tolist()]
+
+
+@pytest.mark.parametrize("kind", ["truncate", "wrong-range", "reset", "status"])
+def test_d39_what_passes_is_tried_again(served, kind):
+    served.fault(kind, times=1)
+    assert read(raw(served)) == VALUES.tolist()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 501, 503])
+def test_d39_a_target_that_is_refused_or_gone_is_an_error_that_says_so(served, status):
+    served.fault("status", status=status, times=None)
+    store = open_store(raw(served), retry=Retry(sleep=lambda _: None))
+    with pytest.raises(StorageError) as caught:
+        list(store.fetch(["t/0", "t/1"]))
+    message = str(caught.value)
+    assert str(status) in message
+    assert f"{served.url}/raw.bin" in message
+    assert "t/0" in message
+    assert "bytes" in message
+    assert isinstance(caught.value, AccessDeniedError) == (status in (401, 403))
+    assert len(served.requests_for("*")) == (5 if status in (429, 500, 503) else 1)
+
+
+@pytest.mark.parametrize("kind", ["html", "short"])
+@pytest.mark.parametrize("form", [raw, deflated])
+def test_d40_another_answer_than_the_bytes_asked_for_is_an_error(served, kind, form):
+    served.fault(kind, times=None)
+    document = form(served)
+    with pytest.raises(StorageError) as caught:
+        read(document)
+    length = document["t/0"][2]
+    got = len(LOGIN_PAGE) if kind == "html" else length // 2
+    assert f"t/0, {served.url}" in str(caught.value)
+    assert f"expected {length} bytes from 0, got {got}" in str(caught.value)
+    assert ("web page that begins with <!DOCTYPE" in str(caught.value)) == (kind == "html")
+
+
+def test_d40_a_reference_beyond_the_end_is_an_error(served, tmp_path):
+    (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
+    for url in (f"{served.url}/raw.bin", str(tmp_path / "a.bin")):
+        for start in (20, 32, 1000):
+            with pytest.raises(StorageError, match="t/1"):
+                read(metadata() | {"t/0": [url, 0, 16], "t/1": [url, start, 16]})
+
+
+def test_d40_a_chunk_of_another_length_than_its_array_is_an_error(tmp_path):
+    (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
+    with pytest.raises(NczarrError, match="12"):
+        read(metadata() | {"t/0": [str(tmp_path / "a.bin"), 0, 12]})
+
+
+def test_d41_a_local_document_has_remote_targets(served, tmp_path):
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps(raw(served)))
+    assert read(path) == VALUES.tolist()
+    assert read(path, storage_options={"remote_protocol": "http"}) == VALUES.tolist()
+    assert read(path, chunks={}) == VALUES.tolist()
+
+
+def test_d42_references_to_one_file_in_any_order_stay_apart(served, tmp_path):
+    with open(f"{served.root}/many.bin", "wb") as file:
+        file.write(np.arange(1000, dtype="<i4").tobytes())
+    order = np.random.default_rng(5).permutation(1000)
+    entries = {
+        f"t/{chunk}": [f"{served.url}/many.bin", 4 * int(place), 4]
+        for chunk, place in enumerate(order)
+    }
+    assert read(metadata(shape=[1000], chunks=[1]) | entries) == order.tolist()
+
+
+@pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+def test_d43_rows_that_are_absent_from_parquet_are_missing_chunks(tmp_path, engine):
+    (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
+    mapper = LazyReferenceMapper.create(
+        str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
+    )
+    for key, value in metadata(shape=[32]).items():
+        mapper[key] = value
+    mapper["t/5"] = [str(tmp_path / "a.bin"), 16, 16]
+    mapper["t/1"] = VALUES[:4].tobytes()
+    mapper.flush()
+    expected = np.full(32, -1)
+    expected[4:8], expected[20:24] = VALUES[:4], VALUES[4:]
+    assert read(tmp_path / "set") == expected.tolist()
+
+
+@pytest.mark.parametrize("shape", ["text", "base64", "object"])
+def test_d44_inline_values_are_text_base64_or_objects(shape):
+    entries = metadata()
+    if shape == "object":
+        entries = {key: json.loads(value) for key, value in entries.items()}
+    data = VALUES[:4].tobytes()
+    assert max(data) < 128
+    entries["t/0"] = (
+        data.decode() if shape == "text" else f"base64:{base64.b64encode(data).decode()}"
+    )
+    document = json.dumps({"version": 1, "refs": entries})
+    assert read(json.loads(document)) == [0, 1, 2, 3, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/hostname", "/etc/hostname", "http://example.org/x", "../../../etc/hostname"],
+)
+def test_d46_a_remote_set_may_not_read_what_only_the_reader_can(served, url):
+    with open(f"{served.root}/refs.json", "w") as file:
+        json.dump(metadata() | {"t/0": [url], "t/1": [url]}, file)
+    with pytest.raises(RefusedError):
+        read(f"{served.url}/refs.json")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "{{ '%1000000000d' % i }}",
+        "{{ 'x' * 1000000000 }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ i.__class__ }}",
+        "{% for a in 'xx' %}{% for b in 'xx' %}{{a}}{% endfor %}{% endfor %}",
+    ],
+)
+def test_d47_templates_that_cost_or_pry_are_refused_at_once(url):
+    started = time.perf_counter()
+    with pytest.raises(NczarrError):
+        read(generated(url=url))
+    assert time.perf_counter() - started < 2
+
+
+def test_d47_a_million_million_keys_are_a_formula_or_refused():
+    huge = {"i": {"stop": 10**6}, "j": {"stop": 10**6}}
+    started = time.perf_counter()
+    formula = generated(key="t/{{i}}.{{j}}", url="nowhere", dimensions=huge)
+    assert read(formula) == [-1] * 8
+    with pytest.raises(LimitError, match="max_references"):
+        read(generated(key="t/{{i + j}}", url="nowhere", dimensions=huge))
+    assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
+def test_d48_fill_values_are_compared_where_they_are_said(scaled):
+    packed = np.array([0, 2, -99, 6], "<i2")
+    if scaled == "in the filter":
+        # Zarr's own meaning: filters come first, attributes are about what they give.
+        scale = {
+            "id": "fixedscaleoffset",
+            "scale": 2,
+            "offset": 10,
+            "dtype": "<f8",
+            "astype": "<i2",
+        }
+        entries = metadata({"_FillValue": -39.5}, shape=[4], dtype="<f8", filters=[scale])
+    else:
+        scale = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -99}
+        entries = metadata(scale, shape=[4], dtype="<i2")
+    entries["t/0"] = "base64:" + base64.b64encode(packed.tobytes()).decode()
+    found = read(entries, mask_and_scale=True)
+    np.testing.assert_array_equal(found, [10, 11, np.nan, 13])
+
+
+def test_d49_nan_in_metadata_is_read_as_it_is_meant():
+    text = json.dumps(metadata({"missing_value": "MARK"}, dtype="<f4", fill_value="MARK"))
+    dataset = xr.open_dataset(
+        json.loads(text.replace('\\"MARK\\"', "NaN")), engine="nczarr", mask_and_scale=False
+    )
+    assert np.isnan(dataset.t.attrs["missing_value"])
+    assert np.isnan(dataset.t.values).all()
+    as_object = metadata()
+    as_object["t/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x"], "bound": float("nan")}
+    assert np.isnan(xr.open_dataset(as_object, engine="nczarr").t.attrs["bound"])
+
+
+def _first_values(dataset):
+    return dataset.t.values.tolist()
+
+
+def test_d50_an_opened_set_travels_with_the_options_of_its_place(served, workers):
+    headers = {"headers": {"Authorization": "secret"}}
+    with open(f"{served.root}/refs.json", "w") as file:
+        json.dump(metadata() | {"t/0": ["raw.bin", 0, 16], "t/1": ["raw.bin", 16, 16]}, file)
+    dataset = xr.open_dataset(
+        f"{served.url}/refs.json", engine="nczarr", storage_options=headers, chunks={}
+    )
+    assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
+    seen = {request.headers.get("Authorization") for request in served.requests_for("*")}
+    assert seen == {"secret"}
+    lazy = xr.open_dataset(f"{served.url}/refs.json", engine="nczarr", storage_options=headers)
+    assert _first_values(pickle.loads(pickle.dumps(lazy))) == VALUES.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_d50_a_fork_reads_on(served):
+    dataset = xr.open_dataset(raw(served), engine="nczarr", cache=False)
+    assert _first_values(dataset) == VALUES.tolist()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(_first_values, [dataset]).get(timeout=30) == VALUES.tolist()
+        assert served.requests_for("/raw.bin")

@@ -1,0 +1,514 @@
+"""What went wrong elsewhere when writing, one test a row of the list of regressions."""
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import xr_nczarr
+from xr_nczarr import ConflictError, RefusedError, UnsupportedError, to_nczarr
+from xr_nczarr.storage import MemoryStore, open_store
+
+
+def series(start, stop, step="6h", **variables):
+    """A dataset along time: `a` and `n` count from `start`."""
+    hours = np.arange(start, stop) * np.timedelta64(int(step[:-1]), step[-1])
+    return xr.Dataset(
+        {
+            "a": (("time", "x"), np.arange(start * 4, stop * 4.0).reshape(-1, 4)),
+            "n": ("time", np.arange(start, stop, dtype="i4")),
+            **variables,
+        },
+        coords={"time": np.datetime64("2000-01-01", "ns") + hours, "x": [10, 20, 30, 40]},
+        attrs={"title": "series"},
+    )
+
+
+def run_in_processes(count, function, arguments):
+    """Call a function once with each tuple of arguments, in processes that share nothing."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        for future in [pool.submit(function, *each) for each in arguments]:
+            future.result()
+
+
+def read(target, **options):
+    with xr.open_dataset(target, engine="nczarr", **options) as dataset:
+        return dataset.load()
+
+
+def files(path):
+    return {
+        os.path.relpath(os.path.join(folder, name), path): open_bytes(os.path.join(folder, name))
+        for folder, _, names in os.walk(path)
+        for name in names
+    }
+
+
+def open_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "store")
+
+
+def refused(path, match, dataset, **options):
+    """Check that a write is refused and that nothing of the store has changed."""
+    before = files(path)
+    with pytest.raises(ConflictError, match=match):
+        to_nczarr(dataset, path, **options)
+    assert files(path) == before
+
+
+def test_d51_times_between_the_stored_units_are_refused(path):
+    first = xr.Dataset(coords={"time": np.array(["2000-01-01T00:35"], "M8[ns]")})
+    to_nczarr(first, path, unlimited_dims="time")
+    assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
+    later = np.datetime64("2000-01-01T00:35", "ns") + np.arange(1, 3) * np.timedelta64(6, "h")
+    refused(path, "serialized faithfully", xr.Dataset(coords={"time": later}), append_dim="time")
+
+
+def test_d51_floating_point_times_are_exact_or_refused(path):
+    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "f4"}}
+    to_nczarr(series(0, 2), path, encoding=encoding)
+    odd = series(2, 3).assign_coords(time=np.array(["2000-02-01T00:00:01"], "M8[ns]"))
+    refused(path, "no exact value", odd, append_dim="time")
+
+
+def test_d51_times_are_stored_in_the_stored_units(path):
+    encoding = {"time": {"units": "minutes since 1999-12-31", "dtype": "i8"}}
+    to_nczarr(series(0, 2), path, encoding=encoding)
+    to_nczarr(series(2, 4), path, append_dim="time")
+    xr.testing.assert_identical(read(path), series(0, 4))
+    assert read(path, decode_times=False).time.values.tolist() == [1440, 1800, 2160, 2520]
+
+
+def test_d52_another_coordinate_is_refused_with_the_first_difference(path):
+    to_nczarr(series(0, 2), path)
+    other = series(2, 4).assign_coords(x=[10, 21, 30, 40])
+    refused(path, "21 instead of 20 at", other, append_dim="time")
+
+
+def test_d53_a_missing_variable_is_refused(path):
+    to_nczarr(series(0, 2), path)
+    refused(path, "/n .*not in the dataset", series(2, 4).drop_vars("n"), append_dim="time")
+
+
+def test_d53_a_new_variable_along_the_dimension_is_refused(path):
+    to_nczarr(series(0, 2).drop_vars("n"), path)
+    refused(path, "'n'.* not in the store", series(2, 4), append_dim="time")
+
+
+def test_d53_variables_of_other_groups_along_the_dimension_are_not_left_behind(path):
+    tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
+    to_nczarr(tree, path)
+    refused(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
+
+
+@pytest.mark.parametrize("start", [1, 0])
+def test_d54_a_repeated_append_is_refused_unless_allowed(path, start):
+    to_nczarr(series(0, 2), path)
+    refused(path, "already", series(start, start + 2), append_dim="time")
+    to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)
+    assert read(path).n.values.tolist() == [0, 1, start, start + 1]
+
+
+def test_d54_an_overlapping_append_is_refused(path):
+    to_nczarr(series(0, 4), path)
+    between = series(1, 2)
+    between["time"] = between.time + np.timedelta64(1, "h")
+    refused(path, "overlap", between, append_dim="time")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_d55_dask_blocks_are_aligned_with_the_stored_chunks(path, zarr_format):
+    encoding = {"a": {"chunks": (4, 4)}, "n": {"chunks": (4,)}}
+    to_nczarr(series(0, 5), path, encoding=encoding, zarr_format=zarr_format)
+    to_nczarr(series(5, 13).chunk(time=4), path, append_dim="time")
+    xr.testing.assert_identical(read(path), series(0, 13))
+
+
+def write_element(path, index):
+    to_nczarr(
+        series(index, index + 1)[["n"]].drop_vars(["x"], errors="ignore"),
+        path,
+        region={"time": slice(index, index + 1)},
+    )
+
+
+def test_d56_processes_that_share_a_chunk_lose_nothing(path):
+    empty = series(0, 12)[["n"]]
+    empty["n"] = xr.zeros_like(empty.n)
+    to_nczarr(empty, path, encoding={"n": {"chunks": (12,)}})
+    run_in_processes(3, write_element, [(path, index) for index in range(12)])
+    assert read(path).n.values.tolist() == list(range(12))
+
+
+class Remote(MemoryStore):
+    """A store without locks between processes."""
+
+    remote = True
+
+
+def test_d56_a_chunk_in_part_is_refused_where_there_are_no_locks():
+    store = Remote({})
+    to_nczarr(series(0, 8), store, encoding={"n": {"chunks": (4,)}, "a": {"chunks": (4, 4)}})
+    part = -series(0, 8)[["n"]].isel(time=slice(1, 4)).drop_vars("time")
+    with pytest.raises(ConflictError, match="multiples of 4"):
+        to_nczarr(part, store, region={"time": slice(1, 4)})
+    to_nczarr(part, store, region={"time": slice(1, 4)}, safe_chunks=False)
+    assert read(store).n.values.tolist() == [0, -1, -2, -3, 4, 5, 6, 7]
+
+
+PACKED = {"p": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}}
+
+
+def packed(*values):
+    return xr.Dataset({"p": ("time", np.array(values, "f8"))})
+
+
+def test_d57_packed_values_use_the_stored_encoding(path):
+    to_nczarr(packed(1.0, 2.5), path, encoding=PACKED)
+    finer = packed(3.3, np.nan)
+    finer.p.encoding = {"dtype": "i4", "scale_factor": 0.1}
+    to_nczarr(finer, path, append_dim="time")
+    np.testing.assert_allclose(read(path).p, [1.0, 2.5, 3.3, np.nan])
+
+
+@pytest.mark.filterwarnings("ignore:saving variable p with floating point data")
+@pytest.mark.parametrize("dask", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "value"),
+    [
+        (PACKED, 1e6),
+        ({"p": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": None}}, np.nan),
+        ({"p": {"dtype": "i2", "_FillValue": -1}}, 1.5),
+        ({"p": {"dtype": "i2", "_FillValue": -1}}, -1.0),
+        ({"p": {"dtype": "f4"}}, 1e300),
+    ],
+)
+def test_d57_what_the_stored_encoding_does_not_hold_is_refused(path, encoding, value, dask):
+    to_nczarr(packed(1.0, 2.0), path, encoding=encoding)
+    before = read(path)
+    wrong = packed(3.0, value)
+    with pytest.raises(ConflictError, match=r"not held|do not fit"):
+        to_nczarr(wrong.chunk() if dask else wrong, path, append_dim="time")
+    xr.testing.assert_identical(read(path), before)
+
+
+def test_d57_a_finer_packing_than_the_stored_one_is_refused(path):
+    to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
+    finer = packed(3.33)
+    finer.p.encoding = {"dtype": "i4", "scale_factor": 0.01}
+    refused(path, "not held", finer, append_dim="time")
+
+
+def test_d58_longer_strings_are_refused_with_the_width_they_need(path):
+    to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
+    longer = xr.Dataset({"s": ("t", np.array(["é€€"], object))})
+    refused(path, "8 bytes", longer, append_dim="t")
+    to_nczarr(xr.Dataset({"s": ("t", np.array(["é"], object))}), path, append_dim="t")
+    assert read(path).s.values.tolist() == ["ab", "c", "é"]
+
+
+def test_d58_longer_characters_are_refused_with_the_width_they_need(path):
+    to_nczarr(xr.Dataset({"s": ("t", [b"abc", b"d"])}), path)
+    refused(path, "4 bytes", xr.Dataset({"s": ("t", [b"wxyz"])}), append_dim="t")
+    to_nczarr(xr.Dataset({"s": ("t", [b"w"])}), path, append_dim="t")
+    assert read(path).s.values.tolist() == [b"abc", b"d", b"w"]
+
+
+def append_one(path, index):
+    to_nczarr(series(index, index + 1), path, append_dim="time", allow_duplicates=True)
+
+
+def test_d59_appends_of_two_processes_follow_one_another(path):
+    encoding = {"time": {"units": "hours since 2000-01-01"}}
+    to_nczarr(series(0, 1), path, unlimited_dims="time", encoding=encoding)
+    run_in_processes(2, append_one, [(path, index) for index in range(1, 7)])
+    stored = read(path, consolidated="check")
+    assert sorted(stored.n.values.tolist()) == list(range(7))
+    xr.testing.assert_identical(stored.sortby("time"), series(0, 7))
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
+def test_d60_an_append_keeps_what_it_does_not_know(path, dialect):
+    to_nczarr(series(0, 2), path, dialect=dialect)
+    edits = {
+        ".zattrs": ("user", "kept"),
+        ".zgroup": ("_other", {"kept": 1}),
+        "n/.zarray": ("_x", 1),
+    }
+    for key, (name, value) in edits.items():
+        document = json.loads(open_bytes(f"{path}/{key}")) | {name: value}
+        open_store(path).put([(key, json.dumps(document).encode())])
+    os.unlink(f"{path}/.zmetadata")
+    to_nczarr(series(2, 4), path, append_dim="time")
+    for key, (name, value) in edits.items():
+        assert json.loads(open_bytes(f"{path}/{key}"))[name] == value
+    xr.testing.assert_identical(read(path), series(0, 4).assign_attrs(user="kept"))
+
+
+def test_d61_mode_a_never_removes(path):
+    to_nczarr(series(0, 2), path)
+    before = files(path)
+    url = f"file://{path}#mode=nczarr,file"
+    to_nczarr(xr.Dataset({"b": ("y", [1, 2])}), url, mode="a")
+    after = files(path)
+    changed = {".zattrs", ".zmetadata"}
+    assert all(after[key] == data for key, data in before.items() if key not in changed)
+    assert read(path).title == "series"
+    assert read(url).b.values.tolist() == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is")
+def test_d63_what_a_shrunk_array_held_does_not_come_back(path):
+    encoding = {"n": {"chunks": (4,), "_FillValue": -9}}
+    to_nczarr(series(0, 6)[["n"]].drop_vars("time"), path, encoding=encoding, dialect="zarr")
+    zarr.open_group(path, use_consolidated=False)["n"].resize((1,))
+    zarr.consolidate_metadata(path)
+    to_nczarr(series(1, 2)[["n"]].drop_vars("time"), path, append_dim="time")
+    array = zarr.open_group(path, use_consolidated=False)["n"]
+    array.resize((6,))
+    assert array[:].tolist() == [0, 1, -9, -9, -9, -9]
+
+
+NUMBERS = {
+    "scale_factor": np.float64(0.012345678901234),
+    "pi": np.float64(np.pi),
+    "round": np.float64(123456789.0),
+    "large": np.float64(1e300),
+    "denormal": np.float64(5e-324),
+    "nan": np.float64(np.nan),
+    "infinities": np.array([np.inf, -np.inf]),
+    "float32": np.float32(0.1),
+    "int64": np.array([np.iinfo("i8").min, np.iinfo("i8").max]),
+    "uint64": np.uint64(np.iinfo("u8").max),
+    "int8": np.int8(-128),
+}
+
+
+def test_d64_numbers_are_exact_for_us_and_for_netcdf_c(path):
+    import netCDF4
+
+    to_nczarr(xr.Dataset(attrs=NUMBERS), path)
+    ours = read(path).attrs
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as dataset:
+        theirs = {name: dataset.getncattr(name) for name in dataset.ncattrs()}
+    for name, value in NUMBERS.items():
+        for found in (ours[name], theirs[name]):
+            assert np.asarray(found).dtype == value.dtype, name
+            np.testing.assert_array_equal(found, value, name)
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "é" * 64 + "x", "x" * 127 + "é", "日本語" * 50])
+def test_d65_strings_are_never_cut(path, text):
+    to_nczarr(xr.Dataset({"s": ("t", np.array([text, "a"], object))}), path)
+    assert read(path).s.values.tolist() == [text, "a"]
+
+
+@pytest.mark.parametrize("width", [127, 5])
+def test_d65_a_given_width_that_is_too_short_is_refused(path, width):
+    dataset = xr.Dataset({"s": ("t", np.array(["x" * 127 + "é"], object))})
+    with pytest.raises(ConflictError, match="129 bytes"):
+        to_nczarr(dataset, path, encoding={"s": {"_nczarr_maxstrlen": width}})
+    assert not os.path.exists(path)
+
+
+def test_d66_incompressible_chunks_are_stored(path):
+    noise = np.frombuffer(np.random.default_rng(0).bytes(64), "u1")
+    encoding = {"v": {"compression": "blosc_lz4", "chunksizes": (3,)}}
+    to_nczarr(xr.Dataset({"v": ("x", noise)}), path, encoding=encoding)
+    np.testing.assert_array_equal(read(path).v, noise)
+    np.testing.assert_array_equal(zarr.open_group(path)["v"][:], noise)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array(["a", None, "c"], object), ["a", "", "c"]),
+        (np.array(["a", np.nan, "c"], object), ["a", "", "c"]),
+        (np.array([True, False, True]), [True, False, True]),
+    ],
+)
+def test_d67_types_without_a_netcdf_type_are_encoded(path, values, expected):
+    to_nczarr(xr.Dataset({"v": ("x", values)}), path)
+    found = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
+)
+def test_d67_types_that_netcdf_does_not_have_are_refused_before_the_first_write(path, values):
+    with pytest.raises(UnsupportedError, match="netCDF does not have"):
+        to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])
+def test_d67_times_are_encoded_lazily(path, kind):
+    import dask.array
+
+    computed = []
+
+    def block(values):
+        computed.append(values.shape)
+        return values.astype(kind)
+
+    values = dask.array.arange(4, chunks=2, dtype="i8").map_blocks(block, dtype=kind)
+    computed.clear()
+    encoding = {
+        "v": {
+            "units": "nanoseconds since 1970-01-01" if kind[0] == "M" else "nanoseconds",
+            "dtype": "i8",
+        }
+    }
+    delayed = to_nczarr(xr.Dataset({"v": ("x", values)}), path, compute=False, encoding=encoding)
+    assert not computed
+    delayed.compute(scheduler="sync")
+    assert read(path, decode_timedelta=True).v.values.astype("i8").tolist() == [0, 1, 2, 3]
+
+
+def test_d68_a_dataset_from_netcdf_is_written_with_its_encoding(path, tmp_path):
+    encoding = {"a": {"zlib": True, "complevel": 3, "chunksizes": (2, 4), "fletcher32": True}}
+    series(0, 4).to_netcdf(tmp_path / "a.nc", encoding=encoding, engine="netcdf4")
+    with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4") as dataset:
+        to_nczarr(dataset, path)
+    xr.testing.assert_identical(read(path), series(0, 4))
+    document = json.loads(open_bytes(f"{path}/a/.zarray"))
+    assert document["chunks"] == [2, 4]
+    assert [codec["id"] for codec in document["filters"]] == ["shuffle", "zlib"]
+    assert document["compressor"] == {"id": "fletcher32"}
+
+
+@pytest.mark.parametrize("source", [2, 3])
+@pytest.mark.parametrize("target", [2, 3])
+def test_d68_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, source, target):
+    series(0, 4).to_zarr(tmp_path / "z", zarr_format=source, consolidated=False)
+    with xr.open_dataset(tmp_path / "z", engine="zarr", consolidated=False) as dataset:
+        to_nczarr(dataset, path, zarr_format=target)
+    xr.testing.assert_identical(read(path), series(0, 4))
+    names = [codec["id"] for codec in read(path).a.encoding["codecs"]]
+    assert names == (["zstd"] if source == 3 else names)
+    assert names
+
+
+def test_d68_codecs_that_do_not_fit_are_dropped_with_one_note(path):
+    dataset = series(0, 2)
+    for name in ("a", "n"):
+        dataset[name].encoding["compressors"] = ({"name": "unheard_of", "configuration": {}},)
+    with pytest.warns(UserWarning, match="/a .*; /n ") as record:
+        to_nczarr(dataset, path)
+    assert len(record) == 1
+    xr.testing.assert_identical(read(path), series(0, 2))
+
+
+def test_d68_codecs_asked_for_are_not_dropped(path):
+    with pytest.raises(UnsupportedError, match="unheard_of"):
+        to_nczarr(series(0, 2), path, encoding={"a": {"compressor": {"id": "unheard_of"}}})
+    assert not os.path.exists(path)
+
+
+def test_d69_nothing_of_an_overwritten_store_remains(path):
+    to_nczarr(series(0, 9), path, encoding={"a": {"chunks": (1, 1)}, "n": {"chunks": (2,)}})
+    to_nczarr(series(0, 2)[["n"]], path, mode="w")
+    other = path + "-fresh"
+    to_nczarr(series(0, 2)[["n"]], other)
+    assert files(path) == files(other)
+
+
+def test_d69_nothing_of_an_overwritten_mapping_remains():
+    store, fresh = {}, {}
+    to_nczarr(series(0, 9), store, encoding={"a": {"chunks": (1, 1)}})
+    to_nczarr(series(0, 2), store, mode="w")
+    to_nczarr(series(0, 2), fresh)
+    assert store == fresh
+
+
+@pytest.mark.parametrize("chunks", [None, {}, {"time": 4}])
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+def test_d70_overwriting_what_is_read_lazily_is_refused(path, mode, chunks):
+    to_nczarr(series(0, 4), path)
+    before = files(path)
+    with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
+        changed = (dataset[["a"]] * 2 if chunks is not None else dataset[["a"]]).drop_vars(
+            ["time", "x"]
+        )
+        with pytest.raises(RefusedError, match="/a of the store"):
+            to_nczarr(changed, path, mode=mode)
+    assert files(path) == before
+
+
+def test_d70_new_variables_may_be_computed_from_stored_ones(path):
+    to_nczarr(series(0, 4), path)
+    with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:
+        to_nczarr(xr.Dataset({"twice": dataset.a * 2}).drop_vars(["time", "x"]), path, mode="a")
+    np.testing.assert_array_equal(read(path).twice, series(0, 4).a * 2)
+
+
+def test_the_public_name_is_the_function():
+    assert xr_nczarr.to_nczarr is to_nczarr
+
+
+def test_d57_a_refused_block_of_a_region_says_how_to_finish(path):
+    to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
+    wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
+    with pytest.raises(ConflictError, match="write them to the same place again") as caught:
+        to_nczarr(wrong, path, mode="r+")
+    assert caught.value.variable == "/p"
+    with pytest.raises(ConflictError, match="not held") as caught:
+        to_nczarr(-wrong, path, mode="r+", atomic="store")
+    assert "again" not in str(caught.value)
+    assert not (read(path).p < 0).any()
+    to_nczarr(packed(5.0, 6.0, 7.0, 8.0).chunk(time=1), path, mode="r+")
+    np.testing.assert_allclose(read(path).p, [5.0, 6.0, 7.0, 8.0])
+
+
+@pytest.mark.parametrize("engine", ["nczarr", "kerchunk"])
+def test_d68_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
+    from kerchunk.hdf import SingleHdf5ToZarr
+
+    source = str(tmp_path / "a.nc")
+    encoding = {"a": {"zlib": True, "shuffle": True, "chunksizes": (2, 4)}}
+    series(0, 4).to_netcdf(source, encoding=encoding, engine="h5netcdf")
+    with open(tmp_path / "references.json", "w") as file:
+        json.dump(SingleHdf5ToZarr(source, inline_threshold=0).translate(), file)
+    with xr.open_dataset(str(tmp_path / "references.json"), engine=engine) as dataset:
+        to_nczarr(dataset, path)
+    xr.testing.assert_equal(read(path), series(0, 4))
+    found = read(path).a.encoding
+    assert [codec["id"] for codec in found["codecs"]] == ["shuffle", "zlib"]
+    assert found["chunksizes"] == (2, 4)
+
+
+@pytest.mark.parametrize("release", ["4.8.0", "4.8.1"])
+def test_stores_of_the_oldest_releases_are_appended_to(tmp_path, release):
+    from tests.stores import Group, Var, write_vintage
+
+    def field(start, stop):
+        return {"f": ("time", np.arange(start, stop)), "time": ("time", np.arange(start, stop))}
+
+    variables = {name: Var(("/time",), *rest) for name, (_, *rest) in field(0, 3).items()}
+    path = str(write_vintage(tmp_path / "old", Group({"time": 3}, variables), release))
+    before = read(path)
+    to_nczarr(xr.Dataset(field(3, 5)), path, append_dim="time")
+    after = xr.Dataset(field(0, 5), attrs=before.attrs)
+    xr.testing.assert_identical(read(path), after)
+    if release == "4.8.0":
+        with pytest.raises(UnsupportedError, match=r"nczarr-4\.8\.0"):
+            to_nczarr(xr.Dataset({"k": 1}), path, mode="a")
+        xr.testing.assert_identical(read(path), after)
+
+
+def test_the_fragment_asks_for_consolidated_metadata(path):
+    to_nczarr(series(0, 2), f"file://{path}#mode=nczarr,file&consolidated", zarr_format=3)
+    xr.testing.assert_identical(read(path, consolidated=True), series(0, 2))

@@ -1,0 +1,218 @@
+"""A writer that is killed at any moment leaves the old or the new state, and can be run again.
+
+The default run kills some tens of times; ``NCZARR_KILLS=200`` asks for more.
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import ConflictError, NotFoundError, to_nczarr
+
+KILLS = int(os.environ.get("NCZARR_KILLS", "24"))
+
+# A child imports once and forks a writer for each kill: the kill comes while it writes.
+CHILD = """
+import os, sys
+from tests.test_11_kill_the_writer import ACTIONS
+for line in sys.stdin:
+    action, path = line.split()
+    pid = os.fork()
+    if pid == 0:
+        ACTIONS[action](path)
+        os._exit(0)
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+    print("ended", flush=True)
+"""
+
+
+def values(start, stop, sign=1):
+    """A dataset along time whose values tell where they belong."""
+    n = np.arange(start, stop)
+    field = sign * (n[:, None] * 100.0 + np.arange(50))
+    return xr.Dataset({"a": (("time", "x"), field), "n": ("time", sign * n)}, {"time": n * 1.0})
+
+
+ENCODING = {"a": {"chunks": (4, 10)}, "n": {"chunks": (4,)}, "time": {"chunks": (64,)}}
+
+
+LAYOUTS = {
+    "-".join(map(str, each)): each
+    for each in itertools.product(
+        ("nczarr", "zarr"), (2, 3), ("fixed", "unlimited"), ("single", "consolidated")
+    )
+}
+
+
+def create(path, layout="nczarr-2-unlimited-consolidated"):
+    dialect, version, kind, documents = LAYOUTS[layout]
+    to_nczarr(
+        values(0, 18),
+        path,
+        encoding=ENCODING,
+        unlimited_dims="time" if kind == "unlimited" else None,
+        dialect=dialect,
+        zarr_format=version,
+        consolidated=documents == "consolidated",
+        sync="none",
+    )
+
+
+def append(path):
+    to_nczarr(values(18, 37), path, append_dim="time", sync="none")
+
+
+def append_at_once(path):
+    to_nczarr(values(18, 37), path, append_dim="time", sync="none", atomic="store")
+
+
+def replace(path):
+    to_nczarr(values(0, 9, -1), path, mode="w", encoding=ENCODING, sync="none")
+
+
+def overwrite(path):
+    to_nczarr(values(0, 18, -1).drop_vars("time"), path, mode="r+", sync="none")
+
+
+ACTIONS = {
+    "create": create,
+    "append": append,
+    "append_at_once": append_at_once,
+    "replace": replace,
+    "overwrite": overwrite,
+}
+
+
+def read(path, **options):
+    with xr.open_dataset(path, engine="nczarr", **options) as dataset:
+        return dataset.load()
+
+
+def state(path):
+    """What is there: None, or the dataset that two ways of opening agree on."""
+    if not os.path.exists(path):
+        return None
+    try:
+        return read(path)
+    except NotFoundError:
+        return None
+
+
+def names(path):
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    return sorted(os.path.relpath(name, path) for name in found if not name.endswith(".tmp"))
+
+
+def contents(path):
+    result = {}
+    for name in names(path):
+        with open(f"{path}/{name}", "rb") as file:
+            result[name] = file.read()
+    return result
+
+
+@pytest.fixture(scope="module")
+def writers():
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=os.path.dirname(os.path.dirname(__file__)),
+    )
+    with child:
+        yield child
+        child.stdin.close()
+
+
+def killed(writers, action, path, delay):
+    """Run an action in a process of its own, and kill it after `delay` seconds."""
+    writers.stdin.write(f"{action} {path}\n")
+    writers.stdin.flush()
+    pid = int(writers.stdout.readline())
+    time.sleep(delay)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    assert writers.stdout.readline() == "ended\n"
+
+
+def duration(writers, action, path):
+    """The seconds that an action takes when nobody kills it."""
+    begin = time.perf_counter()
+    writers.stdin.write(f"{action} {path}\n")
+    writers.stdin.flush()
+    writers.stdout.readline()
+    writers.stdout.readline()
+    return time.perf_counter() - begin
+
+
+def same(one, other):
+    return one is not None and one.identical(other)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, action):
+    random.seed(action)
+    before = None if action == "create" else values(0, 18)
+    after = {"create": values(0, 18), "replace": values(0, 9, -1)}.get(action, values(0, 37))
+    reference = str(tmp_path / "reference")
+    if before is not None:
+        create(reference)
+    longest = duration(writers, action, reference)
+    states = {"old": 0, "new": 0}
+    for turn in range(max(2, KILLS // len(ACTIONS))):
+        path = str(tmp_path / f"store-{turn}")
+        if before is not None:
+            create(path)
+        killed(writers, action, path, random.random() * longest * 1.1)
+        found = state(path)
+        if action == "overwrite":
+            assert_each_chunk_is_old_or_new(found)
+            overwrite(path)
+            assert contents(path) == contents(reference)
+            continue
+        assert found is before is None or same(found, before) or same(found, after)
+        states["new" if same(found, after) else "old"] += 1
+        try:
+            ACTIONS[action](path)
+        except (ConflictError, FileExistsError):
+            assert same(found, after), "refused to run again although it had not finished"
+        assert contents(path) == contents(reference)
+        assert same(read(path, consolidated=False), after)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_killed_append_can_be_run_again_in_every_layout(tmp_path, writers, layout):
+    random.seed(layout)
+    after, reference = values(0, 37), str(tmp_path / "reference")
+    create(reference, layout)
+    longest = duration(writers, "append", reference)
+    for turn in range(max(2, KILLS // len(LAYOUTS))):
+        path = str(tmp_path / f"store-{turn}")
+        create(path, layout)
+        killed(writers, "append", path, random.random() * longest * 1.1)
+        try:
+            append(path)
+        except ConflictError:  # it had finished
+            assert same(read(path), after)
+        assert contents(path) == contents(reference)
+        assert same(read(path, consolidated=False), after)
+
+
+def assert_each_chunk_is_old_or_new(found):
+    field = np.abs(values(0, 18).a.values)
+    np.testing.assert_array_equal(np.abs(found.a), field)
+    for row in range(0, 18, 4):
+        for column in range(0, 50, 10):
+            signs = np.sign(found.a.values[row : row + 4, column : column + 10])
+            assert set(signs.ravel()) <= {0, 1} or set(signs.ravel()) <= {0, -1}

@@ -1,0 +1,20 @@
+"""The README's first command, with and without netcdf-c at hand."""
+
+import importlib.util
+
+import pytest
+
+from xr_nczarr.cli import demo, main
+
+
+@pytest.mark.parametrize("netcdf_is_installed", [True, False])
+def test_the_demonstration_prints_a_dataset_and_its_means(netcdf_is_installed, monkeypatch, capsys):
+    if not netcdf_is_installed:
+        monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    else:
+        assert importlib.util.find_spec("netCDF4")
+    assert main(["demo"]) == 0
+    printed = capsys.readouterr().out
+    assert ("netcdf-c wrote" in printed) == netcdf_is_installed
+    assert "2026-01-01  277.500 K" in printed
+    assert "2026-01-07  279.000 K" in printed

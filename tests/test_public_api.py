@@ -1,0 +1,102 @@
+"""The public names and signatures: a change here is a change for users, and for the changelog."""
+
+import inspect
+
+import xr_nczarr
+from xr_nczarr.backend.options import DECODE_OPTIONS, OPEN_OPTIONS
+
+
+def test_the_public_names_are_these():
+    assert sorted(xr_nczarr.__all__) == [
+        "AccessDeniedError",
+        "ChunkError",
+        "ConflictError",
+        "ExistsError",
+        "LimitError",
+        "MetadataError",
+        "MissingChunkError",
+        "NczarrError",
+        "NotFoundError",
+        "Overview",
+        "ReferenceSetError",
+        "RefusedError",
+        "StorageConnectionError",
+        "StorageError",
+        "StorageTimeoutError",
+        "UnsupportedError",
+        "open_hierarchy",
+        "to_nczarr",
+    ]
+    for name in xr_nczarr.__all__:
+        assert inspect.getdoc(getattr(xr_nczarr, name))
+
+
+def test_the_options_of_opening_are_these():
+    assert OPEN_OPTIONS == (
+        "group",
+        "storage_options",
+        "missing_status",
+        "consolidated",
+        "zarr_format",
+        "on_unsupported",
+        "missing_chunks",
+        "use_zarr_fill_value_as_mask",
+        "data_type_fallback",
+        "assume_endian",
+        "codecs",
+        "allow_pickle",
+        "threads",
+        "max_chunk_bytes",
+        "max_item_bytes",
+        "max_metadata_bytes",
+        "max_consolidated_bytes",
+        "max_nodes",
+        "max_depth",
+        "max_references",
+    )
+    assert DECODE_OPTIONS == (
+        "mask_and_scale",
+        "decode_times",
+        "concat_characters",
+        "decode_coords",
+        "drop_variables",
+        "use_cftime",
+        "decode_timedelta",
+    )
+
+
+def test_the_signature_of_writing_is_this():
+    assert list(inspect.signature(xr_nczarr.to_nczarr).parameters)[:21] == [
+        "obj",
+        "target",
+        "mode",
+        "group",
+        "encoding",
+        "unlimited_dims",
+        "compute",
+        "consolidated",
+        "append_dim",
+        "region",
+        "safe_chunks",
+        "align_chunks",
+        "write_empty_chunks",
+        "zarr_format",
+        "dialect",
+        "storage_options",
+        "progress",
+        "chunkmanager_store_kwargs",
+        "sync",
+        "atomic",
+        "allow_duplicates",
+    ]
+
+
+def test_importing_the_package_imports_neither_xarray_nor_zarr():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, xr_nczarr; print([n for n in ('xarray', 'zarr', 'dask') if n in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
