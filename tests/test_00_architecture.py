@@ -21,8 +21,9 @@ ROOMS = {
     "hierarchy": {"formats", "storage", "model", "errors"},
     "chunks": {"codecs", "storage", "model", "errors"},
     "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
-    "cli": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "__init__": {"backend", "model", "errors"},
+    "tools": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
+    "cli": {"tools", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
+    "__init__": {"tools", "backend", "model", "errors"},
     "__main__": {"cli"},
 }
 
@@ -33,7 +34,7 @@ LIBRARIES = {
     "fsspec": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
-    "xarray": {"backend", "cli"},
+    "xarray": {"backend", "tools", "cli"},
     "dask": {"backend"},
     "asyncio": {"backend"},
 }

@@ -4,7 +4,8 @@ import importlib.util
 
 import pytest
 
-from xr_nczarr.cli import demo, main
+from xr_nczarr.cli import demo
+from xr_nczarr.cli.main import main
 
 
 @pytest.mark.parametrize("netcdf_is_installed", [True, False])

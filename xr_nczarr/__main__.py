@@ -2,6 +2,6 @@
 
 import sys
 
-from xr_nczarr.cli import main
+from xr_nczarr.cli.main import main
 
 sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import tempfile
 from importlib import resources
@@ -9,7 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import xarray as xr
+HELP = "write a small store, open it with xarray and compute a mean"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add no arguments."""
+
+
+def run(parsed: argparse.Namespace) -> int:  # noqa: ARG001
+    """Run the demonstration."""
+    demo()
+    return 0
 
 
 def demo() -> None:
@@ -18,6 +29,8 @@ def demo() -> None:
     The store is written by netcdf-c where the netCDF4 package is installed, else it is one
     that netcdf-c wrote and that comes with this package.
     """
+    import xarray as xr
+
     with tempfile.TemporaryDirectory() as directory:
         if find_spec("netCDF4") is not None:
             url = f"file://{directory}/climate.nczarr#mode=nczarr,file"

@@ -1,0 +1,73 @@
+"""The frame of the ``nczarr`` command: its subcommands, its errors and its exit codes.
+
+A subcommand is a module of this folder with `HELP`, `configure` (its arguments) and `run`, which
+gives the exit code: 0, or 1 for problems found. Modules import what is slow to import within `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from xr_nczarr import __version__
+from xr_nczarr.cli.arguments import UsageError
+from xr_nczarr.errors import NczarrError, quote
+
+COMMANDS = ("demo",)
+
+_FAILED = 2
+_INTERRUPTED = 130
+_PIPE_CLOSED = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and give its exit code.
+
+    That is 0 when all is well, 1 when problems were found in what was looked at, 2 when the command
+    could not do its work: one line on the standard error output says why.
+    """
+    if hasattr(sys.stdout, "reconfigure"):
+        # Names and texts of a store come out as the bytes they are.
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    parsed = _parser().parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads the output has seen enough; nothing is left to be flushed at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except (NczarrError, OSError, UsageError) as error:
+        text = _one_line(str(error))
+        print(f"nczarr {parsed.command}: {text}", file=sys.stderr)
+        return _FAILED
+    return code
+
+
+def _one_line(text: str) -> str:
+    """Give a message on one line, without characters that a terminal would act upon."""
+    return "".join(map(quote, " ".join(text.split())))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nczarr",
+        description="Look at and work on NCZarr, Zarr and reference sets.",
+        epilog="Exit code: 0 all is well, 1 problems were found, 2 the command failed.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"xr_nczarr {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f"xr_nczarr.cli.{name}")
+        command = commands.add_parser(
+            name, help=module.HELP, description=f"{module.HELP}.", allow_abbrev=False
+        )
+        module.configure(command)
+        command.set_defaults(run=module.run)
+    return parser
