@@ -181,7 +181,9 @@ def guarded_memory(length):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
 def test_mutants_of_blosc_never_reach_beyond_their_memory():
     script = f"from {__name__} import *; decode_before_a_guard_page(1)"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert result.returncode == 0, result.stderr
 
 

@@ -7,12 +7,13 @@ import multiprocessing
 import os
 import random
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from tests.processes import in_a_child, in_a_new_interpreter
 from tests.servers import HttpServer, Request, S3Server
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -242,24 +243,28 @@ def read_all(store: FilesystemStore) -> bool:
     return fetch(store, *CHUNKS) == list(CHUNKS.values())
 
 
+def read_here_in_a_child_and_here(url: str, method: str) -> bool:
+    store = open_store(url)
+    return read_all(store) and in_a_child(method, read_all, store) and read_all(store)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_store_in_use_works_in_other_processes(server: HttpServer, method: str) -> None:
-    store = open_store(server.url)
-    assert read_all(store)
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(2, context) as workers:
-        assert all(workers.map(read_all, [store] * 4, timeout=30))
-    assert read_all(store)
+    assert in_a_new_interpreter(read_here_in_a_child_and_here, server.url, method)
 
 
-def test_a_forked_process_uses_the_store_it_inherits(server: HttpServer) -> None:
-    store = open_store(server.url)
+def read_here_and_in_a_fork(url: str) -> int | None:
+    store = open_store(url)
     assert read_all(store)
     context = multiprocessing.get_context("fork")
     child = context.Process(target=lambda: os._exit(0 if read_all(store) else 1))
     child.start()
     child.join(30)
-    assert child.exitcode == 0
+    return child.exitcode
+
+
+def test_a_forked_process_uses_the_store_it_inherits(server: HttpServer) -> None:
+    assert in_a_new_interpreter(read_here_and_in_a_fork, server.url) == 0
 
 
 def test_a_hundred_threads_read_one_store(server: HttpServer) -> None:

@@ -286,7 +286,7 @@ for _ in range(100):
 def test_a_lock_excludes_processes(store: LocalStore) -> None:
     store.put([("a/0", b"0")])
     workers = [subprocess.Popen([sys.executable, "-c", ADD, store.root]) for _ in range(2)]
-    assert [worker.wait() for worker in workers] == [0, 0]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
     assert fetch(store, "a/0") == b"200"
     assert hidden_files(store.root) == []
 

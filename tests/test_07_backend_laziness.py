@@ -1,7 +1,6 @@
 """What is read when: nothing at open, then each touched chunk once; from anywhere."""
 
 import asyncio
-import multiprocessing
 import pickle
 import shutil
 import threading
@@ -16,6 +15,7 @@ from dask.base import tokenize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.processes import in_a_child, in_a_new_interpreter
 from xr_nczarr.backend.lazy import LazyArray
 
 SHAPE, CHUNKS = (6, 7, 8), (2, 3, 4)
@@ -191,15 +191,19 @@ def _sum(dataset):
     return int(dataset["v"].sum())
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def _sum_here_and_in_a_child(method, path, options):
+    dataset = opened(path, **options)
+    dataset["v"][0, 0, 0].load()
+    return in_a_child(method, _sum, dataset)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("where", ["local", "s3"])
 def test_reading_works_after(method, where, stored, s3_server):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
-    dataset = opened(s3_server.upload(stored, "s") if where == "s3" else stored, **options)
-    dataset["v"][0, 0, 0].load()
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply_async(_sum, (dataset,)).get(60) == VALUES.sum()
+    path = s3_server.upload(stored, "s") if where == "s3" else stored
+    found = in_a_new_interpreter(_sum_here_and_in_a_child, method, path, options)
+    assert found == VALUES.sum()
 
 
 @pytest.mark.parametrize("where", ["local", "s3"])

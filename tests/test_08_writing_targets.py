@@ -347,11 +347,11 @@ def test_an_unfinished_mapping_is_no_store_and_can_be_written_again():
 def test_the_accessor_comes_with_the_package_and_with_the_engine(path, imports):
     to_nczarr(example(), path)
     code = f"{imports.format(path=path)}; xarray.Dataset().nczarr.to_nczarr"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_importing_the_package_does_not_import_xarray():
     code = "import sys, xr_nczarr; assert 'xarray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert ZipStore
     assert xr_nczarr.to_nczarr.__doc__

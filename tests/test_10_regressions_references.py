@@ -2,7 +2,6 @@
 
 import base64
 import json
-import multiprocessing
 import pickle
 import time
 import zlib
@@ -13,6 +12,7 @@ import pytest
 import xarray as xr
 from fsspec.implementations.reference import LazyReferenceMapper
 
+from tests.processes import in_a_child, in_a_new_interpreter
 from tests.servers import LOGIN_PAGE
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -291,10 +291,12 @@ def test_d50_an_opened_set_travels_with_the_options_of_its_place(served, workers
     assert _first_values(pickle.loads(pickle.dumps(lazy))) == VALUES.tolist()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def _first_values_here_and_in_a_fork(references):
+    dataset = xr.open_dataset(references, engine="nczarr", cache=False)
+    return _first_values(dataset), in_a_child("fork", _first_values, dataset)
+
+
 def test_d50_a_fork_reads_on(served):
-    dataset = xr.open_dataset(raw(served), engine="nczarr", cache=False)
-    assert _first_values(dataset) == VALUES.tolist()
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply_async(_first_values, [dataset]).get(timeout=30) == VALUES.tolist()
-        assert served.requests_for("/raw.bin")
+    found = in_a_new_interpreter(_first_values_here_and_in_a_fork, raw(served))
+    assert found == (VALUES.tolist(), VALUES.tolist())
+    assert len(served.requests_for("/raw.bin")) >= 2

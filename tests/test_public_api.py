@@ -98,5 +98,7 @@ def test_importing_the_package_imports_neither_xarray_nor_zarr():
     code = (
         "import sys, xr_nczarr; print([n for n in ('xarray', 'zarr', 'dask') if n in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert run.stdout.strip() == "[]"

@@ -271,7 +271,9 @@ def test_an_appended_store_is_read_by_all(path):
 
 
 def cdl(url):
-    result = subprocess.run(["ncdump", url], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["ncdump", url], capture_output=True, text=True, check=False, timeout=60
+    )
     return result.stdout if result.returncode == 0 else result.stderr
 
 

@@ -219,7 +219,7 @@ def test_netcdf_c_4_9_0_copies_the_universal_layout(path, tmp_path):
     to_nczarr(dataset, path, dialect="universal", encoding=encoding)
     copy = tmp_path / "copy.nc"
     url = f"file://{path}#mode=nczarr,file"
-    subprocess.run(["nccopy", url, copy], check=True, capture_output=True)
+    subprocess.run(["nccopy", url, copy], check=True, capture_output=True, timeout=60)
     with netCDF4.Dataset(copy) as stored:
         stored.set_auto_maskandscale(False)
         for name, variable in dataset.variables.items():
@@ -389,7 +389,7 @@ def test_the_draft_is_read_by_gdal_but_for_spellings(path, tmp_path, codecs):
     copy = tmp_path / "copy.zarr"
     respelled_for_gdal(path, copy)
     command = ["gdalmdiminfo", "-detailed", str(copy)]
-    output = subprocess.run(command, check=True, capture_output=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
     found = json.loads(output)
     for name in names:
         np.testing.assert_array_equal(found["arrays"][name]["values"], counts)

@@ -190,7 +190,7 @@ def test_arrays_of_gdal_are_read(version, compressor, tmp_path):
     for option in options:
         copy += ["-co", option]
     files = [str(tmp_path / name) for name in ("source.zarr", "copy.zarr")]
-    subprocess.run([*copy, *files], check=True, capture_output=True)
+    subprocess.run([*copy, *files], check=True, capture_output=True, timeout=60)
     groups = read(tmp_path / "copy.zarr")
     for path in ("/", "/g"):
         for name in names:

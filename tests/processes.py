@@ -1,0 +1,49 @@
+"""Functions called in other processes, which end or are ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 60
+_CALL = """
+import pickle, sys
+function, arguments = pickle.load(sys.stdin.buffer)
+pickle.dump(function(*arguments), sys.stdout.buffer)
+"""
+
+
+def in_a_new_interpreter(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of a module in an interpreter of its own, and give what it gives.
+
+    A fork of the test process would inherit the locks of whatever threads its earlier tests and
+    their libraries have left, and could wait for them without end.
+    """
+    command = [sys.executable, "-c", _CALL]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+        start_new_session=True,
+    ) as process:
+        try:
+            answer, _ = process.communicate(pickle.dumps((function, arguments)), _SECONDS)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    assert process.returncode == 0
+    return pickle.loads(answer)
+
+
+def in_a_child(method: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a child that was forked or spawned, and give what it gives."""
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply_async(function, arguments).get(_SECONDS)
