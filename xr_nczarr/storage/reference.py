@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,11 +21,14 @@ from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
 
 _AT_ONCE = 4096
 _LOOKED_AT = 100
+_TRAVELLING_BYTES = 64 << 10
+"""A set that pickles to more is read again from its document where it arrives."""
 
 
 class _Piece(NamedTuple):
@@ -41,38 +45,69 @@ class _Piece(NamedTuple):
 class ReferenceStore:
     """A reference set, read only.
 
-    Pickles as the set and the rules of how to reach its targets; hand on what `narrowed` gives.
+    Pickles as the rules of how to reach its targets and the set, or in place of a large one the
+    document that each process reads once; hand on what `narrowed` gives.
 
     Parameters
     ----------
     references
-        What each key refers to.
+        What each key refers to; None for what `document` says below `prefix`.
     targets
         How to reach it.
     name
         For messages; the URL of the document without secrets.
     max_object_bytes
         References to more than this are refused before anything is allocated.
+    document
+        The document that the set was read from, where there is one.
     """
 
     def __init__(
         self,
-        references: ReferenceSet,
+        references: ReferenceSet | None,
         targets: Targets,
         name: str,
         max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes,
+        document: ReferenceDocument | None = None,
+        prefix: str = "",
     ) -> None:
-        self.references = references
+        self._references = references
         self.targets = targets
         self.name = name
         self.max_object_bytes = max_object_bytes
+        self.document = document
+        self.prefix = prefix
         self._stores: dict[str, SizedStore] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReferenceStore, (self.references, self.targets, self.name, self.max_object_bytes)
+        rules = (self.targets, self.name, self.max_object_bytes)
+        if self._small:
+            return ReferenceStore, (self.references, *rules)
+        return ReferenceStore, (None, *rules, self.document, self.prefix)
 
     def __repr__(self) -> str:
         return f"ReferenceStore({self.name!r})"
+
+    @cached_property
+    def references(self) -> ReferenceSet:
+        """What each key refers to."""
+        if self._references is not None:
+            return self._references
+        assert self.document is not None
+        try:
+            whole = self.document.references()
+        except NczarrError as error:
+            error.located(store=self.name)
+            raise
+        return whole.subset(self.prefix) if self.prefix else whole
+
+    @cached_property
+    def _small(self) -> bool:
+        """Whether the set itself travels: it is small, or has no document."""
+        return self.document is None or (
+            self._references is not None
+            and len(pickle.dumps(self._references)) <= _TRAVELLING_BYTES
+        )
 
     @cached_property
     def remote(self) -> bool:
@@ -84,8 +119,15 @@ class ReferenceStore:
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Give a store that knows the chunks of one array and pickles as no more than these."""
         folder, slash, _ = keys.scalar.rpartition("/")
-        references = self.references.subset(folder + slash)
-        store = ReferenceStore(references, self.targets, self.name, self.max_object_bytes)
+        prefix = folder + slash
+        store = ReferenceStore(
+            self.references.subset(prefix),
+            self.targets,
+            self.name,
+            self.max_object_bytes,
+            self.document,
+            prefix,
+        )
         store._stores = self._stores
         return store
 

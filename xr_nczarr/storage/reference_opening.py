@@ -10,7 +10,6 @@ from typing import Any
 
 from fsspec.registry import known_implementations
 
-from xr_nczarr.codecs.whole import decompressed
 from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.model import Limits
 from xr_nczarr.references import ReferenceSet, parse_parquet_references, parse_references
@@ -18,6 +17,7 @@ from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import SizedStore
 from xr_nczarr.storage.reference import ReferenceStore
+from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.targets import Targets
 from xr_nczarr.storage.trust import Trust, is_below, local_path, origin_of
@@ -114,6 +114,11 @@ class ReferenceOptions:
         return Targets(document, Trust(origin, allow), protocol, tuple(by_length), retry)
 
     @property
+    def parsing(self) -> dict[str, Any]:
+        """How the text of the set is meant."""
+        return {"template_overrides": self.template_overrides, "templates": self.templates}
+
+    @property
     def document_options(self) -> dict[str, Any]:
         """The storage options that the document is fetched with."""
         return {**self.own, **(self.target_options or {})}
@@ -144,8 +149,10 @@ def open_references(
         if target is None:
             raise UnsupportedError("found no option fo, which says where the reference set is")
     if isinstance(target, Mapping):
-        references = _parse(target, options, limits)
-        return _store(references, options, f"{os.getcwd()}/", limits, retry, "references")
+        references = parse_references(target, **options.parsing, limits=limits)
+        store = _store(references, options, f"{os.getcwd()}/", limits, retry)
+        store.name = "references"
+        return store
     url = os.fspath(target)
     if isinstance(url, str) and "://" not in url and options.target_protocol not in (None, "file"):
         url = f"{options.target_protocol}://{url}"
@@ -165,13 +172,16 @@ def _open_document(
     is_directory = os.path.isdir(url) or is_parquet(url)
     place = url if is_directory else folder + url[len(path) :]
     fetch = partial(_fetch, _folder(place, options, retry, limits))
-    data = fetch(".zmetadata" if is_directory else name)
+    if not is_directory:
+        document = ReferenceDocument(fetch=fetch, name=name, **options.parsing, limits=limits)
+        document, references = document.open()
+        store = _store(references, options, url, limits, retry)
+        store.document = document
+        return store
+    data = fetch(".zmetadata")
     if data is None:
         raise NotFoundError("there is no reference set")
-    if is_directory:
-        return _store(parse_parquet_references(data, fetch), options, f"{url}/", limits, retry)
-    references = _parse(decompressed(data, limits.max_consolidated_bytes), options, limits)
-    return _store(references, options, url, limits, retry)
+    return _store(parse_parquet_references(data, fetch), options, f"{url}/", limits, retry)
 
 
 def _store(
@@ -180,20 +190,10 @@ def _store(
     document: str,
     limits: Limits,
     retry: Retry | None,
-    name: str = "",
 ) -> ReferenceStore:
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
     targets = options.targets(document, retry)
-    return ReferenceStore(references, targets, name or mask(document.rstrip("/")), largest)
-
-
-def _parse(document: Any, options: ReferenceOptions, limits: Limits) -> ReferenceSet:
-    return parse_references(
-        document,
-        template_overrides=options.template_overrides,
-        templates=options.templates,
-        limits=limits,
-    )
+    return ReferenceStore(references, targets, mask(document.rstrip("/")), largest)
 
 
 def _folder(url: str, options: ReferenceOptions, retry: Retry | None, limits: Limits) -> SizedStore:

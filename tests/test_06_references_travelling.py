@@ -1,0 +1,131 @@
+"""What a worker receives of a reference set, and what it reads again."""
+
+import json
+import pickle
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.storage import open_store, reference_document
+
+CHUNKS = 10_000
+VALUES = np.random.default_rng(3).permutation(CHUNKS).astype("<i4")
+
+
+def document(target):
+    array = {
+        "zarr_format": 2,
+        "shape": [CHUNKS],
+        "chunks": [1],
+        "dtype": "<i4",
+        "fill_value": None,
+        "order": "C",
+        "compressor": None,
+        "filters": None,
+    }
+    chunks = {f"t/{i}": [str(target), 4 * int(place), 4] for i, place in enumerate(VALUES)}
+    metadata = {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps(array)}
+    metadata["t/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})
+    return {"version": 1, "templates": {"u": "nowhere"}, "refs": metadata | chunks}
+
+
+@pytest.fixture
+def served(http_server):
+    """A server with a document of many references and what they point at."""
+    np.arange(CHUNKS, dtype="<i4").tofile(f"{http_server.root}/data.bin")
+    with open(f"{http_server.root}/refs.json", "w") as file:
+        json.dump(document("{{u}}"), file)
+    http_server.options = {"template_overrides": {"u": "data.bin"}}
+    return http_server
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """Make this process one that has never seen the set."""
+
+    def forget():
+        monkeypatch.setattr(reference_document, "_sets", {})
+
+    return forget
+
+
+def lazy_array(dataset):
+    array = dataset.t.variable._data
+    while not hasattr(array, "stored"):
+        array = array.array
+    return array.stored
+
+
+def opened(server, **options):
+    return xr.open_dataset(
+        f"{server.url}/refs.json", engine="nczarr", storage_options=server.options, **options
+    )
+
+
+def test_a_variable_of_many_references_travels_as_the_name_of_its_document(served):
+    assert len(pickle.dumps(opened(served))) < 4000
+    assert len(pickle.dumps(lazy_array(opened(served)))) < 2000
+    graph = dict(opened(served, chunks={"x": 1000}).t.data.__dask_graph__())
+    assert max(len(pickle.dumps(task)) for task in graph.values()) < 2500
+
+
+def test_each_process_reads_the_document_once(served, workers):
+    dataset = opened(served, chunks={"x": 1000})
+    assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
+    assert len(served.requests_for("/refs.json")) <= 3
+    with dask.config.set(scheduler=workers):
+        assert opened(served, chunks={"x": 500}).t.values[:9].tolist() == VALUES[:9].tolist()
+    assert len(served.requests_for("/refs.json")) <= 4
+
+
+def test_what_arrives_is_read_when_it_is_needed_and_kept(served, forget):
+    travelled = pickle.dumps(lazy_array(opened(served)))
+    served.clear()
+    forget()
+    arrived = pickle.loads(travelled)
+    assert len(pickle.dumps(arrived)) < 2000
+    assert not served.requests_for("*")
+    assert arrived.read((slice(0, 5),)).tolist() == VALUES[:5].tolist()
+    assert pickle.loads(travelled).read((slice(5, 9),)).tolist() == VALUES[5:9].tolist()
+    assert len(served.requests_for("/refs.json")) == 1
+
+
+@pytest.mark.parametrize("change", ["changed", "is not there"])
+def test_a_document_that_is_not_what_was_opened_is_an_error(tmp_path, forget, change):
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps(document("data.bin")))
+    travelled = pickle.dumps(open_store(path))
+    if change == "changed":
+        path.write_text(json.dumps(document("other.bin")))
+    else:
+        path.unlink()
+    forget()
+    with pytest.raises(ReferenceSetError, match=change) as caught:
+        list(pickle.loads(travelled).fetch(["t/0"]))
+    assert str(path) in str(caught.value)
+    assert "as a dictionary" in str(caught.value)
+
+
+def test_a_dictionary_travels_itself(tmp_path, forget):
+    VALUES.tofile(tmp_path / "data.bin")
+    travelled = pickle.dumps(open_store(document(tmp_path / "data.bin")))
+    forget()
+    assert len(travelled) > 64 << 10
+    (data,) = pickle.loads(travelled).fetch(["t/0"])
+    assert len(data) == 4
+
+
+def test_a_small_part_of_a_large_set_travels_itself(tmp_path, forget):
+    refs = document("data.bin")
+    refs["refs"]["u/0"] = "few"
+    (tmp_path / "refs.json").write_text(json.dumps(refs))
+    store = open_store(tmp_path / "refs.json")
+    small = store.narrowed(type("Keys", (), {"scalar": "u/0"}))
+    travelled = pickle.dumps(small)
+    (tmp_path / "refs.json").unlink()
+    forget()
+    assert len(travelled) < 1000
+    assert list(pickle.loads(travelled).fetch(["u/0"])) == [b"few"]

@@ -1,0 +1,113 @@
+"""A reference document that every process reads once: what travels in place of a large set."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
+
+from xr_nczarr.codecs.whole import decompressed
+from xr_nczarr.errors import NotFoundError, ReferenceSetError
+from xr_nczarr.model import Limits
+from xr_nczarr.references import ReferenceSet, parse_references
+from xr_nczarr.references.templates import Language
+
+_KEPT_SETS = 4
+
+_sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
+_kept: deque[ReferenceSet] = deque(maxlen=_KEPT_SETS)
+_lock = Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceDocument:
+    """Where a document of JSON lies, and how it is meant.
+
+    Attributes
+    ----------
+    fetch
+        Gives a file of its folder, None when it is not there.
+    name
+        Its name there.
+    digest
+        Of its bytes as they were when it was opened; empty before.
+    template_overrides, templates, limits
+        See `parse_references`.
+    """
+
+    fetch: Callable[[str], bytes | None]
+    name: str
+    template_overrides: Mapping[str, str] | None
+    templates: Language
+    limits: Limits
+    digest: bytes = b""
+
+    def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
+        """Read the document as it is now; give it with its digest, and the set."""
+        data = self.fetch(self.name)
+        if data is None:
+            raise NotFoundError("there is no reference set")
+        # hashlib lets go of the interpreter: the digest of a large document takes no time of ours.
+        with ThreadPoolExecutor(1) as helper:
+            digest = helper.submit(_digest, data)
+            references = self._parse(data)
+        opened = replace(self, digest=digest.result())
+        with _lock:
+            return opened, _sets.setdefault(opened._token, references)
+
+    def references(self) -> ReferenceSet:
+        """Give the set as it was opened; it is read again once a process, and then kept.
+
+        Raises
+        ------
+        ReferenceSetError
+            When the document has changed since, or is not to be seen from here.
+        """
+        with _lock:
+            references = _sets.get(self._token)
+            if references is None:
+                data = self.fetch(self.name)
+                if data is None or _digest(data) != self.digest:
+                    raise ReferenceSetError(
+                        "the reference document "
+                        + ("is not there" if data is None else "changed")
+                        + ", and a variable was opened that needs it as it was",
+                        remedy="Open the dataset anew, where every worker can read the document; "
+                        "a set that is opened as a dictionary travels itself.",
+                    )
+                references = _sets[self._token] = self._parse(data)
+                _kept.append(references)
+            return references
+
+    @property
+    def _token(self) -> Any:
+        overrides = frozenset((self.template_overrides or {}).items())
+        return self.digest, overrides, self.templates, self.limits
+
+    def _parse(self, data: bytes) -> ReferenceSet:
+        return parse_references(
+            decompressed(data, self.limits.max_consolidated_bytes),
+            template_overrides=self.template_overrides,
+            templates=self.templates,
+            limits=self.limits,
+        )
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=32).digest()
+
+
+def _after_fork() -> None:
+    """Let go of a lock that another thread held when the process forked."""
+    global _lock
+    _lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
