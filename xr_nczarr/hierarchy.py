@@ -34,6 +34,7 @@ ListedChildren = Callable[[GroupNode], tuple[list[str], list[str]] | None]
 Format = ModuleType | v3_draft.Layout
 FORMATS: dict[str, ModuleType] = {module.ZARR_FORMAT: module for module in (v3, v2, v3_draft, v1)}
 RARE = (v3_draft, v1)
+_PROBED = 100  # directories, when nothing else was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,20 @@ class _Search:
             for module in wave:
                 if module.recognise(documents):
                     return documents, module
-        if modules == [v1]:  # the root of a tree of v1 arrays bears no document
+        # The root of a tree of v1 arrays bears no document.
+        if modules == [v1] or (v1 in modules and self._has_arrays_of_v1()):
             return documents, v1
         raise self._nothing_found(modules)
+
+    def _has_arrays_of_v1(self) -> bool:
+        """Tell whether one of the first directories below the root, if they list, is such array."""
+        try:
+            listing = self.store.list_names("")
+        except UnsupportedError:
+            return False
+        paths = [f"/{name}" for name in v1.child_names("/", [listing])[:_PROBED]]
+        documents = self._fetch(v1.node_keys(path)[0] for path in paths)
+        return any(v1.recognise(documents, path) for path in paths)
 
     def _consolidated_only(self, modules: Sequence[ModuleType]) -> Hierarchy:
         for module in sorted(modules, key=lambda module: module is not v2):

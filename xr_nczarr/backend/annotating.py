@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from xr_nczarr.hierarchy import Change
-from xr_nczarr.model import GroupNode, Json
+from xr_nczarr.model import GroupNode, Json, Node
 from xr_nczarr.netcdf.annotations import VINTAGES
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.model import Dimension
@@ -21,7 +21,7 @@ _GROUPS = ("groups", "subgroups")
 _TYPES = ("types", "attribute_types")
 
 
-def _annotations(node: GroupNode, names: str) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
+def _annotations(node: Node, names: str) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
     """Give holder, names that lead to it, value and dialect of each annotation a node bears."""
     seen = set()
     for vintage in VINTAGES:
@@ -77,7 +77,7 @@ def listing_changes(
 
 
 def attribute_changes(
-    node: GroupNode, stored: Mapping[str, Any], attributes: Mapping[str, Any]
+    node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> Iterator[Change]:
     """Give the changes that set a group's attributes and their types.
 

@@ -71,9 +71,9 @@ class _Planner:
     known: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        hierarchy = self.opened.hierarchy
+        nodes = self.opened.hierarchy.nodes
         self.tree = Tree(_layout_of(self.opened, self.how), skeleton(self.opened.root))
-        self.known = {path for path, node in hierarchy.nodes.items() if isinstance(node, GroupNode)}
+        self.known = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
         replaced = self.how.replaced_group
         if replaced is not None:
             self.known = {path for path in self.known if not _is_in(path, replaced)}
@@ -82,6 +82,16 @@ class _Planner:
     @property
     def zarr_format(self) -> str:
         return self.opened.hierarchy.zarr_format
+
+    def _check_holds(self, new: Collection[str]) -> None:
+        """Refuse what needs a group where there is none: in version 1, in a store of one array."""
+        root = self.opened.hierarchy.nodes["/"]
+        if new and (self.zarr_format == "1" or not isinstance(root, GroupNode)):
+            raise ConflictError(
+                f"found {', '.join(new)}, which arrays without a group have no place for",
+                remedy="Leave it out, or write variables of other names to stores of their own",
+                store=self.opened.store.name,
+            )
 
     def add(
         self,
@@ -96,6 +106,7 @@ class _Planner:
                 raise NotFoundError(f"there is no group {path}", store=self.opened.store.name)
             if self.how.append_dim is not None or self.how.region is not None:
                 raise ConflictError(f"there is no group {path} to write into")
+            self._check_holds([path])
             self.tree.add_dataset(path, dataset, encoding, unlimited)
             return
         group = self.opened.group(path)
@@ -120,7 +131,8 @@ class _Planner:
             encoded, _ = encode_dataset(part, given, self.tree.layout)
             self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited)
         node = self.opened.hierarchy.nodes[path]
-        if self.how.mode in ("a", "a-") and isinstance(node, GroupNode):
+        if self.how.mode in ("a", "a-"):
+            self._check_holds([f"the attribute {name}" for name in attributes])
             self.changes += attribute_changes(node, group.attributes, attributes)
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
@@ -155,6 +167,7 @@ class _Planner:
                 " mode='r+' or region",
                 remedy="Add them first with mode='a'",
             )
+        self._check_holds(new)
         if dim is None:
             return
         visible = self.opened.visible_dimensions(group.path)

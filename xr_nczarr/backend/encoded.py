@@ -29,6 +29,7 @@ from xr_nczarr.backend.requested import (
 from xr_nczarr.backend.sources import blockwise
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.strings import encode_strings, measured_width
@@ -174,7 +175,11 @@ def encode_variable(
         kind: Kind = "string"
         width = _take(WIDTH_KEY, encoding, attributes)
         fixed = not layout.pure and (width is not None or not layout.version_3)
-        data, dtype = _strings(data, width, fixed=fixed)
+        if layout.zarr_format == "1":  # which has no codec for items of variable length
+            data = np.asarray(data).astype(str)
+            dtype = data.dtype
+        else:
+            data, dtype = _strings(data, width, fixed=fixed)
     else:
         dtype = _with_byte_order(variable.dtype, encoding)
         data = data if data.dtype == dtype else data.astype(dtype)
@@ -309,8 +314,9 @@ def make_node(
         )
 
     try:
-        made = node(_fitting(requested_codecs(encoding), encoded))
+        made = node(_fitting(requested_codecs(encoding, layout.zarr_format), encoded))
         check_codec(made)
+        FORMATS[layout.zarr_format].render_node(made)
     except NczarrError as error:
         if explicit:
             raise error.located(variable=path) from error.__cause__

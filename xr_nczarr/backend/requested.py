@@ -52,12 +52,13 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
         )
 
 
-def requested_codecs(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
+def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> list[dict[str, Any]]:
     """Give the codecs asked for as numcodecs configurations, in the order of encoding.
 
     zarr's words win over our own ``codecs``, and those over netCDF's, unless netCDF's flags were
     changed since the variable was opened. Without any, chunks are stored as they are: what
-    `to_netcdf` does, and what every build of netcdf-c reads without plugins.
+    `to_netcdf` does, and what every build of netcdf-c reads without plugins. In version 1, which
+    has no filters, netCDF's compression comes without shuffle, unless that is asked for.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def requested_codecs(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
     codecs = encoding.get("codecs")
     if codecs is not None and _flags_agree(encoding, [codec["id"] for codec in codecs]):
         return [dict(codec) for codec in codecs if codec["id"] not in _IMPLIED]
-    return _from_flags(encoding)
+    return _from_flags({"shuffle": False, **encoding} if zarr_format == "1" else encoding)
 
 
 def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:

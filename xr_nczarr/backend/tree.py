@@ -65,10 +65,12 @@ class Tree:
             If an unlimited dimension is none of the dataset's, or for encodings that do not fit.
         """
         encoded, attributes = encode_dataset(dataset, encoding, self.layout)
-        if self.layout.zarr_format == "1" and (len(encoded) != 1 or path != "/"):
+        if self.layout.zarr_format == "1" and (len(encoded) != 1 or path != "/" or attributes):
             raise UnsupportedError(
-                f"found {len(encoded)} variables in {path}; a store of Zarr version 1 is one array",
-                remedy="Write each variable alone, without coordinates, into a store of its own",
+                f"found {len(encoded)} variables and {len(attributes)} attributes in {path}; a "
+                "store of Zarr version 1 is one array",
+                remedy="Write each variable alone, xr.Dataset({name: ds[name].variable}), to a "
+                "store of its name: their directory opens as one dataset",
             )
         self.group(path).attributes.update(attributes)
         self.add_variables(path, encoded, unlimited)
@@ -99,6 +101,7 @@ class Tree:
                 node=node,
                 attributes=variable.attributes,
                 kind=variable.kind,
+                root_name=name,
             )
             self.data[location] = variable.data
 

@@ -67,11 +67,12 @@ def chunk_keys(path: str) -> ChunkKeys:
     return v2.chunk_keys(path, separator=".")
 
 
-def recognise(documents: Mapping[str, Document]) -> bool:
-    """Tell whether the root is an array of this version; a directory of arrays shows nothing."""
-    if _ARRAY not in documents:
+def recognise(documents: Mapping[str, Document], path: str = "/") -> bool:
+    """Tell whether there is an array of this version at `path`; a directory of them has nothing."""
+    key = node_keys(path)[0]
+    if key not in documents:
         return False
-    members = documents[_ARRAY].value
+    members = documents[key].value
     return isinstance(members, dict) and members.get("zarr_format") == 1
 
 
@@ -138,9 +139,13 @@ def render_node(node: Node) -> dict[str, bytes]:
 def _render_array(node: ArrayNode) -> dict[str, Json]:
     members = v2.render_array(node)
     compressors = [spec for spec in node.codecs if spec.place == "compressor"]
-    if members["filters"] or len(compressors) > 1 or "dimension_separator" in members:
+    names = [spec.name for spec in node.codecs if spec.place == "filters"]
+    if names or len(compressors) > 1 or "dimension_separator" in members:
+        found = f"the filters {', '.join(names)}" if names else "nested chunk keys"
         raise UnsupportedError(
-            "found filters or nested chunk keys, which Zarr v1 does not have", variable=node.path
+            f"found {found}, which Zarr v1 does not have",
+            remedy="Write with one compressor alone (shuffle=False), or as zarr_format=2",
+            variable=node.path,
         )
     name, options = _render_compression(compressors[0]) if compressors else (None, None)
     if node.dtype.kind == "f" and isinstance(members["fill_value"], str):

@@ -11,6 +11,7 @@ import numpy as np
 from xr_nczarr.errors import NczarrError, UnsupportedError, quote
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
 from xr_nczarr.netcdf.annotations import (
+    ARRAY_NAME,
     BY_DIALECT,
     SCALAR_DIMENSION,
     XARRAY_DIMENSIONS,
@@ -131,6 +132,8 @@ class _Writer:
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
             held["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
+        if variable.path == "/":
+            held["attributes"][ARRAY_NAME] = variable.name
         for vintage in self.vintages:
             annotation = _array_annotation(variable, vintage)
             if self.names_scalars(vintage) and not names:

@@ -65,6 +65,8 @@ SIDECARS = _OBJECTS
 
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
 SCALAR_DIMENSION = "_scalar_"
+ARRAY_NAME = "_nczarr_name"
+"""Where an array that is the whole store keeps the variable's name, which no key says."""
 PROVENANCE = "_NCProperties"
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
@@ -197,6 +199,12 @@ def find_array(node: Node) -> ArrayAnnotation | None:
             raise _unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
         return ArrayAnnotation(vintage, references, alias, place)
     return None
+
+
+def find_name(node: Node) -> str:
+    """Give the name of the variable that is a whole store."""
+    name = node.attributes.values_by_name.get(ARRAY_NAME)
+    return name if isinstance(name, str) and name and "/" not in name else "data"
 
 
 def find_types(node: Node) -> Mapping[str, Json]:

@@ -31,6 +31,7 @@ from xr_nczarr.netcdf.annotations import (
     document_key,
     find_array,
     find_group,
+    find_name,
     find_types,
 )
 from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value
@@ -54,7 +55,8 @@ def interpret(hierarchy: Hierarchy, *, use_zarr_fill_value_as_mask: bool | None 
 
     Notes
     -----
-    An array that is the whole store becomes the variable ``data``.
+    An array that is the whole store is called what its attribute ``_nczarr_name`` says, else
+    ``data``.
     """
     return _Interpreter(hierarchy, use_zarr_fill_value_as_mask).run()
 
@@ -136,7 +138,6 @@ class _Interpreter:
 
     def add_variable(self, node: ArrayNode | BrokenNode) -> None:
         path = node.path
-        name = node_name(path) or "data"
         group = self.holder(path)
         if group is None:
             return
@@ -160,14 +161,16 @@ class _Interpreter:
             error = self.locate(problem, node).located(variable=path)
         if isinstance(node, BrokenNode):
             error = node.error.located(variable=path)
-        group.variables[name] = Variable(
+        variable = Variable(
             path=path,
             dimensions=dimensions,
             node=array,
             attributes=attributes,
             kind=kind,
             error=error,
+            root_name=find_name(node),
         )
+        group.variables[variable.name] = variable
 
     def locate(self, problem: MetadataError, node: Node) -> MetadataError:
         return problem.located(key=document_key(node, problem.place, self.hierarchy.zarr_format))

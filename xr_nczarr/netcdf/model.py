@@ -56,6 +56,8 @@ class Variable:
         what netCDF does not have, as Zarr has it.
     error
         Why the variable cannot be read, else None. Dimensions and attributes are what is known.
+    root_name
+        What it is called where its array is the whole store.
     """
 
     path: str
@@ -64,11 +66,12 @@ class Variable:
     attributes: dict[str, Any] = field(default_factory=dict)
     kind: Kind = "number"
     error: NczarrError | None = None
+    root_name: str = "data"
 
     @property
     def name(self) -> str:
-        """The last segment of the path."""
-        return node_name(self.path)
+        """The last segment of the path, or `root_name`."""
+        return node_name(self.path) or self.root_name
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,159 @@
+"""Zarr version 1: arrays alone in their stores, and directories of such stores."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from xr_nczarr import to_nczarr
+from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError
+
+DATASET = xr.Dataset({"t": (("x", "y"), np.arange(6.0).reshape(3, 2), {"units": "K"})})
+
+
+def read(store, **options):
+    return xr.open_dataset(store, engine="nczarr", **options).load()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(3.0),
+        np.array(["", "é", "日本語"], object),
+        np.array(["2000-01-01", "NaT", "2001-01-01"], "M8[ns]"),
+        np.array([True, False, True]),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_a_variable_comes_back_under_its_name(path, values):
+    given = xr.Dataset({"v": ("x", values, {"long_name": "v"})})
+    to_nczarr(given, path, zarr_format=1)
+    assert read(path).identical(given)
+    array = xr.DataArray(values, dims="x")
+    to_nczarr(array, path, mode="w", zarr_format=1)
+    assert xr.open_dataarray(path, engine="nczarr").load().identical(array)
+
+
+def test_an_array_without_a_name_is_called_data():
+    meta = {"zarr_format": 1, "shape": [2], "chunks": [2], "dtype": "<i2", "fill_value": 0}
+    meta |= {"order": "C", "compression": None, "compression_opts": None}
+    store = {"meta": json.dumps(meta).encode(), "0": b"\1\0\2\0"}
+    assert read(store).data.values.tolist() == [1, 2]
+    for name in ("a/b", "", 5):
+        store["attrs"] = json.dumps({"_nczarr_name": name}).encode()
+        assert list(read(store)) == ["data"]
+
+
+def write_tree(path):
+    for place in ("t", "g/u", "g/h/w"):
+        to_nczarr(DATASET.rename(t=place[-1]), path / place, zarr_format=1)
+
+
+def test_a_tree_of_arrays_is_recognised_by_itself(path):
+    write_tree(path)
+    tree = xr.open_datatree(path, engine="nczarr").load()
+    given = {"/": DATASET, "/g": DATASET.rename(t="u"), "/g/h": DATASET.rename(t="w")}
+    assert tree.identical(xr.DataTree.from_dict(given))
+    assert read(path, group="g/h").identical(given["/g/h"])
+    assert tree.encoding["zarr_format"] == "1"
+    files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*.*")}
+    files |= {f"t/{name}": (path / "t" / name).read_bytes() for name in ("meta", "attrs")}
+    assert read(files).identical(DATASET)
+
+
+def test_a_directory_of_something_else_is_no_tree(path):
+    zarr.create_array(path / "a", shape=(2,), dtype="i4", zarr_format=2)
+    (path / "b").mkdir()
+    (path / "b/meta").write_text('{"zarr_format": 2}')
+    with pytest.raises(NotFoundError, match="found no Zarr metadata"):
+        read(path)
+
+
+def test_arrays_grow_and_change_alone_and_in_a_tree(path):
+    later = -DATASET.isel(x=slice(0, 2))
+    expected = xr.concat([DATASET, later], "x")
+    to_nczarr(DATASET, path / "t", zarr_format=1)
+    for target in (path / "t", path):
+        to_nczarr(DATASET, path / "t", mode="w", zarr_format=1)
+        to_nczarr(later, target, append_dim="x")
+        assert read(target).identical(expected)
+        to_nczarr(-later, target, region={"x": slice(3, 5)})
+        assert read(target).t.values[3:].tolist() == (-later).t.values.tolist()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_array_of_zarr_python_that_is_a_store_grows(path, version):
+    names = {"dimension_names": ["x"]} if version == 3 else {}
+    array = zarr.create_array(
+        path, shape=(2,), chunks=(2,), dtype="i4", zarr_format=version, **names
+    )
+    array[:] = [1, 2]
+    (dim,) = read(path).dims
+    to_nczarr(xr.Dataset({"data": (dim, np.array([3, 4, 5], "i4"))}), path, append_dim=dim)
+    assert zarr.open_array(path, mode="r")[:].tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("tree", [True, False])
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (xr.Dataset({"new": ("x", np.arange(3.0))}), {}),
+        (xr.Dataset({"new": ("x", np.arange(3.0))}), {"append_dim": "x"}),
+        (xr.Dataset(attrs={"title": "x"}), {}),
+        (DATASET, {"group": "new"}),
+    ],
+)
+def test_what_arrays_without_a_group_cannot_hold_is_refused(path, given, options, tree):
+    to_nczarr(DATASET, path / "t", zarr_format=1)
+    target = path if tree else path / "t"
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(ConflictError, match="without a group"):
+        to_nczarr(given, target, mode="a", **options)
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_attributes_of_a_dataset_are_refused_not_lost(path):
+    with pytest.raises(UnsupportedError, match="1 attributes"):
+        to_nczarr(DATASET.assign_attrs(title="x"), path, zarr_format=1)
+
+
+def test_compression_comes_without_the_filter_that_version_1_does_not_have(path, tmp_path):
+    to_nczarr(DATASET, path, zarr_format=1, encoding={"t": {"zlib": True, "complevel": 2}})
+    meta = json.loads((path / "meta").read_bytes())
+    assert (meta["compression"], meta["compression_opts"]) == ("zlib", 2)
+    assert read(path).identical(DATASET)
+    encoding = {"t": {"zlib": True, "shuffle": True}}
+    with pytest.raises(UnsupportedError, match=r"shuffle.*shuffle=False"):
+        to_nczarr(DATASET, tmp_path / "b", zarr_format=1, encoding=encoding)
+    DATASET.to_netcdf(tmp_path / "c.nc", encoding={"t": {"zlib": True}})
+    with (
+        xr.open_dataset(tmp_path / "c.nc") as opened,
+        pytest.warns(UserWarning, match="codecs left over"),
+    ):
+        to_nczarr(opened, tmp_path / "b", zarr_format=1)
+    assert read(tmp_path / "b").identical(DATASET)
+
+
+def test_a_broken_array_that_is_a_store_raises_its_reason(path):
+    zarr.create_array(path, shape=(2,), dtype="f4", zarr_format=2)
+    members = json.loads((path / ".zarray").read_bytes()) | {"compressor": {"id": "nowhere"}}
+    (path / ".zarray").write_text(json.dumps(members))
+    dataset = xr.open_dataset(path, engine="nczarr")
+    with pytest.raises(UnsupportedError, match="nowhere"):
+        dataset.data.load()
+
+
+def test_the_variables_of_a_dataset_written_one_by_one_open_as_one(path):
+    given = DATASET.assign_coords(x=[1, 2, 3], label=("x", np.array(["a", "b", "c"], object)))
+    with pytest.raises(UnsupportedError, match="found 3 variables"):
+        to_nczarr(given, path, zarr_format=1)
+    for name in given.variables:
+        to_nczarr(xr.Dataset({name: given[name].variable}), path / name, zarr_format=1)
+    assert read(path).set_coords("label").identical(given)
