@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
 from xr_nczarr.netcdf.model import Group, Variable
-from xr_nczarr.netcdf.types import JSON, default_fill, spell_type
+from xr_nczarr.netcdf.types import JSON, TEXT, default_fill, spell_type
 
 _LAYOUTS = {
     ("2", "nczarr"): ("nczarr-4.9.3",),
@@ -206,7 +206,9 @@ class _Writer:
                 error.located(variable=path, place=f"attribute {name}")
                 raise
             if encoded is not None:
-                attributes[name], types[name] = encoded
+                # netcdf-c opens nothing where a user's attribute is of the type JSON.
+                text = encoded[1] == JSON and not self.version_3
+                attributes[name], types[name] = encoded[0], TEXT if text else encoded[1]
         attributes |= held["attributes"]
         own = dict.fromkeys(
             (name for name in held["attributes"] if name != XARRAY_DIMENSIONS), JSON
