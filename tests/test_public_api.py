@@ -24,8 +24,10 @@ def test_the_public_names_are_these():
         "StorageError",
         "StorageTimeoutError",
         "UnsupportedError",
+        "consolidate",
         "open_hierarchy",
         "to_nczarr",
+        "upgrade",
     ]
     for name in xr_nczarr.__all__:
         assert inspect.getdoc(getattr(xr_nczarr, name))

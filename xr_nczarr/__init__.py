@@ -24,6 +24,7 @@ from xr_nczarr.errors import (
 if TYPE_CHECKING:
     from xr_nczarr.backend.overview import Overview, open_hierarchy
     from xr_nczarr.backend.writer import to_nczarr
+    from xr_nczarr.tools.metadata import consolidate, upgrade
 
 __version__ = "0.1.0"
 
@@ -44,12 +45,20 @@ __all__ = [
     "StorageError",
     "StorageTimeoutError",
     "UnsupportedError",
+    "consolidate",
     "open_hierarchy",
     "to_nczarr",
+    "upgrade",
 ]
 
 # Names that need xarray are imported when they are first asked for: importing the errors is cheap.
-_LAZY = {"Overview": "overview", "open_hierarchy": "overview", "to_nczarr": "writer"}
+_LAZY = {
+    "Overview": "backend.overview",
+    "consolidate": "tools.metadata",
+    "open_hierarchy": "backend.overview",
+    "to_nczarr": "backend.writer",
+    "upgrade": "tools.metadata",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -57,7 +66,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"xr_nczarr.backend.{_LAZY[name]}"), name)
+    return getattr(import_module(f"xr_nczarr.{_LAZY[name]}"), name)
 
 
 # The accessor ``ds.nczarr`` is made known to xarray when xarray is there, else with the engine.

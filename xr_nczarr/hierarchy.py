@@ -9,7 +9,7 @@ from typing import Literal
 
 from xr_nczarr.errors import LimitError, MetadataError, NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.formats import v1, v2, v3, v3_draft
-from xr_nczarr.formats.documents import Document
+from xr_nczarr.formats.documents import Document as Document
 from xr_nczarr.formats.editing import Change as Change
 from xr_nczarr.formats.editing import edited, locate
 from xr_nczarr.model import (

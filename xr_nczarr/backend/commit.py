@@ -76,14 +76,14 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
     if not options.compute:
         if isinstance(target, ZipStore):
             raise UnsupportedError("a zip file cannot be written with compute=False")
-        with _workspace(target, empty=plan.new, staged=plan.new) as store:
-            _prepare(plan, store)
-            _put_documents(plan, store, in_place=store is target)
-        return _write_chunks(plan.jobs, target, options)
-    with _workspace(target, empty=plan.new, staged=staged or plan.new) as store:
-        _prepare(plan, store)
+        with workspace(target, empty=plan.new, staged=plan.new) as store:
+            prepare(plan, store)
+            put_documents(plan, store, in_place=store is target)
+        return write_chunks(plan.jobs, target, options)
+    with workspace(target, empty=plan.new, staged=staged or plan.new) as store:
+        prepare(plan, store)
         try:
-            _write_chunks(plan.jobs, store, options)
+            write_chunks(plan.jobs, store, options)
         except ConflictError as error:  # from a block that dask computed just now
             if store is target and not (plan.new or all(job.appended for job in plan.jobs)):
                 error.remedy += (
@@ -91,12 +91,12 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
                     " same place again; atomic='store' makes it all or nothing on local disks"
                 )
             raise
-        _put_documents(plan, store, in_place=store is target)
+        put_documents(plan, store, in_place=store is target)
     return None
 
 
 @contextmanager
-def _workspace(target: Store, *, empty: bool, staged: bool) -> Iterator[Store]:
+def workspace(target: Store, *, empty: bool, staged: bool) -> Iterator[Store]:
     """Give the store to write to; when the block ends well, its content is that of `target`.
 
     Parameters
@@ -124,7 +124,8 @@ def _flush(store: Store) -> None:
     getattr(store, "flush", lambda: None)()
 
 
-def _prepare(plan: WritePlan, store: Store) -> None:
+def prepare(plan: WritePlan, store: Store) -> None:
+    """Remove what a plan replaces; from nothing, mark what begins as not finished."""
     if plan.new:
         store.put([(UNFINISHED, b"{}")])
         # What is left of an older store, of any version, must not be taken for one while it goes.
@@ -148,7 +149,7 @@ def _root_keys(zarr_format: str) -> list[str]:
     return sorted(keys, key=lambda key: (key == entry, not key.endswith("attrs"), key))
 
 
-def _put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
+def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
     """Put the documents of a plan: those of the root, one after another, behind all others."""
     journal = in_place and not plan.new and bool(plan.documents)
     if journal:
@@ -166,7 +167,7 @@ def _put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
         store.delete(UNFINISHED)
 
 
-def _write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> Any:
+def write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> Any:
     """Write what is in memory now, and what is dask's in one graph; see `execute`."""
     lazy = [job for job in jobs if hasattr(job.data, "dask")]
     ready = [job for job in jobs if not hasattr(job.data, "dask")]

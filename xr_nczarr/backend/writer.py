@@ -146,7 +146,7 @@ def to_nczarr(
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
     if compute:
         request.datasets.update({path: in_blocks(ds) for path, ds in request.datasets.items()})
-    layout = _layout(location, zarr_format, dialect)
+    layout = layout_of(location, zarr_format, dialect)
     store = open_store(
         target,
         storage_options=storage_options,
@@ -173,9 +173,9 @@ def to_nczarr(
     )
     if mode == "w" and request.group == "/":
         _check_removable(store, overwrite)
-        return execute(_plan_creation(request, store, layout, how), store, options, staged=True)
+        return execute(plan_creation(request, store, layout, how), store, options, staged=True)
     staged = atomic == "store" or mode == "w"
-    with _sole_writer(store, mode):
+    with sole_writer(store, mode):
         appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
         if not staged:
             plan = _plan(request, store, layout, how, appended)
@@ -185,7 +185,7 @@ def to_nczarr(
     return execute(plan, store, options, staged=True)
 
 
-def _sole_writer(store: Store, mode: WriteMode) -> AbstractContextManager[None]:
+def sole_writer(store: Store, mode: WriteMode) -> AbstractContextManager[None]:
     """Keep others from changing the metadata of a store meanwhile; regions need no such lock."""
     there = isinstance(store, LocalStore) and store.list_names("") != ([], [])
     return store.lock(WRITER_LOCK) if there and mode != "r+" else nullcontext()
@@ -195,12 +195,12 @@ def _plan(
     request: Request, store: Store, layout: Layout, how: Modification, appended: Regions
 ) -> WritePlan:
     """Give what changes in a store, or makes one where there is none."""
-    opened = _open_existing(store, how.mode)
+    opened = open_existing(store, how.mode)
     if opened is None:
         if how.mode == "r+":
             raise NotFoundError("there is no store to change", store=store.name)
         _check_empty(store)
-        return _plan_creation(request, store, layout, how)
+        return plan_creation(request, store, layout, how)
     if how.mode == "w-" and _exists(opened, request.group):
         raise ExistsError(
             "there is something already",
@@ -218,7 +218,7 @@ def _plan(
     return plan_modification(opened, request, how)
 
 
-def _plan_creation(request: Request, store: Store, layout: Layout, how: Modification) -> WritePlan:
+def plan_creation(request: Request, store: Store, layout: Layout, how: Modification) -> WritePlan:
     """Give a new store, in place of whatever is there."""
     tree, consolidated = Tree(layout), how.consolidated
     for path, dataset in request.datasets.items():
@@ -246,7 +246,8 @@ def _resolved_mode(mode: WriteMode, append_dim: Any, region: Any) -> WriteMode:
     return mode
 
 
-def _layout(location: Location, zarr_format: int | str, dialect: str) -> Layout:
+def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
+    """Give what to write, by what the URL and the caller say."""
     if location.format == "zarr":
         dialect = "zarr"
     version = str(location.zarr_format or zarr_format)
@@ -259,7 +260,7 @@ def _layout(location: Location, zarr_format: int | str, dialect: str) -> Layout:
     )
 
 
-def _open_existing(store: Store, mode: WriteMode) -> OpenedStore | None:
+def open_existing(store: Store, mode: WriteMode) -> OpenedStore | None:
     """Open what is there; None for nothing, and for what was never finished."""
     try:
         opened = open_netcdf(store, OpenOptions())

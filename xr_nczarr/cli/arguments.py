@@ -21,14 +21,7 @@ class Result(Protocol):
 def add_target(parser: argparse.ArgumentParser, name: str = "target") -> None:
     """Add the store to open, and how to open it."""
     parser.add_argument(name, metavar=name.upper(), help="a path or URL, as the engine takes it")
-    parser.add_argument(
-        "--storage-option",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="NAME=VALUE",
-        help="for the filesystem, as fsspec knows it; the value as JSON, or else as text",
-    )
+    add_storage_options(parser)
     parser.add_argument(
         "--option",
         action="append",
@@ -36,6 +29,18 @@ def add_target(parser: argparse.ArgumentParser, name: str = "target") -> None:
         type=_pair,
         metavar="NAME=VALUE",
         help="any other option of the engine, such as consolidated=false or group=/model",
+    )
+
+
+def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
+    """Add the option ``--storage-option``, or that of another `name`."""
+    parser.add_argument(
+        f"--{name}-option",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="NAME=VALUE",
+        help="for the filesystem, as fsspec knows it; the value as JSON, or else as text",
     )
 
 

@@ -1,0 +1,202 @@
+"""`upgrade`, `consolidate` and the command `references`: documents change, values do not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import xr_nczarr
+from tests.reading import RAW, assert_reads_as, read_groups
+from tests.stores import (
+    VINTAGES,
+    Group,
+    Size,
+    Var,
+    array_document,
+    file_url,
+    has_ncgen,
+    put,
+    read_with_netcdf4,
+    sample,
+    write_netcdf_c,
+    write_vintage,
+)
+from xr_nczarr.cli.main import main
+from xr_nczarr.storage import MemoryStore
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def numbers(release: str) -> Group:
+    """What netcdf-c 4.9.0 can open as Debian builds it, without filters."""
+    x = np.arange(4.0)
+    root = Group({"x": 4}, {"v": Var(("/x",), x, {"units": "m"}, 0)}, {"title": "a title"})
+    root.variables["scalar"] = Var((), np.array(3.5), {}, 0)
+    root.variables["shorts"] = Var(("/x",), x.astype("i2"), {"n": np.int16(3)}, -1, (3,))
+    root.groups["g"] = Group({"y": 2}, {"w": Var(("/g/y", "/x"), np.ones((2, 4), "f4"), {}, 0)})
+    return root
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+@pytest.mark.parametrize("release", VINTAGES)
+def test_an_upgraded_store_holds_what_it_held_and_netcdf_c_opens_it(
+    tmp_path: Path, release: str, dialect: str
+) -> None:
+    content = sample(release)
+    store = write_vintage(tmp_path / "store", content, release)
+    chunks = {key: data for key, data in contents(store).items() if "/." not in f"/{key}"}
+    xr_nczarr.upgrade(store, dialect)
+    assert_reads_as(read_groups(store, **RAW), content)
+    after = contents(store)
+    assert {key: after[key] for key in chunks} == chunks
+    assert not [key for key in after if ".ncz" in key]
+    with netCDF4.Dataset(file_url(store)) as root:
+        found = read_with_netcdf4(root)
+    assert set(content.variables) == set(found.variables)
+    for name in ("v_f4", "field", "big"):
+        np.testing.assert_array_equal(found.variables[name].values, content.variables[name].values)
+    assert found.variables["scalar"].values == 3.5
+    assert isinstance(found.dims["time"], Size) == isinstance(content.dims["time"], Size)
+    if dialect == "universal":  # zarr-python knows nothing of `>S1`, and reads its own shuffle
+        assert (
+            zarr.open(str(store))["field"][:].tolist() == content.variables["field"].values.tolist()
+        )
+
+
+@pytest.mark.skipif(not has_ncgen, reason="needs ncdump")
+@pytest.mark.parametrize("release", VINTAGES)
+def test_netcdf_c_4_9_0_opens_a_store_that_is_upgraded_to_universal(
+    tmp_path: Path, release: str
+) -> None:
+    store = write_vintage(tmp_path / "store", numbers(release), release)
+    xr_nczarr.upgrade(store, "universal")
+    dump = ["ncdump", "-v", "v,shorts,scalar", file_url(store)]
+    text = subprocess.run(dump, capture_output=True, text=True, check=True, timeout=60).stdout
+    for line in ("v = 0, 1, 2, 3 ;", "shorts = 0, 1, 2, 3 ;", "scalar = 3.5 ;", "group: g {"):
+        assert line in text, text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("4.8.0", "nczarr"), ("4.9.0", "universal"), ("4.9.2", "nczarr-4.8.1")]
+)
+def test_an_upgrade_that_is_interrupted_anywhere_reads_the_same_and_can_be_run_again(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    content = sample(before)
+    original = contents(write_vintage(tmp_path / "store", content, before))
+    done = dict(original)
+    xr_nczarr.upgrade(done, after)
+    changes = len(done.keys() ^ original.keys()) + sum(
+        done[key] != original[key] for key in done.keys() & original.keys()
+    )
+    for count in range(0, changes, 7):
+        objects = dict(original)
+        with pytest.raises(InterruptedError):
+            xr_nczarr.upgrade(Dying(objects, count), after)
+        assert_reads_as(read_groups(objects, **RAW), content)
+        xr_nczarr.upgrade(objects, after)
+        assert objects == done
+
+
+class Dying(MemoryStore):
+    """A store in memory that fails for good after so many changes."""
+
+    def __init__(self, mapping: dict, count: int) -> None:
+        super().__init__(mapping)
+        object.__setattr__(self, "left", [count])
+
+    def change(self) -> None:
+        if not self.left[0]:
+            raise InterruptedError
+        self.left[0] -= 1
+
+    def put(self, items):
+        for item in items:
+            self.change()
+            super().put([item])
+
+    def delete(self, prefix: str) -> None:
+        if prefix in self.mapping:
+            self.change()
+        super().delete(prefix)
+
+
+def test_what_a_dialect_cannot_say_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    store = write_netcdf_c(tmp_path / "store")
+    before = contents(store)
+    with pytest.raises(xr_nczarr.ConflictError, match="unlimited time 3"):
+        xr_nczarr.upgrade(store, "nczarr-4.8.1")
+    assert contents(store) == before
+
+
+def test_a_store_of_this_dialect_stays_as_it_is(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
+    before = contents(store)
+    assert xr_nczarr.upgrade(store).written == []
+    assert contents(store) == before
+
+
+def test_pure_zarr_gains_annotations_and_keeps_json_and_unknown_members(tmp_path: Path) -> None:
+    attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": [1, None]}, "x_list": ["a", 1]}
+    members = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_NCProperties": "mine"}}
+    members["v/.zarray"] = array_document((2,)) | {"vendor": {"k": 1}}
+    members |= {"v/.zattrs": attributes, "v/0": np.array([1, 2], "<i4").tobytes()}
+    store = put(tmp_path / "store", members)
+    assert xr_nczarr.upgrade(store).after == "nczarr-4.9.3"
+    found = json.loads((store / "v/.zattrs").read_text())
+    assert attributes.items() <= found.items()
+    assert json.loads((store / ".zattrs").read_text())["_NCProperties"] == "mine"
+    assert json.loads((store / "v/.zarray").read_text())["vendor"] == {"k": 1}
+    with netCDF4.Dataset(file_url(store)) as root:
+        assert root["v"][:].tolist() == [1, 2]
+        assert json.loads(root["v"].deep) == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_consolidated_metadata_hold_what_the_single_documents_say(
+    tmp_path: Path, zarr_format: int
+) -> None:
+    store, dataset = tmp_path / "store", xr.Dataset({"a": ("x", [1, 2])})
+    xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format, consolidated=False)
+    assert xr_nczarr.consolidate(store).nodes == 2
+    xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr", consolidated=True), dataset)
+    xr_nczarr.open_hierarchy(store, consolidated="check")
+    assert list(zarr.open_consolidated(str(store))) == ["a"]
+
+
+def test_stale_consolidated_metadata_are_refreshed_in_a_zip_file_too(tmp_path: Path) -> None:
+    store = str(tmp_path / "store.zip")
+    xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), f"file://{store}#mode=nczarr,zip")
+    xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)
+    xr_nczarr.consolidate(store)
+    assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
+
+
+def test_what_cannot_be_consolidated_is_refused(tmp_path: Path) -> None:
+    store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
+    with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.0"):
+        xr_nczarr.consolidate(store)
+
+
+def test_the_commands_work_on_a_store_of_netcdf_c(tmp_path: Path, capsys) -> None:
+    store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")
+    assert main(["upgrade", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["before"] == "nczarr-4.8.1"
+    assert main(["consolidate", str(store)]) == 0
+    assert ".zmetadata holds the metadata of 6 nodes" in capsys.readouterr().out
+    assert main(["references", str(store), str(tmp_path / "set.json")]) == 0
+    found = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    assert found.v.values.tolist() == [0, 1, 2, 3]
+    assert main(["upgrade", str(tmp_path / "nowhere")]) == 2
+    assert "nczarr upgrade:" in capsys.readouterr().err

@@ -1,0 +1,312 @@
+"""Work on the documents of a store alone, in place: another layout of annotations, one document."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.backend.commit import WriteOptions, WritePlan, execute, workspace
+from xr_nczarr.backend.journal import settle
+from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.backend.writer import open_existing, sole_writer
+from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError
+from xr_nczarr.hierarchy import (
+    FORMATS,
+    Document,
+    open_hierarchy,
+    refresh_consolidated,
+    rendered,
+    writable_format,
+)
+from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Node
+from xr_nczarr.netcdf import Group, Variable, annotate, interpret
+from xr_nczarr.netcdf.annotations import (
+    SIDECARS,
+    VINTAGES,
+    XARRAY_DIMENSIONS,
+    find_types,
+    is_bookkeeping,
+)
+from xr_nczarr.netcdf.attributes import encode_attribute
+from xr_nczarr.netcdf.types import JSON, attribute_type
+from xr_nczarr.storage import MemoryStore, Store, ZipStore, open_store
+
+_ANNOTATIONS = {
+    XARRAY_DIMENSIONS,
+    *(name for v in VINTAGES for name in (v.superblock, v.group, v.array, v.types)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consolidated:
+    """What `consolidate` did: the `key` of the document that now holds those of `nodes` nodes."""
+
+    store: str
+    key: str
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{self.store}: {self.key} holds the metadata of {self.nodes} nodes"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the result as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgraded:
+    """What `upgrade` did: dialects before and after, and the keys it wrote and removed."""
+
+    store: str
+    before: str
+    after: str
+    written: list[str]
+    removed: list[str]
+
+    def __str__(self) -> str:
+        done = f"{len(self.written)} documents written, {len(self.removed)} removed"
+        return f"{self.store}: {self.before} → {self.after} ({done})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the result as JSON values."""
+        return asdict(self)
+
+
+def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None) -> Consolidated:
+    """Write the document that holds all metadata of a store: ``.zmetadata``, in v3 the root's.
+
+    Raises
+    ------
+    UnsupportedError
+        For versions without such a document, and for the layout of netcdf-c 4.8.0, whose
+        annotations are in objects that it does not hold.
+    """
+    store = open_store(target, storage_options=storage_options, mode="r+")
+    with sole_writer(store, "a"):
+        opened = _opened(store)
+        nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
+        key = FORMATS[zarr_format].consolidated_key()
+        if opened.root.dialect == "nczarr-4.8.0":
+            raise UnsupportedError(
+                "found the layout of netcdf-c 4.8.0, which consolidated metadata do not hold",
+                remedy="Upgrade the store first",
+                store=store.name,
+            )
+        documents = refresh_consolidated(store, zarr_format, nodes, {})
+        if not documents or key is None:
+            raise UnsupportedError(
+                f"Zarr {zarr_format} has no consolidated metadata for it", store=store.name
+            )
+        execute(WritePlan(zarr_format, documents=documents), store, WriteOptions(), staged=False)
+    return Consolidated(store=store.name, key=key, nodes=len(nodes))
+
+
+def upgrade(
+    target: Any, dialect: str = "nczarr", *, storage_options: Mapping[str, Any] | None = None
+) -> Upgraded:
+    """Spell a store's annotations in another layout; only metadata are touched, in place.
+
+    What is put first is what readers look at first: one that is interrupted leaves a store that
+    reads the same, and can be run again.
+
+    Parameters
+    ----------
+    dialect
+        See `to_nczarr`.
+
+    Raises
+    ------
+    ConflictError
+        When the dialect cannot say all that the store says. Nothing was written.
+    NczarrError
+        The error of a variable that cannot be read.
+    """
+    store = open_store(target, storage_options=storage_options, mode="r+")
+    with sole_writer(store, "a"):
+        opened = _opened(store)
+        source = opened.hierarchy
+        zarr_format, consolidated = source.zarr_format, source.consolidated
+        writable_format(store, zarr_format)
+        root = _kept(opened.root, source)
+        hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
+        hierarchy = replace(hierarchy, nodes=_with_virtual_attributes(hierarchy, source))
+        documents = dict(rendered(hierarchy, consolidated=consolidated))
+        again = open_hierarchy(MemoryStore(documents), zarr_format=zarr_format, consolidated=False)
+        written = interpret(again)
+        lost = list(_differences(root, written))
+        if lost:
+            raise ConflictError(
+                f"the dialect {dialect} cannot say {'; '.join(lost[:5])}",
+                remedy="Nothing was changed: choose another dialect",
+                store=store.name,
+            )
+        changed = _changed(documents, store)
+        names = [path.strip("/") + "/" for path in source.nodes]
+        sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
+        found = zip(sidecars, store.fetch(sidecars), strict=True)
+        removed = [key for key, data in found if data is not None]
+        in_attributes = written.dialect in ("nczarr-4.9.3", "nczarr-preview")
+        with workspace(store, empty=False, staged=False) as work:
+            for phase in _phases(changed, FORMATS[zarr_format].consolidated_key(), in_attributes):
+                work.put((key, changed[key]) for key in phase)
+                getattr(work, "flush", lambda: None)()
+            for key in removed:
+                work.delete(key)
+    return Upgraded(
+        store=store.name,
+        before=opened.root.dialect,
+        after=dialect if dialect == "universal" else written.dialect,
+        written=list(changed),
+        removed=removed,
+    )
+
+
+def _opened(store: Store) -> OpenedStore:
+    """Open a store by its single documents, after undoing a change that was interrupted."""
+    if not isinstance(store, ZipStore):
+        settle(store)
+    opened = open_existing(store, "a")
+    if opened is None:
+        raise NotFoundError("there is no store to change", store=store.name)
+    return opened
+
+
+def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
+    """Give the documents that are not stored already, in whatever spelling."""
+    stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
+    return {
+        key: data
+        for (key, data), found in stored
+        if found is None or Document(key, found).value != Document(key, data).value
+    }
+
+
+def _phases(
+    keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
+) -> Iterator[list[str]]:
+    """Cut documents into those that say what is new, those that lose what is old, and the rest.
+
+    An annotation in ``.zattrs`` hides older ones, so that it comes first and goes last.
+    """
+    single = [key for key in keys if key != consolidated]
+    first = [key for key in single if key.endswith(".zattrs") == in_attributes]
+    yield first
+    yield [key for key in single if key not in first]
+    yield [key for key in keys if key == consolidated]
+
+
+def _kept(group: Group, source: Hierarchy) -> Group:
+    """Give a tree whose attributes and codecs are to be written: JSON stays JSON, not its text."""
+    return replace(
+        group,
+        attributes=_attributes(group.attributes, source.nodes[group.path]),
+        variables={name: _variable(each, source) for name, each in group.variables.items()},
+        groups={name: _kept(child, source) for name, child in group.groups.items()},
+    )
+
+
+def _variable(variable: Variable, source: Hierarchy) -> Variable:
+    if variable.node is None or variable.error is not None:
+        raise variable.error or NotFoundError("there is no array", variable=variable.path)
+    node = replace(variable.node, codecs=tuple(map(_spelled, variable.node.codecs)))
+    attributes = _attributes(variable.attributes, source.nodes[variable.node.path])
+    return replace(variable, node=node, attributes=attributes)
+
+
+def _attributes(decoded: Mapping[str, Any], node: Node) -> dict[str, Any]:
+    types, stored = find_types(node), node.attributes.values_by_name
+    return {
+        name: stored[name]
+        if isinstance(value, str)
+        and isinstance(stored.get(name), dict | list)
+        and attribute_type(types.get(name)) in (None, JSON)
+        else value
+        for name, value in decoded.items()
+    }
+
+
+def _spelled(spec: CodecSpec) -> CodecSpec:
+    """Give a v2 codec as everybody reads it: netcdf-c wrote numbers as text, and a shuffle of 0."""
+    if spec.place not in ("filters", "compressor"):
+        return spec
+    configuration = {
+        name: int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else value
+        for name, value in spec.configuration.items()
+    }
+    same = spec.document == {"id": spec.name, **configuration}
+    return spec if same else CodecSpec(spec.name, configuration, spec.place)
+
+
+def _with_virtual_attributes(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
+    """Give all nodes with what the format keeps among attributes and no layout says."""
+    nodes = dict(hierarchy.nodes)
+    for path, node in source.nodes.items():
+        kept = {
+            name: value
+            for name, value in node.attributes.items()
+            if is_bookkeeping(name) and name not in _ANNOTATIONS
+        }
+        if kept and path in nodes:
+            attributes = Attributes({**kept, **nodes[path].attributes})
+            nodes[path] = replace(nodes[path], attributes=attributes)
+    return nodes
+
+
+def _differences(old: Group, new: Group) -> Iterator[str]:
+    """Yield what the new tree says otherwise than the old one."""
+    where = old.path
+    if old.dimensions != new.dimensions:
+        changed = set(old.dimensions.values()) ^ set(new.dimensions.values())
+        yield f"the dimensions of {where} ({', '.join(sorted(map(_dimension, changed)))})"
+    yield from _changed_attributes(where, old.attributes, new.attributes)
+    for name, variable in old.variables.items():
+        found = new.variables.get(name)
+        if found is None or found.node is None or variable.node is None:
+            yield f"the variable {variable.path}"
+            continue
+        one, other = _meaning(variable, variable.node), _meaning(found, found.node)
+        for part, value in one.items():
+            if other[part] != value:
+                yield f"the {part} of {variable.path} ({value}, not {other[part]})"
+        yield from _changed_attributes(variable.path, variable.attributes, found.attributes)
+    for name, group in old.groups.items():
+        if name in new.groups:
+            yield from _differences(group, new.groups[name])
+        else:
+            yield f"the group {group.path}"
+
+
+def _dimension(dimension: Any) -> str:
+    return f"{'unlimited ' if dimension.unlimited else ''}{dimension.name} {dimension.size}"
+
+
+def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
+    fill = None if node.fill_value is None else np.asarray(node.fill_value, node.dtype).tobytes()
+    return {
+        "dimensions": [dimension.path for dimension in variable.dimensions],
+        "kind": variable.kind,
+        "type": node.dtype,
+        "fill value": str(node.fill_value) if node.dtype.hasobject else fill,
+        "chunks": node.chunk_shape if variable.dimensions else (),
+        "codecs": [(spec.name, dict(spec.configuration)) for spec in node.codecs],
+        "chunk keys": node.chunk_keys,
+    }
+
+
+def _changed_attributes(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in old.items():
+        if name not in new or not _same(value, new[name]):
+            yield f"the attribute {name} of {path}"
+
+
+def _same(given: Any, found: Any) -> bool:
+    """Tell whether an attribute reads as it was given; JSON reads as its text."""
+    encoded = encode_attribute(given)
+    if encoded[1] == JSON and isinstance(found, str):
+        return bool(json.loads(found) == given)
+    return encoded == encode_attribute(found)
