@@ -1,6 +1,9 @@
 """The public names and signatures: a change here is a change for users, and for the changelog."""
 
+import doctest
 import inspect
+
+import pytest
 
 import xr_nczarr
 from xr_nczarr.backend.options import DECODE_OPTIONS, OPEN_OPTIONS
@@ -25,12 +28,20 @@ def test_the_public_names_are_these():
         "StorageTimeoutError",
         "UnsupportedError",
         "consolidate",
+        "dump",
         "open_hierarchy",
         "to_nczarr",
         "upgrade",
     ]
     for name in xr_nczarr.__all__:
         assert inspect.getdoc(getattr(xr_nczarr, name))
+
+
+@pytest.mark.parametrize("name", xr_nczarr.__all__)
+def test_the_examples_of_the_public_functions_are_true(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
+    for example in found:
+        assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_the_options_of_opening_are_these():

@@ -24,6 +24,7 @@ from xr_nczarr.errors import (
 if TYPE_CHECKING:
     from xr_nczarr.backend.overview import Overview, open_hierarchy
     from xr_nczarr.backend.writer import to_nczarr
+    from xr_nczarr.tools.cdl import dump
     from xr_nczarr.tools.metadata import consolidate, upgrade
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "StorageTimeoutError",
     "UnsupportedError",
     "consolidate",
+    "dump",
     "open_hierarchy",
     "to_nczarr",
     "upgrade",
@@ -55,6 +57,7 @@ __all__ = [
 _LAZY = {
     "Overview": "backend.overview",
     "consolidate": "tools.metadata",
+    "dump": "tools.cdl",
     "open_hierarchy": "backend.overview",
     "to_nczarr": "backend.writer",
     "upgrade": "tools.metadata",

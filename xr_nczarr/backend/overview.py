@@ -61,7 +61,7 @@ def open_hierarchy(target: Any, **options: Any) -> Overview:
     ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
     ... }
     >>> xr_nczarr.open_hierarchy(store)
-    memory (Zarr 2, dialect zarr)
+    mapping (Zarr 2, dialect zarr)
       dimensions: x 2
       int32 x(x)  chunks 2
     """

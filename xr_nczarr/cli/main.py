@@ -16,7 +16,7 @@ from xr_nczarr import __version__
 from xr_nczarr.cli.arguments import UsageError
 from xr_nczarr.errors import NczarrError, quote
 
-COMMANDS = ("demo", "upgrade", "consolidate", "references")
+COMMANDS = ("dump", "upgrade", "consolidate", "references", "demo")
 
 _FAILED = 2
 _INTERRUPTED = 130
@@ -66,7 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     for name in COMMANDS:
         module = import_module(f"xr_nczarr.cli.{name}")
         command = commands.add_parser(
-            name, help=module.HELP, description=f"{module.HELP}.", allow_abbrev=False
+            name,
+            help=module.HELP,
+            description=f"{module.HELP}.",
+            allow_abbrev=False,
+            add_help=name != "dump",  # where -h is ncdump's
         )
         module.configure(command)
         command.set_defaults(run=module.run)

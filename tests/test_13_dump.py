@@ -1,0 +1,229 @@
+"""``nczarr dump``: what ncdump prints, and what ncgen makes the same dataset of."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+import xr_nczarr
+from tests.stores import FIXTURES, file_url, has_ncgen, write_with_ncgen
+from xr_nczarr.cli.main import main
+from xr_nczarr.tools import cdl
+from xr_nczarr.tools.slabs import slabs
+
+EVERY_CHARACTER = bytes([*range(1, 64), *range(91, 128)]).decode() + "é\N{SNOWMAN}"
+needs_ncgen = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+@pytest.fixture(scope="module")
+def types(tmp_path_factory):
+    """A file with all that CDL can say, by ncgen, and a store with the same by netcdf-c."""
+    folder = tmp_path_factory.mktemp("types")
+    path = folder / "types.nc"
+    run("ncgen", "-4", "-o", str(path), str(FIXTURES / "cdl" / "types.cdl"))
+    return path, file_url(copy_with_netcdf_c(path, folder / "types.file"), "nczarr")
+
+
+def copy_with_netcdf_c(source, path):
+    import netCDF4
+
+    def copy(old, new):
+        for name, dimension in old.dimensions.items():
+            new.createDimension(name, None if dimension.isunlimited() else len(dimension))
+        for name, variable in old.variables.items():
+            fill = getattr(variable, "_FillValue", None)
+            made = new.createVariable(name, variable.dtype, variable.dimensions, fill_value=fill)
+            attributes(variable, made)
+            for item in (variable, made):
+                item.set_auto_maskandscale(False)
+                item.set_auto_chartostring(False)
+            if 0 not in variable.shape:
+                made[...] = variable[...]
+        attributes(old, new)
+        for name, group in old.groups.items():
+            copy(group, new.createGroup(name))
+
+    def attributes(old, new):
+        for name in old.ncattrs():
+            if name != "_FillValue":
+                value = old.getncattr(name)
+                put = new.setncattr_string if isinstance(value, list) else new.setncattr
+                put(name, value)
+
+    with (
+        netCDF4.Dataset(source) as old,
+        netCDF4.Dataset(file_url(path, "nczarr"), "w") as new,
+    ):
+        copy(old, new)
+    return path
+
+
+@needs_ncgen
+@pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
+def test_a_dump_is_what_ncdump_prints(types, options, capsys):
+    path, url = types
+    assert main(["dump", *options, url]) == 0
+    found = capsys.readouterr().out.splitlines()
+    expected = run("ncdump", *options, str(path)).splitlines()
+    differ = [line for line in found if line not in expected]
+    # More digits, and rows of characters with a line break in them.
+    assert set(differ) <= {
+        "  16777216, 1e+07, 123456.7, NaNf ;",
+        '  "ab\\nc",',
+        " large = 1e+300, 1.7976931348623157e+308, 4.94065645841247e-324, ",
+        "    1.2345678901234568e+17 ;",
+        " largef = 3.4028235e+38, 1.401298e-45, 100000, 1234567 ;",
+        "   widef = 1.123456789012345, 2, 3, 4, 5, 6, 7, 1.123456789012345, ",
+        "      1.123456789012345, 1.123456789012345, 1.123456789012345, ",
+        "      1.123456789012345, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _ ;",
+    }
+    assert len(found) - len(expected) in (0, -1)
+
+
+@needs_ncgen
+@pytest.mark.parametrize("options", [[], ["-h"]])
+def test_a_store_of_4_9_0_is_dumped_as_its_own_ncdump_does(options, tmp_path):
+    store = write_with_ncgen(tmp_path / "plain.file", "plain.cdl")
+    expected = run("ncdump", *options, file_url(store, "nczarr"))
+    assert "".join(xr_nczarr.dump(store, header=bool(options))) == expected
+
+
+@needs_ncgen
+def test_ncgen_makes_the_same_dataset_of_a_dump(types, tmp_path):
+    path, url = types
+    text, again = tmp_path / "types.cdl", tmp_path / "types.nc"
+    text.write_text("".join(xr_nczarr.dump(url)), errors="surrogateescape")
+    run("ncgen", "-4", "-o", str(again), str(text))
+    exactly = ("ncdump", "-p", "9,17")
+    assert run(*exactly, str(again)) == run(*exactly, str(path))
+    assert characters(again) == characters(path)
+
+
+def characters(path):
+    import netCDF4
+
+    with netCDF4.Dataset(path) as file:
+        file.set_auto_mask(False)
+        file.set_auto_chartostring(False)
+        found = {n: v[...].tobytes() for n, v in file.variables.items() if v.dtype == "S1"}
+    assert found
+    return found
+
+
+@needs_ncgen
+def test_every_number_and_text_comes_back_from_ncgen(tmp_path):
+    import netCDF4
+
+    rng = np.random.default_rng(7)
+    values = {"f4": rng.integers(0, 2**32, 300, "u4").view("f4")}
+    values["f8"] = rng.integers(0, 2**64, 300, "u8").view("f8")
+    values |= {
+        kind: rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, 300, kind, endpoint=True)
+        for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+    }
+    for kind in ("i1", "i2", "i4", "i8", "u8"):
+        values[kind][:2] = np.iinfo(kind).min, np.iinfo(kind).max
+    with netCDF4.Dataset(file_url(tmp_path / "x.file", "nczarr"), "w") as file:
+        file.createDimension("x", 300)
+        for kind, numbers in values.items():
+            file.createVariable(kind, kind, "x")[:] = numbers
+        strings = file.createVariable("strings", str, "x")
+        strings[:2] = np.array([EVERY_CHARACTER, "NIL"], object)
+        file.every = EVERY_CHARACTER
+        text = file.createVariable("text", "S1", "x", fill_value=b"x")
+        text.set_auto_chartostring(False)
+        text[:] = np.arange(300).astype("u1").view("S1")
+    (tmp_path / "x.cdl").write_text("".join(xr_nczarr.dump(tmp_path / "x.file")))
+    run("ncgen", "-4", "-o", str(tmp_path / "x.nc"), str(tmp_path / "x.cdl"))
+    with netCDF4.Dataset(tmp_path / "x.nc") as file:
+        file.set_auto_mask(False)
+        file.set_auto_chartostring(False)
+        for kind, numbers in values.items():
+            np.testing.assert_array_equal(file[kind][:], numbers, kind)
+        assert file["strings"][:3].tolist() == [EVERY_CHARACTER, "NIL", ""]
+        assert file.every == EVERY_CHARACTER
+        assert file["text"][:].tobytes() == np.arange(300).astype("u1").tobytes()
+
+
+def array(dtype, fill="null", shape="[2]"):
+    return (
+        f'{{"zarr_format": 2, "shape": {shape}, "chunks": {shape}, "dtype": "{dtype}", '
+        f'"fill_value": {fill}, "order": "C", "compressor": null, "filters": null}}'
+    ).encode()
+
+
+def test_what_netcdf_has_no_type_for_is_shown_or_named():
+    store = {
+        ".zgroup": b'{"zarr_format": 2}',
+        "flag/.zarray": array("|b1"),
+        "flag/0": b"\0\1",
+        "half/.zarray": array("<f2"),
+        "half/0": np.array([0.1, np.nan], "f2").tobytes(),
+        "when/.zarray": array("<M8[s]"),
+        "when/0": np.array([5, -6], "i8").tobytes(),
+        "complex/.zarray": array("<c8"),
+        "broken/.zarray": array("|what"),
+    }
+    text = xr_nczarr.dump(store)
+    assert "\tubyte flag(" in str(text)
+    assert "// stored as bool" in str(text)
+    assert " flag = 0, 1 ;" in str(text)
+    assert f" half = {float(np.float16(0.1)):.9g}"[:13] in str(text)
+    assert " when = 5, -6 ;" in str(text)
+    assert "// complex is left out: netCDF has no type for complex64" in str(text)
+    assert "// broken is left out: " in str(text)
+    assert len(text.left_out) == 2
+
+
+def test_a_dump_that_leaves_something_out_says_so_in_its_exit_code(tmp_path, capsys):
+    (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
+    (tmp_path / "x\x1b[31m").mkdir()
+    (tmp_path / "x\x1b[31m" / ".zarray").write_bytes(array("<c8"))
+    assert main(["dump", str(tmp_path)]) == 1
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_an_unknown_variable_is_an_error_in_one_line(tmp_path, capsys):
+    (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
+    assert main(["dump", "-v", "nothing", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "limit"),
+    [
+        ((), (), 8),
+        ((7,), (2,), 3),
+        ((7,), (2,), 100),
+        ((5, 4, 6), (2, 4, 3), 50),
+        ((3, 0), (1, 1), 9),
+    ],
+)
+def test_slabs_are_all_elements_in_order(shape, chunks, limit):
+    whole = np.arange(int(np.prod(shape))).reshape(shape)
+    parts = [whole[part].ravel() for part in slabs(shape, chunks, 1, limit=limit)]
+    assert all(part.size <= limit for part in parts)
+    assert np.concatenate(parts).tolist() == whole.ravel().tolist()
+
+
+def test_values_are_read_in_bounded_parts_each_chunk_once(monkeypatch):
+    store = {".zgroup": b'{"zarr_format": 2}'}
+    document = array("<i4", shape="[100, 10]").replace(b'"chunks": [100, 10]', b'"chunks": [10, 5]')
+    store["x/.zarray"] = document
+    for row in range(10):
+        for column in range(2):
+            values = np.full((10, 5), row * 2 + column, "i4")
+            store[f"x/{row}.{column}"] = values.tobytes()
+    asked = []
+    read = cdl.ChunkedArray.read
+    monkeypatch.setattr(cdl, "slabs", lambda *a, **o: slabs(*a, **o, limit=1200))
+    monkeypatch.setattr(
+        cdl.ChunkedArray, "read", lambda self, part: asked.append(part) or read(self, part)
+    )
+    assert "  18, 18, 18, 18, 18, 19, 19, 19, 19, 19 ;" in str(xr_nczarr.dump(store))
+    assert [part[0] for part in asked] == [slice(n, n + 30) for n in (0, 30, 60)] + [slice(90, 100)]

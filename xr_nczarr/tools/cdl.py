@@ -1,0 +1,291 @@
+"""A store as CDL, the text of ``ncdump``, from which ``ncgen`` makes the same dataset again.
+
+It is what ncdump 4.9 prints, but for three things that would not make the same dataset: numbers
+have as many digits as it takes to tell them apart, a line break does not end a row of characters,
+and NULs at the end of one are shown where ncgen would put another fill value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import NotFoundError, quote
+from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf.annotations import find_types
+from xr_nczarr.netcdf.types import attribute_type
+from xr_nczarr.tools.cdl_values import (
+    attribute_text,
+    name_text,
+    row_text,
+    type_name,
+    value_texts,
+)
+from xr_nczarr.tools.slabs import slabs
+
+_LONGEST_LINE = 78
+_KEYWORDS = frozenset({"variable", "dimension", "data", "group", "types"})
+
+
+def dump(
+    target: Any,
+    *,
+    header: bool = False,
+    variables: Collection[str] | None = None,
+    groups: Collection[str] | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Cdl:
+    """Give what a store holds as CDL.
+
+    Parameters
+    ----------
+    target
+        A path, URL or mapping, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
+    header
+        Whether to leave out all values.
+    variables, groups
+        Those whose values to show; all if None. A name without slash means any of that name, one
+        that begins with a slash is a path.
+    name
+        Of the dataset; by default the last part of the path, without its ending.
+    **options
+        See `OpenOptions`.
+
+    Raises
+    ------
+    NotFoundError
+        When there is no such variable or group.
+
+    Examples
+    --------
+    >>> import xr_nczarr
+    >>> store = {
+    ...     ".zgroup": b'{"zarr_format": 2}',
+    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i2",'
+    ...     b' "fill_value": 7, "order": "C", "compressor": null, "filters": null}',
+    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"], "units": "m"}',
+    ... }
+    >>> print(str(xr_nczarr.dump(store, name="small")).expandtabs(4))
+    netcdf small {
+    dimensions:
+        x = 2 ;
+    variables:
+        short x(x) ;
+            x:_FillValue = 7s ;
+            x:units = "m" ;
+    data:
+    <BLANKLINE>
+     x = _, _ ;
+    }
+    """
+    opened = open_netcdf(target, OpenOptions(**options))
+    paths = {variable.path for group in opened.root.walk() for variable in group.variables.values()}
+    return Cdl(
+        opened,
+        name if name is not None else _dataset_name(opened.store.name),
+        header,
+        _chosen(variables, paths, "variable"),
+        _chosen(groups, {group.path for group in opened.root.walk()}, "group"),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Cdl:
+    """CDL in pieces: iterating yields text and reads the values as it goes; `str` gives it all.
+
+    Attributes
+    ----------
+    variables, groups
+        Paths of those whose values are shown.
+    """
+
+    opened: OpenedStore
+    name: str
+    header: bool
+    variables: frozenset[str]
+    groups: frozenset[str]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What CDL or this program has no word for, one sentence each."""
+        found = (item for group in self.opened.root.walk() for item in group.variables.values())
+        return [text for text in map(_reason_to_leave_out, found) if text]
+
+    def __str__(self) -> str:
+        return "".join(self).rstrip("\n")
+
+    __repr__ = __str__
+
+    def __iter__(self) -> Iterator[str]:
+        yield f"netcdf {name_text(self.name)} {{\n"
+        yield from self._group(self.opened.root, "")
+        yield "}\n"
+
+    def _group(self, group: Group, indent: str) -> Iterator[str]:
+        yield from self._header(group, indent)
+        if not self.header and group.path in self.groups:
+            if group.variables:
+                yield f"{indent}data:\n"
+            for variable in group.variables.values():
+                if variable.path in self.variables and not _reason_to_leave_out(variable):
+                    yield from self._data(variable, indent)
+        for name, child in group.groups.items():
+            yield f"\n{indent}group: {name_text(name)} {{\n"
+            yield from self._group(child, indent + "  ")
+            yield f"{indent}  }} // group {name_text(name)}\n"
+
+    def _header(self, group: Group, indent: str) -> Iterator[str]:
+        if group.dimensions:
+            yield f"{indent}dimensions:\n"
+        for item in group.dimensions.values():
+            size = f"UNLIMITED ; // ({item.size} currently)" if item.unlimited else f"{item.size} ;"
+            yield f"{indent}\t{name_text(item.name)} = {size}\n"
+        if group.variables:
+            yield f"{indent}variables:\n"
+        for variable in group.variables.values():
+            yield from self._declaration(variable, group, indent)
+        if group.attributes:
+            yield f"\n{indent}// {'global' if group.path == '/' else 'group'} attributes:\n"
+            yield from _attributes("", group.attributes, group.node, indent)
+
+    def _declaration(self, variable: Variable, group: Group, indent: str) -> Iterator[str]:
+        name = name_text(variable.name)
+        reason = _reason_to_leave_out(variable)
+        if reason:
+            yield f"{indent}\t// {reason}\n"
+            return
+        assert variable.node is not None
+        visible = self.opened.visible_dimensions(group.path)
+        names = ", ".join(_dimension_text(item, visible) for item in variable.dimensions)
+        kind = type_name(variable.node.dtype, variable.kind)
+        stored = f" // stored as {variable.node.dtype}" if variable.kind == "other" else ""
+        yield f"{indent}\t{kind} {name}{f'({names})' if names else ''} ;{stored}\n"
+        yield from _attributes(name, variable.attributes, variable.node, indent)
+
+    def _data(self, variable: Variable, indent: str) -> Iterator[str]:
+        if 0 in variable.shape:
+            return
+        flat = len(variable.shape) < 2
+        name = name_text(variable.name)
+        yield f"\n{indent} {name} = " if flat else f"\n{indent} {name} =\n  "
+        start = len(variable.name.encode("utf-8", "surrogateescape")) + 4 if flat else 2
+        line = _Line(indent, start)
+        for texts, opening, closing in self._rows(variable):
+            yield from map(line.fit, "{" * opening)
+            if variable.kind == "char":
+                yield texts[0]
+                texts = [""]
+            ends = closing is not None
+            pieces = [f"{text}, " for text in (texts[:-1] if ends else texts)]
+            yield "".join(map(line.fit, pieces))
+            if closing is not None:
+                yield line.fit(texts[-1] + "}" * closing[0])
+                yield " ;\n" if closing[1] else line.next_row()
+
+    def _rows(self, variable: Variable) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
+        """Yield the values row by row, or parts of long rows.
+
+        With each go the number of braces that open before it, and (None where the row goes on) of
+        those that close after it and whether it is the last: records within records have braces.
+        """
+        node = readable_node(variable, self.opened.options.assume_endian)
+        array = ChunkedArray(node, self.opened.store, self.opened.options.reading)
+        shape = variable.shape or (1,)
+        chunks = node.chunk_shape if variable.shape else (1,)
+        nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
+        last = [size - 1 for size in shape[:-1]]
+        fill_value = variable.attributes.get("_FillValue")
+        whole_rows = variable.kind == "char"
+        for block in slabs(shape, chunks, node.dtype.itemsize, whole_rows=whole_rows):
+            values = array.read(block if variable.shape else (0,) * len(node.shape))
+            columns = block[-1]
+            rows = values.reshape(-1, columns.stop - columns.start)
+            leading = itertools.product(*(range(item.start, item.stop) for item in block[:-1]))
+            for index, row in zip(leading, rows, strict=True):
+                if whole_rows:
+                    texts = [row_text(row, fill_value)]
+                else:
+                    texts = value_texts(row, variable.kind, fill_value)
+                opening = sum(not any(index[level:]) for level in nested) * (columns.start == 0)
+                closing = None
+                if columns.stop == shape[-1]:
+                    braces = sum(list(index[level:]) == last[level:] for level in nested)
+                    closing = (braces, list(index) == last)
+                yield texts, opening, closing
+
+
+class _Line:
+    """Breaks lines where ncdump does: before a text that would not fit, counted in bytes."""
+
+    def __init__(self, indent: str, start: int) -> None:
+        self.indent = indent
+        self.position = start + len(indent)
+
+    def fit(self, text: str) -> str:
+        """Give a text, after a line break if it would not fit."""
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
+        self.position += size
+        if self.position > _LONGEST_LINE and size > 2:
+            self.position = 4 + len(self.indent) + size
+            return f"\n{self.indent}    {text}"
+        return text
+
+    def next_row(self) -> str:
+        """Give the end of a row and the beginning of the next."""
+        self.position = 2 + len(self.indent)
+        return ",\n  "
+
+
+def _attributes(owner: str, attributes: dict[str, Any], node: Any, indent: str) -> Iterator[str]:
+    types = {} if node is None else find_types(node)
+    # ncgen would take these for the beginning of a section.
+    owner += " " if owner in _KEYWORDS else ""
+    for name, value in attributes.items():
+        text, is_string = attribute_text(value, attribute_type(types.get(name)))
+        prefix = "string " if is_string else ""
+        yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;\n"
+
+
+def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
+    """Give the short name, or the full one where a nearer dimension hides it."""
+    return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
+
+
+def _reason_to_leave_out(variable: Variable) -> str:
+    node = variable.node
+    if variable.error is not None or node is None:
+        return f"{quote(variable.name)} is left out: {' '.join(str(variable.error).split())}"
+    if type_name(node.dtype, variable.kind) is None:
+        return f"{quote(variable.name)} is left out: netCDF has no type for {node.dtype}"
+    return ""
+
+
+def _chosen(asked: Collection[str] | None, paths: set[str], what: str) -> frozenset[str]:
+    """Give the paths that names mean, all if none are asked for."""
+    if asked is None:
+        return frozenset(paths)
+    chosen: set[str] = set()
+    for name in asked:
+        found = {
+            path
+            for path in paths
+            if path == (name or "/") or (name[:1] != "/" and path.endswith(f"/{name}"))
+        }
+        if not found:
+            raise NotFoundError(
+                f"there is no {what} {quote(name)!r}",
+                remedy="See what is there with nczarr dump -h",
+            )
+        chosen |= found
+    return frozenset(chosen)
+
+
+def _dataset_name(store: str) -> str:
+    last = store.partition("#")[0].rstrip("/").rpartition("/")[2]
+    return last.rpartition(".")[0] or last

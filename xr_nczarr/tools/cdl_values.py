@@ -1,0 +1,161 @@
+"""Names, numbers and texts as CDL spells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.netcdf.strings import decode_strings
+from xr_nczarr.netcdf.types import DTYPE_NAMES, STRING, default_fill
+
+Array = npt.NDArray[Any]
+
+# The types of CDL, and the endings that tell them apart in attributes.
+_TYPES = {
+    "int8": ("byte", "b"),
+    "uint8": ("ubyte", "UB"),
+    "int16": ("short", "s"),
+    "uint16": ("ushort", "US"),
+    "int32": ("int", ""),
+    "uint32": ("uint", "U"),
+    "int64": ("int64", "LL"),
+    "uint64": ("uint64", "ULL"),
+    "float32": ("float", "f"),
+    "float64": ("double", ""),
+}
+# What netCDF does not have and one of its types holds exactly.
+_STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
+# Significant digits: as many as ncdump shows, and as many as it takes if these are not enough.
+_DIGITS = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+_NAMED = {8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 39: "'", 92: "\\"}
+_IN_TEXT = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {
+    code: f"\\{letter}" for code, letter in _NAMED.items()
+}
+_IN_CHARACTERS = {code: f"\\{code:03o}" for code in range(128, 256)} | _IN_TEXT
+_IN_NAME = {code: f"\\%{code:02x}" for code in (*range(32), 127)} | {
+    ord(character): f"\\{character}" for character in " !\"#$&'()*,:;<=>?[]\\^`{|}~"
+}
+
+
+def name_text(name: str) -> str:
+    """Give a name with what is special in CDL escaped."""
+    return ("\\" if "0" <= name[:1] <= "9" else "") + name.translate(_IN_NAME)
+
+
+def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
+    """Give CDL's name of a variable's type, or of one that holds it; None if there is none."""
+    if kind in ("char", "string"):
+        return kind
+    name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
+    return None if name is None else _TYPES[name][0]
+
+
+def attribute_text(value: Any, recorded: str | None) -> tuple[str, bool]:
+    """Give an attribute's value, and whether it is of the type ``string``.
+
+    Parameters
+    ----------
+    recorded
+        The type that the store records for it, if it does.
+    """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if isinstance(value, str):
+        return _quoted(value if recorded == STRING else value.rstrip("\0")), recorded == STRING
+    if isinstance(value, list):
+        return ", ".join(map(_quoted, value)), True
+    values = _as_netcdf(np.atleast_1d(np.asarray(value)))
+    if not values.size:
+        return '""', False
+    name = DTYPE_NAMES.get(values.dtype)
+    if name is None:
+        return _quoted(str(value)), False
+    if name not in _DIGITS:
+        return ", ".join(f"{number}{_TYPES[name][1]}" for number in values.tolist()), False
+    return ", ".join(map(_with_point, _float_texts(values, "#"), [name] * values.size)), False
+
+
+def row_text(row: Array, fill_value: Any) -> str:
+    """Give a row of characters as one text."""
+    data = row.tobytes()
+    if fill_value is None or not fill_value:
+        data = data.rstrip(b"\0")  # ncgen fills a short text with what the fill value is
+    return f'"{data.decode("latin-1").translate(_IN_CHARACTERS)}"'
+
+
+def value_texts(values: Array, kind: Kind, fill_value: Any) -> list[str]:
+    """Give a variable's values (one dimension), fill values as ``_``."""
+    if kind == "string":
+        return _string_texts(values, fill_value)
+    values = _as_netcdf(values)
+    if values.dtype.kind == "f":
+        texts = _float_texts(values, "")
+    else:
+        texts = list(map(str, values.tolist()))
+    if fill_value is not None:
+        fill = _as_netcdf(np.asarray(fill_value))
+    elif values.dtype.itemsize > 1 and kind == "number":
+        fill = np.asarray(default_fill(values.dtype))
+    else:
+        return texts
+    filled = values == fill
+    if fill.dtype.kind == "f" and np.isnan(fill):
+        filled = np.isnan(values)
+    for position in np.flatnonzero(filled).tolist():
+        texts[position] = "_"
+    return texts
+
+
+def _string_texts(values: Array, fill_value: Any) -> list[str]:
+    texts = decode_strings(values) if values.dtype.kind == "S" else values
+    if isinstance(fill_value, bytes):
+        fill_value = fill_value.decode("utf-8", "surrogateescape")
+    fill = fill_value or ""
+    return ["_" if text == fill else _quoted(text) for text in texts.tolist()]
+
+
+def _as_netcdf(values: Array) -> Array:
+    """Give values of a type that netCDF does not have in one that holds them."""
+    stand_in = _STAND_INS.get(values.dtype.char)
+    return values if stand_in is None else values.astype(stand_in)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.translate(_IN_TEXT)}"'
+
+
+def _float_texts(values: Array, flag: str) -> list[str]:
+    """Give numbers in ncdump's digits, or in the fewest that make each of them again."""
+    name = DTYPE_NAMES[values.dtype]
+    numbers = values.astype("f8").tolist()
+    texts = [f"%{flag}.{_DIGITS[name][0]}g" % number for number in numbers]
+    pending = _read_otherwise(texts, values.astype(name))
+    for digits in _DIGITS[name][1:]:
+        more = [f"%{flag}.{digits}g" % numbers[position] for position in pending.tolist()]
+        for position, text in zip(pending.tolist(), more, strict=True):
+            texts[position] = text
+        pending = pending[_read_otherwise(more, values[pending].astype(name))]
+    for position in np.flatnonzero(~np.isfinite(values)).tolist():
+        texts[position] = _NOT_FINITE[str(numbers[position])] + _TYPES[name][1]
+    return texts
+
+
+def _read_otherwise(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
+    """Give the positions of the texts that are read as other numbers."""
+    with np.errstate(over="ignore"):
+        again = np.array(list(map(float, texts))).astype(numbers.dtype)
+    return np.flatnonzero((again != numbers) & np.isfinite(numbers))
+
+
+def _with_point(text: str, name: str) -> str:
+    """Give a float of an attribute: zeros at the end of its digits left out, but not the point."""
+    if text[-1] not in "0123456789.":
+        return text
+    digits, mark, exponent = text.partition("e")
+    return digits.rstrip("0") + mark + exponent + _TYPES[name][1]

@@ -1,0 +1,48 @@
+"""An array cut into parts that are read one after another, in the order of its elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+_BYTES = 32 << 20
+
+
+def slabs(
+    shape: Sequence[int],
+    chunk_shape: Sequence[int],
+    itemsize: int,
+    *,
+    whole_rows: bool = False,
+    limit: int = _BYTES,
+) -> Iterator[tuple[slice, ...]]:
+    """Yield selections that, one after another, give all elements in C order.
+
+    They are of whole chunks as long as these fit, so that each chunk is decoded once.
+
+    Parameters
+    ----------
+    itemsize, limit
+        Of an element and of a selection, in bytes.
+    whole_rows
+        Whether the last dimension is never cut.
+    """
+    if not shape:
+        yield ()
+        return
+    size, chunk = shape[0], max(1, chunk_shape[0])
+    rest = math.prod(shape[1:]) * itemsize
+    step = size if rest == 0 else min(size, limit // rest)
+    if len(shape) == 1 and whole_rows:
+        step = size
+    if step > chunk:
+        step -= step % chunk if step < size else 0
+    if step > 0:
+        for start in range(0, size, step):
+            inner = (slice(0, length) for length in shape[1:])
+            yield (slice(start, min(size, start + step)), *inner)
+        return
+    for index in range(size):
+        tails = slabs(shape[1:], chunk_shape[1:], itemsize, whole_rows=whole_rows, limit=limit)
+        for tail in tails:
+            yield (slice(index, index + 1), *tail)
