@@ -127,8 +127,8 @@ def test_the_number_of_requests_to_open_is_known(s3_server, stored, tmp_path):
     opened(url, **options)
     gets = [request for request in s3_server.requests if "list-type" not in request.path]
     assert not [request for request in s3_server.requests if "list-type" in request.path]
-    # One wave for the root of every version, one for both variables.
-    assert len(gets) == 11, [request.path for request in gets]
+    # One wave for the root of every version and the journal, one for both variables.
+    assert len(gets) == 12, [request.path for request in gets]
     consolidated = tmp_path / "consolidated"
     xr.Dataset({"a": ("x", [1, 2])}).to_zarr(consolidated, zarr_format=2, consolidated=True)
     url = s3_server.upload(consolidated, "consolidated")

@@ -99,7 +99,7 @@ def read(path, **options):
 
 
 def state(path):
-    """What is there: None, or the dataset that two ways of opening agree on."""
+    """What is there: None, or a dataset."""
     if not os.path.exists(path):
         return None
     try:
@@ -192,15 +192,19 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_killed_append_can_be_run_again_in_every_layout(tmp_path, writers, layout):
+def test_a_killed_append_is_old_or_new_and_can_be_run_again_in_every_layout(
+    tmp_path, writers, layout
+):
     random.seed(layout)
-    after, reference = values(0, 37), str(tmp_path / "reference")
+    before, after, reference = values(0, 18), values(0, 37), str(tmp_path / "reference")
     create(reference, layout)
     longest = duration(writers, "append", reference)
     for turn in range(max(2, KILLS // len(LAYOUTS))):
         path = str(tmp_path / f"store-{turn}")
         create(path, layout)
         killed(writers, "append", path, random.random() * longest * 1.1)
+        for found in (read(path), read(path, consolidated=False)):
+            assert same(found, before) or same(found, after)
         try:
             append(path)
         except ConflictError:  # it had finished

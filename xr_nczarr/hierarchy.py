@@ -12,6 +12,10 @@ from xr_nczarr.formats import v1, v2, v3, v3_draft
 from xr_nczarr.formats.documents import Document as Document
 from xr_nczarr.formats.editing import Change as Change
 from xr_nczarr.formats.editing import edited, locate
+from xr_nczarr.formats.journal import JOURNAL as JOURNAL
+from xr_nczarr.formats.journal import Journal as Journal
+from xr_nczarr.formats.journal import Regions as Regions
+from xr_nczarr.formats.journal import parse_journal
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -24,7 +28,7 @@ from xr_nczarr.model import (
     child_path,
     parent_path,
 )
-from xr_nczarr.storage.protocol import Store
+from xr_nczarr.storage.protocol import Bytes, Store
 
 Consolidated = Literal["check"] | bool | None
 ListedChildren = Callable[[GroupNode], tuple[list[str], list[str]] | None]
@@ -123,17 +127,23 @@ class _Search:
         self.limits = limits
         self.sidecars = False
         self.nodes: dict[str, Node] = {}
+        self.before: Mapping[str, Bytes | None] = {}
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
         if consolidated is True:
             return self._consolidated_only(modules)
         documents, module = self._recognise(modules)
+        journal = documents.pop(JOURNAL, None)
         self.module: Format = module
         if module is v3_draft:  # its root document says how the keys are spelled
             self.module = v3_draft.layout(documents, data_type_fallback=self.data_type_fallback)
             missing = [key for key in self.module.node_keys("/") if key not in documents]
             documents |= self._fetch(missing)
+        if journal is not None and (consolidated is False or self._expanded(documents) is None):
+            interrupted = parse_journal(journal)
+            self.before = interrupted.before(self.store.fetch(interrupted.keys)) or {}
+            documents = self._fetch(documents)
         if consolidated is not False:
             members = self._expanded(documents)
             if members is not None:
@@ -154,6 +164,8 @@ class _Search:
         # One by one: what is a document of v1's is a directory of the draft's.
         for wave in (usual, *([module] for module in modules if module in RARE)):
             keys = [key for module in wave for key in module.root_keys() if key not in documents]
+            if wave is usual:
+                keys.append(JOURNAL)
             documents |= self._fetch(keys)
             for module in wave:
                 if module.recognise(documents):
@@ -308,8 +320,8 @@ class _Search:
         consolidated_keys = {module.consolidated_key() for module in FORMATS.values()}
         return {
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
-            for key, data in zip(names, self.store.fetch(names), strict=True)
-            if data is not None
+            for key, stored in zip(names, self.store.fetch(names), strict=True)
+            if (data := self.before.get(key, stored)) is not None
         }
 
     def _wanted(self, path: str) -> bool:
@@ -338,6 +350,12 @@ class _Search:
             f"found no consolidated metadata ({keys})",
             remedy="Open with consolidated=None or False, or consolidate the store",
         )
+
+
+def open_journal(store: Store) -> Journal | None:
+    """Give the journal of a write that was interrupted, None when there is none."""
+    (data,) = store.fetch([JOURNAL])
+    return None if data is None else parse_journal(Document(JOURNAL, data))
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str, bytes]]:

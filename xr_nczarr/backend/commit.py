@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
-from xr_nczarr.backend.journal import close_journal, open_journal
+from xr_nczarr.backend.journal import close_journal, put_journal
 from xr_nczarr.backend.placing import Job
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, UnsupportedError
@@ -153,7 +153,7 @@ def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
     """Put the documents of a plan: those of the root, one after another, behind all others."""
     journal = in_place and not plan.new and bool(plan.documents)
     if journal:
-        open_journal(store, plan.documents, plan.jobs)
+        put_journal(store, plan.documents, plan.jobs)
     _flush(store)
     last = _root_keys(plan.zarr_format)
     store.put((key, data) for key, data in plan.documents.items() if key not in last)

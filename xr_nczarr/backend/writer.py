@@ -13,7 +13,7 @@ from xr_nczarr.backend.append import Modification, WriteMode, plan_modification
 from xr_nczarr.backend.commit import UNFINISHED, WriteOptions, WritePlan, execute
 from xr_nczarr.backend.datasets import Request, normalise
 from xr_nczarr.backend.encoded import Layout
-from xr_nczarr.backend.journal import Regions, close_journal, holds, settle
+from xr_nczarr.backend.journal import close_journal, holds, settle
 from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.backend.sources import in_blocks, refuse_reading
@@ -24,7 +24,7 @@ from xr_nczarr.errors import (
     NotFoundError,
     RefusedError,
 )
-from xr_nczarr.hierarchy import FORMATS, rendered
+from xr_nczarr.hierarchy import FORMATS, Regions, rendered
 from xr_nczarr.storage import LocalStore, Location, Store, ZipStore, open_store, parse_url
 
 WRITER_LOCK = "nczarr-writer"
