@@ -350,9 +350,9 @@ class FilesystemStore:
 
     def _failure(self, error: Exception, request: _Request) -> NczarrError:
         """Give `error` as ours; without its text where that can hold secrets of the URL."""
-        if isinstance(error, NczarrError):
-            return error
         key, start, end = request
+        if isinstance(error, NczarrError):
+            return error.located(store=self.name, key=key or None)
         ours = storage_error(error, store=self.name, key=key or None)
         if is_transient(error):
             ours.remedy = "The retries are used up: try again later."

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from http.cookies import SimpleCookie
 from typing import Any
 
 import aiohttp
+from aiohttp.abc import ResolveResult
+from aiohttp.resolver import ThreadedResolver
+from fsspec.implementations.http import get_client
 from yarl import URL
 
-from xr_nczarr.errors import RefusedError
+from xr_nczarr.errors import LimitError, RefusedError, quote
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.trust import Trust
+from xr_nczarr.storage.trust import Trust, is_private
 
 MOST_REDIRECTS = 5
+MOST_UNASKED_BYTES = 16 << 20
+"""How much longer than the range that was asked for an answer may be."""
+
+_LONGEST_MESSAGE = 64 << 10  # bytes of the page that comes with an error
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
+
+_hosts: ContextVar[tuple[str | None, str | None]] = ContextVar("_hosts", default=(None, None))
+"""Of the request under way: the host that it was for, and the one that is asked now."""
 
 
 class CheckedResponse(aiohttp.ClientResponse):
@@ -23,71 +37,180 @@ class CheckedResponse(aiohttp.ClientResponse):
     fsspec shows the bytes of an answer and not its headers; this is where aiohttp shows both.
     """
 
-    def raise_for_status(self) -> None:
-        """Fail for an error status, and for a range that was not asked for.
+    async def read(self) -> bytes:
+        """Read the body, unless it is much longer than the range that was asked for.
 
         Raises
         ------
+        LimitError
+            Before anything is read, where the server says how much it sends.
+        """
+        most = self._most_bytes
+        if most is not None and self._body is None:
+            size, pieces = self.content_length or 0, []
+            received = 0
+            while size <= most and (piece := await self.content.readany()):
+                pieces.append(piece)
+                received += len(piece)
+                size = max(size, received)
+            if size > most:
+                self.close()
+                if self.status >= 400:
+                    return b""
+                asked = self.request_info.headers["Range"]
+                raise LimitError(
+                    f"asked for {asked}, the server sends {size:,} bytes or more",
+                    remedy="It does not know byte ranges: copy the object to where they are known.",
+                )
+            self._body = b"".join(pieces)
+        return await super().read()
+
+    def raise_for_status(self) -> None:
+        """Fail for any status but success, and for a range that was not asked for.
+
+        Raises
+        ------
+        aiohttp.ClientResponseError
+            Also for a redirect that does not say where to.
         aiohttp.ClientPayloadError
             As for a body that breaks off: the request is worth another try.
         """
         super().raise_for_status()
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
+        if self.status >= 300:
+            raise aiohttp.ClientResponseError(
+                self.request_info,
+                self.history,
+                status=self.status,
+                message="a redirect without a Location",
+            )
         sent = re.match(r"bytes (\d+)-\d+/(\d+|\*)", self.headers.get("Content-Range", ""))
-        if self.status != 206 or asked is None or sent is None:
+        if self.status != 206 or self._asked is None or sent is None:
             return
-        first = int(asked[1]) if asked[1] else None
+        first, last = self._asked
         if first is None and sent[2] != "*":
-            first = max(0, int(sent[2]) - int(asked[2]))
+            first = max(0, int(sent[2]) - last)
         if first is not None and first != int(sent[1]):
-            raise aiohttp.ClientPayloadError(f"asked for {asked[0]}, the server sent {sent[0]}")
+            asked = self.request_info.headers["Range"]
+            raise aiohttp.ClientPayloadError(f"asked for {asked}, the server sent {sent[0]}")
+
+    @property
+    def _asked(self) -> tuple[int | None, int] | None:
+        """First and last byte of the range that was asked for; of a suffix None and its length."""
+        asked = re.fullmatch(r"bytes=(\d*)-(\d+)", self.request_info.headers.get("Range", ""))
+        return None if asked is None else (int(asked[1]) if asked[1] else None, int(asked[2]))
+
+    @property
+    def _most_bytes(self) -> int | None:
+        if self.status >= 400:
+            return _LONGEST_MESSAGE
+        if self._asked is None:
+            return None
+        first, last = self._asked
+        return last - (first or 0) + 1 + MOST_UNASKED_BYTES
 
 
-class RedirectCheck(aiohttp.TraceConfig):
-    """Asks before an answer is followed elsewhere; one for each `Trust`, whichever session."""
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Makes the sessions of fsspec's HTTP, in which nothing follows where it is not meant for.
+
+    Attributes
+    ----------
+    trust
+        Who may be asked, also by redirects; None where a caller named the URL itself.
+    make
+        What makes a session of the options of aiohttp's.
+    """
+
+    trust: Trust | None = None
+    make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
+
+    async def __call__(self, **options: Any) -> aiohttp.ClientSession:
+        """Give a session."""
+        trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(_begin)
+        trace.on_request_redirect.append(self._follow)
+        traces = [*(options.pop("trace_configs", None) or ()), trace]
+        if self.trust is not None and "connector" not in options:
+            options["connector"] = aiohttp.TCPConnector(resolver=_Resolver(self.trust))
+        return await self.make(**options, trace_configs=traces)
+
+    async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
+        """Ask before an answer is followed elsewhere, and leave behind what was for its server."""
+        target = sent.url.join(URL(sent.response.headers.get("Location", "")))
+        _hosts.set((_hosts.get()[0], target.raw_host))
+        if target.authority == sent.url.authority:
+            return
+        try:
+            if self.trust is not None:
+                self.trust.check_redirect(str(sent.url), str(target))
+            if any(not cookie["domain"] for cookie in session.cookie_jar):
+                raise RefusedError(
+                    "a server sends on to another, and the cookie jar has cookies for any",
+                    remedy="Give cookies as cookies, or with their domain.",
+                )
+        except RefusedError:
+            sent.response.close()
+            raise
+        for name in {name for name in sent.headers if name.lower() not in _PLAIN_HEADERS}:
+            sent.headers.popall(name)
+
+
+async def _begin(_session: Any, _context: Any, sent: Any) -> None:
+    _hosts.set((sent.url.raw_host, sent.url.raw_host))
+
+
+class _Resolver(ThreadedResolver):
+    """Gives only addresses that a set may name; they are those that are connected to."""
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()
         self._trust = trust
-        self.on_request_redirect.append(self._check)
 
-    def __repr__(self) -> str:
-        # fsspec tells filesystems apart by how their options are shown.
-        return f"RedirectCheck({self._trust!r})"
-
-    async def _check(self, _session: Any, _context: Any, sent: Any) -> None:
-        target = sent.url.join(URL(sent.response.headers.get("Location", "")))
-        try:
-            self._trust.check_redirect(str(sent.url), str(target))
-        except RefusedError:
-            sent.response.close()
-            raise
-        if target.authority != sent.url.authority:
-            # What a caller gave for one server; aiohttp itself keeps back only Authorization.
-            for name in {name for name in sent.headers if name.lower() not in _PLAIN_HEADERS}:
-                sent.headers.popall(name)
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        first, now = _hosts.get()
+        # Another host is that of the caller's proxy.
+        if host != now or self._trust.may_be_private(host, redirected=first != now):
+            return found
+        public = [one for one in found if not is_private(one["host"])]
+        if not public:
+            raise RefusedError(
+                f"the host {quote(host)} has the address {quote(found[0]['host'])}, "
+                "which is not public",
+                remedy="If you trust the set, name that host: "
+                f'storage_options={{"allow": ["https://{quote(host)}/"]}}',
+            )
+        return public
 
 
 def web_options(options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
-    """Give options of fsspec's HTTP for exact byte ranges, and our own retries."""
+    """Give options of fsspec's HTTP for exact byte ranges, our own retries, and `Client`."""
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=retry.timeout_seconds, sock_read=retry.timeout_seconds
     )
-    client = {"timeout": timeout, "response_class": CheckedResponse}
-    return {
-        **options,
-        # A byte range of a compressed answer is no range of the object.
-        "headers": {"Accept-Encoding": "identity", **options.get("headers", {})},
-        "client_kwargs": {**client, **options.get("client_kwargs", {})},
-    }
-
-
-def with_checked_redirects(options: Mapping[str, Any], trust: Trust) -> dict[str, Any]:
-    """Give options of fsspec's HTTP with which `trust` is asked before each redirect, of five."""
-    client = options.get("client_kwargs", {})
-    traces = [*client.get("trace_configs", []), RedirectCheck(trust)]
+    client: dict[str, Any] = {"timeout": timeout, "response_class": CheckedResponse}
+    client |= options.get("client_kwargs") or {}
+    # A byte range of a compressed answer is no range of the object.
+    headers = {"Accept-Encoding": "identity"}
+    # aiohttp sends both of these on to whichever server an answer names, but not so headers.
+    given = dict(options)
+    if auth := client.pop("auth", None) or given.pop("auth", None):
+        headers["Authorization"] = auth.encode()
+    if cookies := client.pop("cookies", None) or given.pop("cookies", None):
+        morsels = SimpleCookie(dict(cookies)).values()
+        headers["Cookie"] = "; ".join(f"{one.key}={one.coded_value}" for one in morsels)
+    make = options.get("get_client", get_client)
     return {
         "max_redirects": MOST_REDIRECTS,
-        **options,
-        "client_kwargs": {**client, "trace_configs": traces},
+        **given,
+        "headers": {**headers, **options.get("headers", {})},
+        "client_kwargs": client,
+        "get_client": make if isinstance(make, Client) else Client(None, make),
     }
+
+
+def with_trust(options: Mapping[str, Any], trust: Trust) -> dict[str, Any]:
+    """Give options of fsspec's HTTP with which `trust` says whom to ask."""
+    return {**options, "get_client": Client(trust, options.get("get_client", get_client))}

@@ -99,9 +99,9 @@ class Targets:
             return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
         options = self.options_for(url)
         if url.startswith(("http://", "https://")):
-            from xr_nczarr.storage.http import with_checked_redirects
+            from xr_nczarr.storage.http import with_trust
 
-            options = with_checked_redirects(options, self.trust)
+            options = with_trust(options, self.trust)
         return TargetStore.connect(url, options, retry=self.retry)
 
 

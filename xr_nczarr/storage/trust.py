@@ -69,6 +69,16 @@ class Trust:
                 remedy="If that is right, name that URL itself.",
             )
 
+    def may_be_private(self, host: str, *, redirected: bool) -> bool:
+        """Tell whether the name of a host may stand for a private address.
+
+        So may those that the caller named, where the set itself is among them; and those that a set
+        of this machine names, but none that an answer sends on to.
+        """
+        if self.origin is None:
+            return not redirected
+        return host in map(_host, (self.origin, *self.allow))
+
     def _is_allowed(self, url: str, real: str | None) -> bool:
         if real is not None:
             allowed = [os.path.realpath(path) for path in map(local_path, self.allow) if path]

@@ -1,0 +1,193 @@
+"""What the web may answer: whose secrets go where, which hosts are asked, how much is read."""
+
+import json
+import socket
+import tracemalloc
+import warnings
+
+import aiohttp
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.servers import HttpServer
+from xr_nczarr.errors import LimitError, RefusedError, StorageError
+from xr_nczarr.storage import ByteRange, Retry, open_store
+
+ARRAY = {
+    "zarr_format": 2,
+    "shape": [4],
+    "chunks": [4],
+    "dtype": "<i4",
+    "fill_value": None,
+    "order": "C",
+    "compressor": None,
+    "filters": None,
+}
+
+
+def document(url):
+    attributes = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})
+    metadata = {".zgroup": '{"zarr_format": 2}', "t/.zarray": json.dumps(ARRAY)}
+    return metadata | {"t/.zattrs": attributes, "t/0": [url, 0, 16]}
+
+
+def read(target, **storage_options):
+    dataset = xr.open_dataset(target, engine="nczarr", storage_options=storage_options)
+    return dataset.t.values.tolist()
+
+
+@pytest.fixture
+def served(http_server):
+    np.arange(4, dtype="<i4").tofile(f"{http_server.root}/data.bin")
+    with open(f"{http_server.root}/refs.json", "w") as file:
+        json.dump(document("data.bin"), file)
+    return http_server
+
+
+@pytest.fixture
+def other(served):
+    """Another server, to which the first one sends on."""
+    with HttpServer(served.root) as server:
+        served.fault("redirect", path="/data.bin", location=f"{server.url}/data.bin", times=None)
+        yield server
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """Give public names to the servers of this machine."""
+    ask = socket.getaddrinfo
+
+    def resolve(host, *arguments, **options):
+        host = "127.0.0.1" if str(host).endswith(".example.org") else host
+        return ask(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return lambda server, name: server.url.replace("127.0.0.1", f"{name}.example.org")
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    LOGIN = aiohttp.BasicAuth("me", "secret")
+SECRETS = [
+    {"headers": {"X-Token": "secret"}},
+    {"client_kwargs": {"headers": {"X-Token": "secret"}}},
+    {"client_kwargs": {"cookies": {"session": "secret"}}},
+    {"client_kwargs": {"auth": LOGIN}},
+    {"cookies": {"session": "secret"}},
+    {"auth": LOGIN},
+]
+NAMES = ("X-Token", "Cookie", "Authorization")
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_secrets_of_one_server_do_not_follow_to_another(served, other, secret):
+    assert read(f"{served.url}/refs.json", allow=[other.url], **secret) == [0, 1, 2, 3]
+    first = [set(NAMES) & set(one.headers) for one in served.requests_for("*")]
+    assert len(first) >= 2
+    assert all(first)
+    (sent,) = other.requests_for("*")
+    assert not set(NAMES) & set(sent.headers)
+    assert sent.headers["Range"] == "bytes=0-15"
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_nor_do_those_of_a_document_or_a_store(served, other, secret):
+    served.fault("redirect", path="/refs.json", location=f"{other.url}/refs.json", times=None)
+    store = open_store(served.url, storage_options=secret)
+    assert len(next(iter(store.fetch(["data.bin"])))) == 16
+    open_store(f"{served.url}/refs.json", storage_options=secret)
+    assert len(other.requests_for("*")) == 2
+    assert not any(set(NAMES) & set(sent.headers) for sent in other.requests_for("*"))
+
+
+def test_a_jar_of_cookies_for_any_server_stays_with_the_first(served, other):
+    async def with_jar(**options):
+        jar = aiohttp.CookieJar(unsafe=True)
+        jar.update_cookies({"session": "secret"})
+        return aiohttp.ClientSession(cookie_jar=jar, **options)
+
+    with pytest.raises(RefusedError, match="cookie jar"):
+        read(f"{served.url}/refs.json", allow=[other.url], get_client=with_jar)
+    assert not other.requests_for("*")
+
+
+def test_a_name_with_a_private_address_is_refused_where_any_host_is_allowed(served, names):
+    with HttpServer(served.root) as other:
+        with open(f"{served.root}/refs.json", "w") as file:
+            json.dump(document(f"{names(other, 'inside')}/data.bin"), file)
+        with pytest.raises(
+            RefusedError, match=r"inside\.example\.org has the address 127\.0\.0\.1"
+        ):
+            read(f"{served.url}/refs.json", allow=["http://"])
+        assert not other.requests_for("*")
+        assert read(f"{served.url}/refs.json", allow=[names(other, "inside")]) == [0, 1, 2, 3]
+        # The host of the set itself, and what a set of this machine names.
+        assert read(f"{names(other, 'own')}/refs.json", allow=[names(other, "inside")])
+        assert read(document(f"{names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
+
+
+def test_nor_may_an_answer_send_on_to_such_a_name(served, names):
+    with HttpServer(served.root) as other:
+        location = f"{names(other, 'inside')}/data.bin"
+        served.fault("redirect", path="/data.bin", location=location, times=None)
+        with pytest.raises(RefusedError, match="127"):
+            read(document(f"{names(served, 'outside')}/data.bin"))
+        assert not other.requests_for("*")
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 304, 307])
+def test_a_redirect_to_nowhere_is_an_error_and_no_data(served, status):
+    served.fault("status", path="/data.bin", status=status, times=None)
+    for target in (
+        document(f"{served.url}/data.bin"),
+        {**document("x"), "t/0": [f"{served.url}/data.bin"]},
+    ):
+        with pytest.raises(StorageError, match=str(status)):
+            read(target)
+    with pytest.raises(StorageError, match=str(status)):
+        list(open_store(served.url).fetch(["data.bin"]))
+
+
+class TestLongAnswers:
+    """A server that does not know ranges."""
+
+    SIZE = 40 << 20
+
+    @pytest.fixture(params=["announced", "endless"])
+    def endless(self, request, served, monkeypatch):
+        def send(handler, *_):
+            handler.send_response(self.status)
+            if request.param == "announced":
+                handler.send_header("Content-Length", str(self.SIZE))
+            handler.end_headers()
+            handler.close_connection = True
+            for _ in range(self.SIZE >> 16):
+                try:
+                    handler.wfile.write(b"\0" * (1 << 16))
+                except OSError:
+                    return
+                self.sent += 1 << 16
+
+        self.sent, self.status = 0, 200
+        monkeypatch.setattr(served._server.RequestHandlerClass, "_answer", send)
+        return served
+
+    def test_more_than_16_mib_beyond_the_range_are_refused(self, endless):
+        store = open_store(endless.url, retry=Retry(sleep=lambda _: None))
+        tracemalloc.start()
+        try:
+            with pytest.raises(LimitError, match="bytes=0-99") as caught:
+                list(store.fetch_ranges([ByteRange("data.bin", 0, 100)]))
+            assert tracemalloc.get_traced_memory()[1] < 36 << 20
+        finally:
+            tracemalloc.stop()
+        assert caught.value.key == "data.bin"
+        assert len(endless.requests_for("*")) == 1
+        assert self.sent < self.SIZE
+
+    def test_a_long_page_with_an_error_is_not_read(self, endless):
+        self.status = 404
+        store = open_store(endless.url)
+        assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
+        assert self.sent < self.SIZE
