@@ -1,13 +1,15 @@
 """Writes cut off after each single change of a store: nothing is lost, and all can be run again."""
 
+import contextlib
 import json
 from collections.abc import MutableMapping
 
+import dask.array
 import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import MetadataError, NotFoundError, RefusedError, to_nczarr
+from xr_nczarr import ConflictError, MetadataError, NotFoundError, RefusedError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
 from xr_nczarr.storage import MemoryStore
 
@@ -246,3 +248,66 @@ def test_a_write_to_s3_that_is_cut_off_can_be_run_again(s3_server, mode, puts):
     finally:
         s3_server.fail = None
     assert found().identical(whole)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "memory"])
+def test_d59_two_appends_to_an_object_store_are_kept_apart(s3_server, scheme, tmp_path):
+    target, options = f"memory:/{tmp_path}", {}
+    if scheme == "s3":
+        target = f"s3://{s3_server.bucket}/appended"
+        options = {"storage_options": s3_server.storage_options}
+    to_nczarr(values(0, 6), target, encoding=ENCODING, **options)
+    refused = []
+
+    def meanwhile(block):
+        with pytest.raises(ConflictError, match="another write") as info:
+            to_nczarr(values(20, 22), target, append_dim="t", **options)
+        refused.append(info.value)
+        return block
+
+    first = values(6, 9)
+    field = dask.array.from_array(first.a.values, chunks=-1)
+    field = field.map_blocks(meanwhile, meta=field)
+    to_nczarr(first.assign(a=(("t", "x"), field)), target, append_dim="t", **options)
+    assert len(refused) == 1
+    with xr.open_dataset(target, engine="nczarr", **options) as found:
+        xr.testing.assert_identical(found.load(), values(0, 9))
+    to_nczarr(values(9, 12), target, append_dim="t", **options)
+
+
+def test_a_killed_append_to_an_object_store_goes_on_alone_or_by_force(s3_server):
+    target = f"s3://{s3_server.bucket}/killed"
+    options = {"storage_options": s3_server.storage_options}
+    to_nczarr(values(0, 6), target, encoding=ENCODING, **options)
+    s3_server.fail = lambda request: 403 if request.method in ("DELETE", "POST") else None
+    try:
+        with pytest.raises(PermissionError):
+            to_nczarr(values(6, 9), target, append_dim="t", **options)
+    finally:
+        s3_server.fail = None
+    with pytest.raises(ConflictError, match="overwrite='force'"):
+        to_nczarr(values(9, 12), target, append_dim="t", **options)
+    to_nczarr(values(6, 9), target, append_dim="t", **options)
+    to_nczarr(values(9, 12), target, append_dim="t", **options)
+    with xr.open_dataset(target, engine="nczarr", **options) as found:
+        xr.testing.assert_identical(found.load(), values(0, 12))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_group_that_is_being_replaced_is_the_old_or_the_new_or_none(layout):
+    before, new = {}, values(0, 9, -1)
+    create(Remote(before), layout)
+    to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)
+
+    def write(target):
+        to_nczarr(new, target, mode="w", group="g", encoding=ENCODING)
+
+    *cut, whole = states(write, before)
+    for objects in cut:
+        assert read(objects).identical(values(0, 6))
+        with contextlib.suppress(NotFoundError):
+            found = read(objects, group="g")
+            assert found.identical(values(0, 6)) or found.identical(new)
+        write(Remote(objects))
+        assert read(objects, group="g").identical(new)
+    assert read(whole, group="g").identical(new)

@@ -241,7 +241,12 @@ class _Planner:
             refuse_reading(self.tree.data, store, gone)
             chunks = module.chunk_keys(replaced).prefix
             below = {*module.listing_prefixes(replaced), chunks[: chunks.rindex("/") + 1]}
+            # No reader may find the group while its chunks go: that would be fill values.
+            plan.removed += [key for path in sorted(gone) for key in module.node_keys(path)]
             plan.removed += sorted(below)
+            if hierarchy.consolidated:
+                kept = [path for path in hierarchy.nodes if path not in gone]
+                plan.leading = refresh_consolidated(store, self.zarr_format, kept, {})
         added: list[str] = []
         if self.tree.data or self.tree.groups:
             made = self.tree.hierarchy()

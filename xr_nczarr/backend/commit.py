@@ -32,8 +32,10 @@ class WritePlan:
         Chunks, which no reader sees before the documents.
     documents
         By key, in the order in which they are put.
+    leading
+        Documents that are put first, before anything goes.
     removed
-        Prefixes of what goes before.
+        Keys and prefixes of what goes before, in this order.
     new
         Whether the store is to hold nothing else.
     """
@@ -41,6 +43,7 @@ class WritePlan:
     zarr_format: str
     jobs: list[Job] = field(default_factory=list)
     documents: dict[str, bytes] = field(default_factory=dict)
+    leading: dict[str, bytes] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     new: bool = False
 
@@ -136,6 +139,7 @@ def prepare(plan: WritePlan, store: Store) -> None:
         for name in (*names.objects, *(f"{prefix}/" for prefix in names.prefixes)):
             if name != UNFINISHED:
                 store.delete(name)
+    store.put(plan.leading.items())
     for prefix in plan.removed:
         store.delete(prefix)
 

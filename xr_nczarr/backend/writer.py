@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import secrets
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from dask.base import tokenize
 from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.backend.append import Modification, WriteMode, plan_modification
@@ -25,7 +27,15 @@ from xr_nczarr.errors import (
     RefusedError,
 )
 from xr_nczarr.hierarchy import FORMATS, Regions, rendered
-from xr_nczarr.storage import LocalStore, Location, Store, ZipStore, open_store, parse_url
+from xr_nczarr.storage import (
+    FilesystemStore,
+    LocalStore,
+    Location,
+    Store,
+    ZipStore,
+    open_store,
+    parse_url,
+)
 
 WRITER_LOCK = "nczarr-writer"
 
@@ -116,7 +126,8 @@ def to_nczarr(
     allow_duplicates
         Whether an append may repeat or overlap values of the coordinate it appends along.
     overwrite
-        ``"force"`` lets ``mode="w"`` remove what is no store.
+        ``"force"`` lets ``mode="w"`` remove what is no store, and any write go on where an object
+        store bears the lock of another one that was killed.
 
     Returns
     -------
@@ -144,6 +155,7 @@ def to_nczarr(
     location = parse_url(target)
     mode = _resolved_mode(mode, append_dim, region)
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
+    owner = tokenize(mode, append_dim, request.datasets)
     if compute:
         request.datasets.update({path: in_blocks(ds) for path, ds in request.datasets.items()})
     layout = layout_of(location, zarr_format, dialect)
@@ -174,8 +186,8 @@ def to_nczarr(
     if mode == "w" and request.group == "/":
         _check_removable(store, overwrite)
         return execute(plan_creation(request, store, layout, how), store, options, staged=True)
-    staged = atomic == "store" or mode == "w"
-    with sole_writer(store, mode):
+    staged = isinstance(store, LocalStore) and (atomic == "store" or mode == "w")
+    with sole_writer(store, mode, owner, force=overwrite == "force"):
         appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
         if not staged:
             plan = _plan(request, store, layout, how, appended)
@@ -185,10 +197,49 @@ def to_nczarr(
     return execute(plan, store, options, staged=True)
 
 
-def sole_writer(store: Store, mode: WriteMode) -> AbstractContextManager[None]:
-    """Keep others from changing the metadata of a store meanwhile; regions need no such lock."""
-    there = isinstance(store, LocalStore) and store.list_names("") != ([], [])
-    return store.lock(WRITER_LOCK) if there and mode != "r+" else nullcontext()
+@contextmanager
+def sole_writer(
+    store: Store, mode: WriteMode, owner: str | None = None, *, force: bool = False
+) -> Iterator[None]:
+    """Keep others from changing the metadata of a store meanwhile; regions need no such lock.
+
+    Parameters
+    ----------
+    owner
+        What tells this write from others: where locks outlive a writer that is killed, it may be
+        run again. None for one that is never the same.
+    force
+        Whether to go on where another writer has left its lock.
+
+    Raises
+    ------
+    ConflictError
+        For such a lock. On local disks it is waited for instead, and ends with its writer.
+    """
+    lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
+    if not lockable or store.list_names("") == ([], []):
+        yield
+    elif not isinstance(store, FilesystemStore):
+        with store.lock(WRITER_LOCK):
+            yield
+    else:
+        key, token = f".{WRITER_LOCK}.lock", secrets.token_hex(8)
+        mark = f"{owner or token} ".encode()
+        if not store.create(key, mark + token.encode()):
+            (found,) = store.fetch([key])
+            if found is not None and not force and not bytes(found).startswith(mark):
+                raise ConflictError(
+                    "another write is changing this store, or was killed",
+                    remedy="Wait for it, or run the killed one again as it was. Where neither can "
+                    "be, pass overwrite='force': documents of it are put back first",
+                    store=store.name,
+                    key=key,
+                )
+            store.put([(key, mark + token.encode())])
+        try:
+            yield
+        finally:
+            store.delete(key)
 
 
 def _plan(

@@ -180,6 +180,22 @@ class FilesystemStore:
         while batch := list(islice(source, _HELPERS * _AT_ONCE)):
             self._each(self._put_one, batch)
 
+    def create(self, key: str, data: bytes) -> bool:
+        """Put an object where there is none, and tell whether it is what is there now.
+
+        Of two who do so at once one wins where the filesystem knows conditional requests, as that
+        of S3 does; elsewhere it is looked up first.
+        """
+        self._check_writable()
+        try:
+            self._patiently(partial(_write, data, mode="create"), self._path(key), key)
+        except StorageError:  # there is one, perhaps ours: the answer to an earlier try was lost
+            (found,) = self.fetch([key])
+            if found is None:  # or conditional requests are not known
+                self.put([(key, data)])
+            return found is None or bytes(found) == data
+        return True
+
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted; empty when there is nothing."""
         check_prefix(prefix, self.name)
@@ -415,11 +431,11 @@ def _size(filesystem: Any, path: str) -> int | None:
         return None
 
 
-def _write(data: bytes, filesystem: Any, path: str) -> None:
+def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
     if not filesystem.async_impl:
         # Object stores have no folders, and s3fs would make a bucket.
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-    filesystem.pipe_file(path, data)
+    filesystem.pipe_file(path, data, **options)
 
 
 def _remove(filesystem: Any, path: str) -> None:
