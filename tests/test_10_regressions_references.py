@@ -261,6 +261,17 @@ def test_d48_fill_values_are_compared_where_they_are_said(scaled):
     np.testing.assert_array_equal(found, [10, 11, np.nan, 13])
 
 
+@pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
+def test_d48_a_fill_value_that_may_be_packed_is_told_and_not_guessed(fill, stored, expected):
+    scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
+    entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
+    packed = np.array([1, 2, stored, 100], "u1")
+    entries["t/0"] = "base64:" + base64.b64encode(packed.tobytes()).decode()
+    with pytest.warns(UserWarning, match=f"_FillValue {fill}.* is taken for {expected} after"):
+        found = read(entries, mask_and_scale=True)
+    np.testing.assert_array_equal(found, [0.5, 1, np.nan, 50])
+
+
 def test_d49_nan_in_metadata_is_read_as_it_is_meant():
     text = json.dumps(metadata({"missing_value": "MARK"}, dtype="<f4", fill_value="MARK"))
     dataset = xr.open_dataset(

@@ -7,6 +7,7 @@ operations on each chunk, in the thread that decoded it; the values are bit for 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from xarray import Variable
 from xarray.core.indexing import LazilyIndexedArray
 
 from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.model import ArrayNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,42 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:
     if decoded.dtype.kind != "f" and unpacking != Unpacking():
         return None
     return unpacking
+
+
+def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
+    """Give the attribute `_FillValue` of an array as one of the values that it decodes to.
+
+    That is what Zarr means, also with a filter ``fixedscaleoffset``; VirtualiZarr before 2.0 made
+    such filters of CF's attributes and left `_FillValue` packed (its issue 670). Nothing tells the
+    two apart: where it may be packed a warning says so, and it is taken for that only where no
+    chunk can decode to it.
+    """
+    filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
+    is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"
+    if len(filters) != 1 or not is_number or np.trunc(fill_value) != fill_value:
+        return fill_value
+    scale, offset, dtype = (filters[0][name] for name in ("scale", "offset", "dtype"))
+    packed = np.dtype(str(filters[0].get("astype", dtype)))
+    limits = np.iinfo(packed) if packed.kind in "iu" else None
+    if limits is None or not limits.min <= fill_value <= limits.max:
+        return fill_value
+
+    def decoded(number: Any) -> Any:
+        return (np.array(number, packed) / scale + offset).astype(node.dtype)[()]
+
+    nearest = np.round((float(fill_value) - offset) * scale)
+    possible = limits.min <= nearest <= limits.max and decoded(nearest) == fill_value
+    other = decoded(fill_value)
+    if other == fill_value:
+        return fill_value
+    meant, unmeant = (fill_value, other) if possible else (other, fill_value)
+    warnings.warn(
+        f"the _FillValue {fill_value} of {node.path} may be meant before or after its filter "
+        f"fixedscaleoffset, and is taken for {meant} after it, not {unmeant}; "
+        "mask_and_scale=False masks neither",
+        stacklevel=2,
+    )
+    return meant
 
 
 def _scalar(value: Any) -> Any:

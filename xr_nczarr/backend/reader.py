@@ -12,7 +12,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.conventions import decode_cf_variables
 from xarray.core.indexing import LazilyIndexedArray
 
-from xr_nczarr.backend.decoding import fuse_decoding
+from xr_nczarr.backend.decoding import fuse_decoding, unpacked_fill
 from xr_nczarr.backend.encoding import stored_encoding
 from xr_nczarr.backend.lazy import LazyArray, UnreadableArray, decode_text
 from xr_nczarr.backend.options import Endian, OpenOptions
@@ -237,6 +237,8 @@ class GroupSource:
         fill_value = attributes.get("_FillValue")
         if is_text and isinstance(fill_value, bytes):
             attributes["_FillValue"] = fill_value.decode("utf-8", "surrogateescape")
+        elif "_FillValue" in node.attributes.values_by_name:
+            attributes["_FillValue"] = unpacked_fill(node, fill_value)
         encoding = stored_encoding(node, dimensions, self.opened.store.name)
         return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding)
 

@@ -1,6 +1,7 @@
 """Templates in the whole language of jinja2's immutable sandbox, for sets that a caller trusts.
 
-Output, powers and products stay bounded; time is not.
+What is printed, powers and products stay bounded. Time and memory do not: loops within loops, and
+texts that are put together again and again, take as much as they say.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def parse_references(
         Templates that take the place of the document's, or are added to them.
     templates
         ``"jinja2"`` allows everything that jinja2's immutable sandbox does, not only names and
-        arithmetic.
+        arithmetic: code that runs as long as it likes, for sets whose makers are trusted.
     limits
         `max_references` bounds how much of generators may be written out that cannot be kept as
         formulas (a template of hundreds of terms counts several times),
