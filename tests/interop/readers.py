@@ -1,0 +1,237 @@
+"""Who reads what we write: every layout and content, given to every reader.
+
+``python -m tests.interop.readers`` measures and writes the table into the documentation; the
+test beside this module measures again and compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import tensorstore
+import xarray as xr
+import zarr
+
+from xr_nczarr import NczarrError, to_nczarr
+
+PAGE = Path(__file__).parents[2] / "docs/reference/readers.md"
+LAYOUTS = {
+    "2, `nczarr`": ("2", "nczarr"),
+    "2, `universal`": ("2", "universal"),
+    "2, `nczarr-4.8.1`": ("2", "nczarr-4.8.1"),
+    "2, `zarr`": ("2", "zarr"),
+    "3, `nczarr`": ("3", "nczarr"),
+    "3, `zarr`": ("3", "zarr"),
+    "3-draft, `nczarr`": ("3-draft", "nczarr"),
+    "3-draft, `zarr`": ("3-draft", "zarr"),
+    "1, `zarr`": ("1", "zarr"),
+}
+FIELD = np.arange(12, dtype="f4").reshape(3, 4) / 4
+TEXTS = np.array(["a", "", "émile"], object)
+LETTERS = np.array([b"ab", b"cd", b"ef"])
+ZLIB = {"zlib": True, "shuffle": False}
+CONTENTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "numbers": (("time", "x"), FIELD, {}),
+    "integers": (("time", "x"), np.arange(12, dtype="i4").reshape(3, 4), {}),
+    "zlib": (("time", "x"), FIELD, ZLIB),
+    "zlib + shuffle": (("time", "x"), FIELD, ZLIB | {"shuffle": True}),
+    "zstd": (("time", "x"), FIELD, {"compression": "zstd", "shuffle": False}),
+    "blosc": (("time", "x"), FIELD, {"compression": "blosc_lz4"}),
+    "fletcher32": (("time", "x"), FIELD, {"fletcher32": True}),
+    "strings": (("time",), TEXTS, {}),
+    "characters": (("time",), LETTERS, {}),
+    "a scalar": ((), np.float32(2.5), {}),
+    "a group": (("time", "x"), FIELD, {}),
+}
+Reader = Callable[[Path, str], Any]
+Stores = dict[tuple[str, str], tuple[Path, str]]
+MARKS = ("<!-- measured -->", "<!-- end -->")
+
+
+def write(folder: Path, layout: str, content: str) -> tuple[Path, str]:
+    """Write one variable, and give the store and the variable's path in it."""
+    dims, values, encoding = CONTENTS[content]
+    zarr_format, dialect = LAYOUTS[layout]
+    encoding = {"_FillValue": None, **encoding} if content not in ("strings", "characters") else {}
+    if dims[1:]:
+        encoding["chunks"] = (2, 4) if zarr_format != "1" else (3, 4)
+    path = folder / "store"
+    group = "g" if content == "a group" else None
+    dataset = xr.Dataset({"v": (dims, values)})
+    unlimited = ["time"] if dialect != "nczarr-4.8.1" and zarr_format != "1" else []
+    options: dict[str, Any] = {"zarr_format": zarr_format, "dialect": dialect}
+    to_nczarr(
+        dataset,
+        path,
+        group=group,
+        encoding={"v": encoding},
+        unlimited_dims=[name for name in unlimited if name in dims],
+        **options,
+    )
+    if zarr_format == "1":
+        return path, ""
+    return path, "g/v" if group else "v"
+
+
+# ---- the readers: each gives the values of a variable, or raises ---------------------------------
+
+
+def by_netcdf4(path: Path, name: str) -> Any:
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
+        file.set_auto_maskandscale(False)
+        values = np.asarray(file[name or "v"][...])
+        return netCDF4.chartostring(values, "bytes") if values.dtype == "S1" else values
+
+
+def by_ncdump(path: Path, name: str) -> Any:
+    """Give the numbers or texts of ncdump's CDL."""
+    cdl = run("ncdump", "-v", name or "v", f"file://{path}#mode=nczarr,file")
+    data = re.search(r"\n +v = *(.*?) ;", cdl.partition("data:")[2], re.S)
+    assert data is not None
+    words = [word.strip() for word in data[1].replace("\n", " ").split(",")]
+    if words[0].startswith('"'):
+        return np.array([json.loads(word) for word in words], object)
+    return np.array(words, "f8")
+
+
+def by_zarr(path: Path, name: str) -> Any:
+    if not name:
+        return zarr.open_array(path, mode="r")[...]
+    return zarr.open_group(path, mode="r")[name][...]
+
+
+def by_xarray(path: Path, name: str) -> Any:
+    group = name.rpartition("/")[0] or None
+    with xr.open_dataset(path, engine="zarr", group=group, chunks=None) as dataset:
+        return dataset["v"].values
+
+
+def by_tensorstore(path: Path, name: str) -> Any:
+    driver = "zarr3" if (path / "zarr.json").exists() else "zarr"
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path / name}/"}}
+    return tensorstore.open(spec, read=True).result().read().result()
+
+
+def by_gdal(path: Path, name: str) -> Any:
+    """Give the values that GDAL's multidimensional interface prints."""
+    url = f'ZARR:"{path}"'
+    printed = json.loads(run("gdalmdiminfo", "-detailed", "-array", f"/{name or path.name}", url))
+    return np.array(printed["values"])
+
+
+def run(*command: str) -> str:
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, errors="replace"
+    )
+    if ended.returncode:
+        raise RuntimeError(ended.stderr or f"ended with {ended.returncode}")
+    return ended.stdout
+
+
+@cache
+def _number(*command: str) -> str | None:
+    """Give the version of an installed program; None without it."""
+    if shutil.which(command[0]) is None:
+        return None
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"\d+\.\d+\.\d+", ended.stdout + ended.stderr)
+    return found[0] if found else None
+
+
+READERS: dict[str, tuple[Reader, Callable[[], str | None]]] = {
+    "netCDF-C (ncdump)": (by_ncdump, lambda: _number("ncdump", "-?")),
+    "netCDF-C (netCDF4)": (by_netcdf4, lambda: netCDF4.__netcdf4libversion__),
+    "xarray's zarr engine": (by_xarray, lambda: version("xarray")),
+    "zarr-python": (by_zarr, lambda: version("zarr")),
+    "tensorstore": (by_tensorstore, lambda: version("tensorstore")),
+    "GDAL": (by_gdal, lambda: _number("gdalinfo", "--version")),
+}
+
+
+# ---- what they make of it ------------------------------------------------------------------------
+
+
+def verdict(reader: Reader, path: Path, name: str, expected: Any) -> str:
+    """Give ``right``, ``wrong`` or ``refused``."""
+    try:
+        found = np.asarray(reader(path, name))
+    except Exception:  # whatever a foreign reader raises
+        return "refused"
+    expected = np.asarray(expected)
+    if found.dtype.kind in "OSUTV" or expected.dtype.kind in "OS":
+        texts, meant = ([as_bytes(each) for each in a.ravel().tolist()] for a in (found, expected))
+        # Characters one by one are what netCDF's own programs show as well.
+        return "right" if texts == meant or b"".join(texts) == b"".join(meant) else "wrong"
+    same = found.size == expected.size and np.array_equal(found.ravel(), expected.ravel())
+    return "right" if same else "wrong"
+
+
+def as_bytes(value: Any) -> bytes:
+    data = value if isinstance(value, bytes) else str(value).encode()
+    return data.rstrip(b"\0")
+
+
+def write_all(folder: Path) -> Stores:
+    """Write each content in each layout that can hold it."""
+    stores: Stores = {}
+    for number, (layout, content) in enumerate(itertools.product(LAYOUTS, CONTENTS)):
+        with contextlib.suppress(NczarrError):
+            stores[layout, content] = write(folder / str(number), layout, content)
+    return stores
+
+
+def measured(reader: str, stores: Stores) -> list[str]:
+    """Give the rows of a reader's table."""
+    function, _ = READERS[reader]
+    found: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
+    for (layout, content), (path, name) in stores.items():
+        verdicts = found[layout]
+        if verdicts.get("numbers") != "refused":  # else nothing in this layout will be read
+            verdicts[content] = verdict(function, path, name, CONTENTS[content][1])
+    return [f"| {layout} | {summary(verdicts)} |" for layout, verdicts in found.items()]
+
+
+def summary(verdicts: dict[str, str]) -> str:
+    if set(verdicts.values()) == {"right"}:
+        return "all"
+    if set(verdicts.values()) == {"refused"}:
+        return "nothing"
+    words = []
+    for word, label in (("refused", "not"), ("wrong", "**wrong**:")):
+        names = [name for name, each in verdicts.items() if each == word]
+        if names:
+            words.append(f"{label} {', '.join(names)}")
+    return f"all but {'; '.join(words)}".replace("all but not", "not")
+
+
+def section(reader: str, stores: Stores) -> str:
+    """Give the part of the page on one reader."""
+    head = f"## {reader} {READERS[reader][1]()}\n\n| Zarr version, dialect | Reads |\n| --- | --- |"
+    return "\n".join([head, *measured(reader, stores)]) + "\n"
+
+
+def main() -> None:
+    """Put what was measured into the page, between its two marks."""
+    with tempfile.TemporaryDirectory() as folder:
+        stores = write_all(Path(folder))
+        sections = [section(reader, stores) for reader in READERS]
+    text = PAGE.read_text()
+    begin, end = (text.index(mark) for mark in MARKS)
+    PAGE.write_text("\n".join([text[:begin] + MARKS[0], "", *sections, text[end:]]))
+
+
+if __name__ == "__main__":
+    main()

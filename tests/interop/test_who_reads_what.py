@@ -1,0 +1,30 @@
+"""The table *who reads what we write* in the documentation is what is measured here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.readers import PAGE, READERS, Stores, section, write_all
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the readers' own
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[Stores]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield write_all(Path(folder))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_makes_of_our_stores_what_the_table_says(reader: str, stores: Stores) -> None:
+    found = READERS[reader][1]()
+    if found is None:
+        pytest.skip(f"{reader} is not installed")
+    page = PAGE.read_text()
+    if f"## {reader} {found}\n" not in page:
+        pytest.skip(f"{reader} {found} is not the version of the table")
+    assert section(reader, stores) in page
