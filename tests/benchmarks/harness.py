@@ -18,15 +18,12 @@ OURS = "xr_nczarr"
 class Row:
     """One line of the table: a piece of work that all contestants do.
 
-    `goals` maps a contestant to the ratio (its time over ours) that is aimed at. `values` gives
-    what is compared of a contestant's result, and `discard` puts the result away; neither counts.
+    `goals` maps a contestant to the ratio (its time over ours) that is aimed at.
     """
 
     name: str
     contestants: Mapping[str, Callable[[], Any]]
     goals: Mapping[str, float] = field(default_factory=dict)
-    values: Callable[[Any], Any] = lambda result: result
-    discard: Callable[[Any], object] = lambda result: None
     compare: bool = True
 
 
@@ -53,14 +50,12 @@ def run(row: Row, rounds: int = 7) -> Result:
     names = list(row.contestants)
     reference = None
     for name in names:
-        result = row.contestants[name]()
+        values = row.contestants[name]()
         if row.compare and not name.startswith("limit"):
-            values = row.values(result)
-            reference = values if reference is None else reference
+            if reference is None:
+                reference = values
             np.testing.assert_array_equal(values, reference, err_msg=f"{row.name}: {name}")
-            del values
-        row.discard(result)
-        del result
+        del values
     wall: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
@@ -68,12 +63,11 @@ def run(row: Row, rounds: int = 7) -> Result:
             gc.collect()
             gc.disable()
             started, used = time.perf_counter(), time.process_time()
-            result = row.contestants[name]()
+            values = row.contestants[name]()
             wall[name].append(time.perf_counter() - started)
             processor[name].append(time.process_time() - used)
             gc.enable()
-            row.discard(result)
-            del result
+            del values
     return Result(
         row.name,
         {name: statistics.median(times) for name, times in wall.items()},

@@ -1,0 +1,178 @@
+"""Every code block of the documentation runs, and prints what the page says that it prints.
+
+Blocks of a page run one after another, in one namespace and one new directory:
+
+- ``python`` is executed; a ``text`` block right behind it is what it prints,
+- ``console`` has lines of ``$ nczarr …`` (or another command), each with its output,
+- ``sh`` is for what changes the machine, and is not run.
+
+Outputs are compared like doctests, with ``...`` for anything. Addresses that no test can
+reach stand for servers that run here: see `places`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xr_nczarr import errors
+from xr_nczarr.backend.options import OPEN_OPTIONS
+from xr_nczarr.backend.requested import ENCODING_KEYS
+from xr_nczarr.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md"))
+    if "_build" not in path.parts and re.search(r"^```(python|console)$", path.read_text(), re.M)
+)
+NOTEBOOKS = sorted(path.name for path in DOCS.glob("notebooks/*.ipynb"))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+SETUP = {  # what a page takes for granted
+    "README.md": """
+import numpy as np, xarray as xr, xr_nczarr
+days = np.datetime64("2026-01-01", "ns") + np.arange(3) * np.timedelta64(1, "D")
+ds = xr.Dataset({"t": (("time", "x"), np.ones((3, 4)))}, coords={"time": days})
+ds, tomorrow = ds[{"time": slice(2)}], ds[{"time": slice(2, 3)}]
+xr_nczarr.to_nczarr(ds, "s3://bucket/store")
+""",
+}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(text: str) -> Iterator[tuple[str, str, str, int]]:
+    """Yield the kind of each block that runs, its code, what it prints, and its line."""
+    found = list(BLOCK.finditer(text))
+    for at, block in enumerate(found):
+        kind, code = block.groups()
+        after = found[at + 1] if at + 1 < len(found) else None
+        follows = after is not None and not text[block.end() : after.start()].strip()
+        output = after[2] if after is not None and follows and after[1] == "text" else ""
+        if kind in ("python", "console"):
+            yield kind, code, output, text.count("\n", 0, block.start()) + 1
+
+
+def check_output(expected: str, found: str, where: str) -> None:
+    if not doctest.OutputChecker().check_output(expected, found, FLAGS):
+        raise AssertionError(f"{where}: expected\n{expected}\nfound\n{found}")
+
+
+def run_command(line: str) -> str:
+    """Give what a command prints; ``nczarr`` runs in this process unless the shell is needed."""
+    words = shlex.split(line)
+    if words[0] == "nczarr" and not set(line) & set("|>;"):
+        printed = io.StringIO()
+        streams = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+        with streams[0], streams[1], contextlib.suppress(SystemExit):
+            main(words[1:])
+        return printed.getvalue()
+    if any(shutil.which(name) is None for name in ("ncdump", "ncgen") if name in words):
+        pytest.skip("Debian's netcdf-bin is not installed")
+    run = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    return run.stdout + run.stderr
+
+
+def run_page(page: str, places: dict[str, str], namespace: dict[str, Any]) -> None:
+    text = (ROOT / page).read_text()
+    for name, address in places.items():
+        text = text.replace(name, address)
+    exec(SETUP.get(page, ""), namespace)
+    for kind, code, expected, line in blocks(text):
+        where = f"{page}:{line}"
+        if kind == "python":
+            printed = io.StringIO()
+            compiled = compile("\n" * line + code, str(ROOT / page), "exec")
+            with contextlib.redirect_stdout(printed):
+                exec(compiled, namespace)
+            if expected:
+                check_output(expected, printed.getvalue(), where)
+            continue
+        for command in re.split(r"^\$ ", code, flags=re.M)[1:]:
+            head, _, output = command.partition("\n")
+            found = run_command(head)
+            if output.strip():
+                check_output(output, found, f"{where}: {head}")
+
+
+@pytest.fixture
+def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Give the addresses of a page with those of the servers here, which run if it names them."""
+
+    def found(text: str) -> dict[str, str]:
+        places: dict[str, str] = {}
+        if "https://data.example.org" in text:
+            server = request.getfixturevalue("http_server")
+            Path("served").symlink_to(server.root)
+            places["https://data.example.org"] = server.url
+        if "s3://" in text:
+            s3 = request.getfixturevalue("s3_server")
+            monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+            monkeypatch.setenv("AWS_DEFAULT_REGION", s3.region)
+            places["https://s3.example.org"] = s3.endpoint
+        if "tcp://scheduler.example.org:8786" in text:
+            client = request.getfixturevalue("workers")
+            places["tcp://scheduler.example.org:8786"] = client.scheduler.address
+        return places
+
+    return found
+
+
+# Other libraries warn, of each other and of what they will change.
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs_and_prints_what_it_says(
+    page: str, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    run_page(page, places((ROOT / page).read_text()), {"__name__": "__main__"})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_and_draws(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((DOCS / "notebooks" / name).read_text())
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert all(not cell.get("outputs") for cell in notebook["cells"]), "keep it without outputs"
+    plt.close("all")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells:
+        exec(compile(cell, name, "exec"), namespace)
+    assert len(plt.get_fignums()) >= 2
+    plt.close("all")
+
+
+def test_the_pages_of_the_reference_leave_nothing_out() -> None:
+    found = {name: (DOCS / f"reference/{name}.md").read_text() for name in ("errors", "encoding")}
+    classes = [name for name, each in vars(errors).items() if isinstance(each, type)]
+    for name in classes:
+        assert name == "Any" or f"`{name}`" in found["errors"], name
+    for key in ENCODING_KEYS:
+        assert f"`{key}`" in found["encoding"], key
+    security = (DOCS / "explanation/security.md").read_text()
+    for option in OPEN_OPTIONS:
+        assert not option.startswith("max_") or f"`{option}`" in security, option
