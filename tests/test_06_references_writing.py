@@ -133,6 +133,16 @@ def test_deflated_entries_have_no_address(tmp_path):
     np.testing.assert_array_equal(found.t.values, np.arange(800.0).reshape(20, 40))
 
 
+def test_a_zip_file_on_the_web_is_asked_for_many_entries_at_once(http_server):
+    dataset = regular(f"{http_server.root}/store")
+    pack(f"{http_server.root}/store", zipfile.ZIP_STORED)
+    write(f"{http_server.url}/store.zip", f"{http_server.root}/set.json")
+    assert len(http_server.requests_for("*")) < 8
+    xr.testing.assert_equal(
+        xr.open_dataset(f"{http_server.root}/set.json", engine="nczarr"), dataset
+    )
+
+
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 def test_fsspec_reads_what_is_written(tmp_path, name):

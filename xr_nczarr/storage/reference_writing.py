@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
@@ -96,17 +97,12 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
                 reference = next(_inlined(store, [key]))[1] if small else reference
             yield key, reference
         return
-    inline: list[str] = []
-    for key in _keys(store, ""):
-        target = None if is_metadata(key) else _target(store, key, inline_below)
-        if target is not None:
-            yield key, target
-            continue
-        inline.append(key)
-        if len(inline) == _AT_ONCE:
-            yield from _inlined(store, inline)
-            inline = []
-    yield from _inlined(store, inline)
+    keys = _keys(store, "")
+    while batch := list(islice(keys, _AT_ONCE)):
+        chunks = [key for key in batch if not is_metadata(key)]
+        targets = _targets(store, chunks, inline_below)
+        yield from targets.items()
+        yield from _inlined(store, [key for key in batch if key not in targets])
 
 
 def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
@@ -122,31 +118,26 @@ def _keys(store: Store, prefix: str) -> Iterator[str]:
         yield from _keys(store, f"{prefix}{name}/")
 
 
-def _target(store: Store, key: str, inline_below: int) -> Target | None:
-    """Give where an object of a store lies, None for one that is to lie in the set."""
+def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
+    """Give where those objects of a store lie that are not to lie in the set."""
     if isinstance(store, CachingStore):
-        return _target(store.source, key, inline_below)
-    if isinstance(store, ZipStore):
-        return _entry(store, key, inline_below)
-    if not isinstance(store, LocalStore | FilesystemStore):
-        return None
-    if inline_below and (store.size(key) or 0) < inline_below:
-        return None
-    return Target(_url(store, key))
-
-
-def _entry(store: ZipStore, key: str, inline_below: int) -> Target | None:
-    found = store.uncompressed_range(key)
-    if (store.size(key) or 0) < inline_below:
-        return None
-    if found is None:
-        raise UnsupportedError(
-            "the entry of the zip file is deflated: its bytes are nowhere as they are",
-            remedy="Pack the store without compression, or raise inline_below.",
-            store=store.name,
-            key=key,
-        )
-    return Target(_url(store.folder, store.key), *found)
+        return _targets(store.source, keys, inline_below)
+    if not isinstance(store, ZipStore | LocalStore | FilesystemStore):
+        return {}
+    if inline_below:
+        keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
+    if not isinstance(store, ZipStore):
+        return {key: Target(_url(store, key)) for key in keys}
+    url, places = _url(store.folder, store.key), store.uncompressed_ranges(keys)
+    for key in keys:
+        if key not in places:
+            raise UnsupportedError(
+                "the entry of the zip file is deflated: its bytes are nowhere as they are",
+                remedy="Pack the store without compression, or raise inline_below.",
+                store=store.name,
+                key=key,
+            )
+    return {key: Target(url, *places[key]) for key in keys}
 
 
 def _url(store: Any, key: str) -> str:

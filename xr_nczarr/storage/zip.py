@@ -99,7 +99,7 @@ class ZipStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order; stored entries are read in part, others whole."""
-        places = self._places(one.key for one in ranges)
+        places = self.uncompressed_ranges(one.key for one in ranges)
         stored = self._read(
             [
                 (places[one.key][0] + first_byte(one, places[one.key][1], self.name), one.length)
@@ -122,9 +122,18 @@ class ZipStore:
         entry = self._entry(key)
         return None if entry is None else entry.info.file_size
 
-    def uncompressed_range(self, key: str) -> tuple[int, int] | None:
-        """Give (offset, length) of an object's bytes in the file, None where it is deflated."""
-        return self._places([key]).get(key)
+    def uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Give (offset, length) in the file of the bytes of those objects that are not deflated.
+
+        Local headers tell, which are asked for together.
+        """
+        entries = {key: self._entry(key) for key in keys}
+        stored = {key: one for key, one in entries.items() if one and not one.deflated}
+        headers = self._read([(entry.offset, _HEADER) for entry in stored.values()])
+        return {
+            key: (entry.offset + self._data_start(key, entry, header), entry.info.file_size)
+            for (key, entry), header in zip(stored.items(), headers, strict=True)
+        }
 
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted."""
@@ -286,16 +295,6 @@ class ZipStore:
             problem = f"the entry's {len(content)} bytes (expected {size}) have a wrong checksum"
             raise self._damaged(problem, key)
         return content
-
-    def _places(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Give (offset, length) of the data of stored entries: their local headers tell."""
-        entries = {key: self._entry(key) for key in keys}
-        stored = {key: one for key, one in entries.items() if one and not one.deflated}
-        headers = self._read([(entry.offset, _HEADER) for entry in stored.values()])
-        return {
-            key: (entry.offset + self._data_start(key, entry, header), entry.info.file_size)
-            for (key, entry), header in zip(stored.items(), headers, strict=True)
-        }
 
     def _data_start(self, key: str, entry: _Entry, data: Bytes) -> int:
         """Give the bytes from an entry's local header to its data."""
