@@ -22,10 +22,10 @@ from xr_nczarr.errors import (
 )
 
 if TYPE_CHECKING:
-    from xr_nczarr.backend.overview import Overview, open_hierarchy
     from xr_nczarr.backend.writer import to_nczarr
     from xr_nczarr.tools.cdl import dump
     from xr_nczarr.tools.metadata import consolidate, upgrade
+    from xr_nczarr.tools.overview import Overview, info, open_hierarchy
 
 __version__ = "0.1.0"
 
@@ -48,6 +48,7 @@ __all__ = [
     "UnsupportedError",
     "consolidate",
     "dump",
+    "info",
     "open_hierarchy",
     "to_nczarr",
     "upgrade",
@@ -55,10 +56,11 @@ __all__ = [
 
 # Names that need xarray are imported when they are first asked for: importing the errors is cheap.
 _LAZY = {
-    "Overview": "backend.overview",
+    "Overview": "tools.overview",
     "consolidate": "tools.metadata",
     "dump": "tools.cdl",
-    "open_hierarchy": "backend.overview",
+    "info": "tools.overview",
+    "open_hierarchy": "tools.overview",
     "to_nczarr": "backend.writer",
     "upgrade": "tools.metadata",
 }

@@ -12,6 +12,7 @@ from xr_nczarr.storage.prefetching import PrefetchingStore
 from xr_nczarr.storage.protocol import ByteRange, Listing, Store
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.sizes import stored_sizes
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
@@ -30,4 +31,5 @@ __all__ = [
     "has_nczarr_metadata",
     "open_store",
     "parse_url",
+    "stored_sizes",
 ]

@@ -198,15 +198,7 @@ class FilesystemStore:
 
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted; empty when there is nothing."""
-        check_prefix(prefix, self.name)
-        if self._web:
-            raise UnsupportedError(
-                "plain HTTP cannot list what is there",
-                remedy="Give consolidated metadata, or another URL of the same data.",
-                store=self.name,
-                key=prefix or None,
-            )
-        path = f"{self.root}/{prefix}".rstrip("/")
+        path = self._listable(prefix)
         objects: list[str] = []
         prefixes: list[str] = []
         for entry in self._patiently(_listed, path, prefix):
@@ -215,6 +207,24 @@ class FilesystemStore:
                 names = prefixes if entry["type"] == "directory" else objects
                 names.append(name.rpartition("/")[2])
         return Listing(sorted(objects), sorted(prefixes))
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        """Yield key and size in bytes of every object below `prefix`."""
+        root = self.root.strip("/")
+        for path, entry in self._patiently(_details, self._listable(prefix), prefix).items():
+            size = entry.get("size")
+            yield path.strip("/").removeprefix(f"{root}/"), None if size is None else int(size)
+
+    def _listable(self, prefix: str) -> str:
+        check_prefix(prefix, self.name)
+        if self._web:
+            raise UnsupportedError(
+                "plain HTTP cannot list what is there",
+                remedy="Give consolidated metadata, or another URL of the same data.",
+                store=self.name,
+                key=prefix or None,
+            )
+        return f"{self.root}/{prefix}".rstrip("/")
 
     def delete(self, prefix: str) -> None:
         """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
@@ -422,6 +432,11 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
 def _found(filesystem: Any, path: str) -> list[str]:
     filesystem.invalidate_cache()
     return list(filesystem.find(path))
+
+
+def _details(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
+    filesystem.invalidate_cache()
+    return dict(filesystem.find(path, detail=True))
 
 
 def _size(filesystem: Any, path: str) -> int | None:

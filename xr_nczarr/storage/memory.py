@@ -48,6 +48,12 @@ class MemoryStore:
         check_prefix(prefix, self.name)
         return one_level(self.mapping, prefix)
 
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Yield key and size in bytes of every object below `prefix`."""
+        for key in self.mapping:
+            if key.startswith(prefix):
+                yield key, len(self._object(key) or b"")
+
     def delete(self, prefix: str) -> None:
         """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
         mapping = self._changeable()

@@ -25,6 +25,7 @@ from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
 
+_MOST_LISTED = 1_000_000
 _AT_ONCE = 4096
 _LOOKED_AT = 100
 _TRAVELLING_BYTES = 64 << 10
@@ -164,6 +165,17 @@ class ReferenceStore:
         """Give one level below `prefix`, sorted; chunks that are not listed one by one are not."""
         check_prefix(prefix, self.name)
         return Listing(*self.references.names(prefix))
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        """Yield key and size in bytes of every object that the set declares below `prefix`."""
+        if self.references.count > _MOST_LISTED:
+            raise UnsupportedError(
+                f"the set declares {self.references.count:,} objects, too many to go through",
+                store=self.name,
+            )
+        for key, found in self.references.items():
+            if key.startswith(prefix):
+                yield key, found.length if isinstance(found, Target) else len(found.data)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:  # noqa: ARG002
         """Refuse to write."""

@@ -140,6 +140,12 @@ class ZipStore:
         check_prefix(prefix, self.name)
         return one_level(self._entries(), prefix)
 
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Yield key and size in bytes of every object below `prefix`."""
+        for key, entry in self._entries().items():
+            if key.startswith(prefix):
+                yield key, entry.info.file_size
+
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects: the file is written anew and replaced. Many are better staged."""
         with self._rewriting() as staging:

@@ -1,0 +1,171 @@
+"""``nczarr info``: what is in a store and what of it is there, as text, JSON and HTML."""
+
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr.cli.main import main
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.tools.html import grid_svg
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def dataset():
+    values = np.arange(40 * 6, dtype="f4").reshape(40, 6)
+    return xr.Dataset(
+        {"v": (("time", "x"), values, {"units": SCRIPT}), "n": ((), np.int16(1))},
+        coords={"time": np.arange(40)},
+    )
+
+
+def variables(overview):
+    return {
+        item["path"]: item for group in overview.as_dict()["groups"] for item in group["variables"]
+    }
+
+
+@pytest.mark.parametrize("where", ["directory", "zip", "mapping", "memory filesystem"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_chunks_and_bytes_are_counted_in_every_store(dataset, where, zarr_format, tmp_path):
+    target = {
+        "directory": str(tmp_path / "x.zarr"),
+        "zip": str(tmp_path / "x.zip"),
+        "mapping": {},
+        "memory filesystem": f"memory://info-{zarr_format}.zarr",
+    }[where]
+    encoding = {"v": {"chunks": (10, 4)}}
+    xr_nczarr.to_nczarr(dataset, target, mode="w", encoding=encoding, zarr_format=zarr_format)
+    found = variables(xr_nczarr.info(target))
+    assert found["/v"]["objects"] == found["/v"]["objects_present"] == 8
+    assert found["/v"]["raw_bytes"] == 40 * 6 * 4
+    assert found["/v"]["stored_bytes"] == 8 * 10 * 4 * 4
+    assert found["/n"]["objects_present"] == 1
+    assert "objects" not in variables(xr_nczarr.open_hierarchy(target))["/v"]
+
+
+def test_missing_chunks_and_strange_keys_are_not_counted(dataset):
+    store = {}
+    xr_nczarr.to_nczarr(dataset, store, encoding={"v": {"chunks": (10, 6)}})
+    del store["v/1.0"]
+    store |= {"v/4.0": b"", "v/01.0": b"", "v/x.0": b"", "v/0.0.0": b"", "w/0.0": b""}
+    assert variables(xr_nczarr.info(store))["/v"]["objects_present"] == 3
+
+
+def test_shards_are_counted_as_they_are_stored(dataset):
+    store = {}
+    encoding = {"v": {"chunks": (5, 6), "shards": (20, 6)}}
+    xr_nczarr.to_nczarr(dataset, store, encoding=encoding, zarr_format=3)
+    found = variables(xr_nczarr.info(store))["/v"]
+    assert (found["objects"], found["shard_shape"], found["chunk_shape"]) == (2, [20, 6], [5, 6])
+
+
+def test_references_are_counted_with_their_lengths(tmp_path):
+    (tmp_path / "data").write_bytes(bytes(16))
+    document = (
+        '{"zarr_format": 2, "shape": [8], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
+        '"order": "C", "compressor": null, "filters": null}'
+    )
+    url = f"{tmp_path}/data"
+    references = {".zgroup": '{"zarr_format": 2}', "x/.zarray": document}
+    references |= {"x/0": [url, 0, 8], "x/1": [url, 8, 8]}
+    found = variables(xr_nczarr.info(references))["/x"]
+    assert (found["objects_present"], found["objects"], found["stored_bytes"]) == (2, 4, 16)
+    references["x/2"] = [url]
+    assert variables(xr_nczarr.info(references))["/x"]["stored_bytes"] is None
+
+
+class Unlistable:
+    """A store by its verbs, of which nothing can be listed."""
+
+    name = "unlistable"
+    remote = False
+
+    def __init__(self, mapping):
+        self.mapping = mapping
+
+    def fetch(self, keys):
+        return map(self.mapping.get, keys)
+
+    def list_names(self, prefix):
+        raise UnsupportedError("plain HTTP cannot list what is there")
+
+
+def test_a_store_that_cannot_be_listed_is_told_so(dataset):
+    store = {}
+    xr_nczarr.to_nczarr(dataset, store, consolidated=True)
+    found = xr_nczarr.info(Unlistable(store))
+    assert "chunks are not counted: plain HTTP cannot list what is there" in repr(found)
+    assert "chunks are not counted" in found._repr_html_()
+    assert "objects" not in variables(found)["/v"]
+
+
+def test_the_command_prints_text_and_json(dataset, tmp_path, capsys):
+    xr_nczarr.to_nczarr(dataset, tmp_path / "x.zarr")
+    assert main(["info", str(tmp_path / "x.zarr")]) == 0
+    assert "float32 v(time, x)  chunks 40×6  1 of 1 stored" in capsys.readouterr().out
+    assert main(["info", "--json", str(tmp_path / "x.zarr")]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"][0]["dimensions"]["x"]["size"] == 6
+    assert main(["info", "--metadata", str(tmp_path / "x.zarr")]) == 0
+    assert main(["info", str(tmp_path / "nothing")]) == 2
+
+
+def hostile():
+    array = (
+        b'{"zarr_format": 2, "shape": [4, 6], "chunks": [2, 2], "dtype": "<i4", "fill_value": 0, '
+        b'"order": "C", "compressor": null, "filters": null}'
+    )
+    name = SCRIPT.replace("/", "")
+    attributes = {
+        SCRIPT: f'"><img src=x onerror="alert(1)">{SCRIPT}',
+        "_ARRAY_DIMENSIONS": [name, "'x"],
+    }
+    return {
+        ".zgroup": b'{"zarr_format": 2}',
+        ".zattrs": json.dumps({SCRIPT: SCRIPT}).encode(),
+        f"{name}/.zarray": array,
+        f"{name}/.zattrs": json.dumps(attributes).encode(),
+        f"broken{name}/.zarray": array.replace(b"<i4", SCRIPT.encode()),
+        f"{name}g/.zgroup": b'{"zarr_format": 2}',
+    }
+
+
+def test_names_of_a_store_cannot_act_in_a_notebook():
+    page = xr_nczarr.info(hostile())._repr_html_()
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert "<img" not in page
+
+
+def test_a_grid_of_many_chunks_is_drawn_with_few_cells():
+    drawn = grid_svg((10_000, 10_000), (1, 1), ("y", "x"), ({5}, {7, 9_999}))
+    assert drawn.count("<rect") == 48 * 48
+    assert drawn.count("nz-touched") == 2
+    assert grid_svg((7,), (2,), ("x",), ({1},)).count("nz-touched") == 1
+    assert grid_svg((0, 2), (1, 1), ("y", "x")) == ""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
+def test_a_browser_shows_it(dataset, tmp_path):
+    store = hostile()
+    xr_nczarr.to_nczarr(dataset, store, mode="a")
+    screenshot = render(tmp_path, xr_nczarr.info(store)._repr_html_())
+    assert screenshot.stat().st_size > 5_000
+
+
+def render(folder, content, size="1000,700"):
+    """Give a screenshot by headless Chromium of a page."""
+    page = folder / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><body>{content}", encoding="utf-8")
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+    flags += " --disable-background-networking --disable-component-update --disable-sync"
+    command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'profile'}"]
+    command += [f"--window-size={size}", f"--screenshot={folder / 'page.png'}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return folder / "page.png"

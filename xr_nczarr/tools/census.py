@@ -1,0 +1,92 @@
+"""Which of the chunks a store has, and in how many bytes: by listing it, without reading any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.errors import AccessDeniedError, UnsupportedError
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.netcdf import Variable
+from xr_nczarr.storage import stored_sizes
+
+
+@dataclass(slots=True)
+class Stored:
+    """The stored objects of a variable: chunks, or shards that hold them.
+
+    Attributes
+    ----------
+    present
+        Number of those that are there, of `total`.
+    stored_bytes
+        Their size; None when the store does not tell.
+    """
+
+    total: int
+    present: int = 0
+    stored_bytes: int | None = 0
+
+
+def grid(variable: Variable) -> tuple[int, ...]:
+    """Give the number of stored objects along each dimension of a variable's array."""
+    assert variable.node is not None
+    shape = variable.shape or variable.node.shape
+    return tuple(
+        -(-size // part) for size, part in zip(shape, variable.node.object_shape, strict=True)
+    )
+
+
+def take_census(opened: OpenedStore) -> tuple[dict[str, Stored], str]:
+    """Give what is stored of each variable, by path; or nothing, and why it cannot be listed."""
+    arrays: dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]] = {}
+    found: dict[str, Stored] = {}
+    for group in opened.root.walk():
+        for variable in group.variables.values():
+            if variable.node is not None and variable.error is None:
+                extent = grid(variable)
+                stored = found[variable.path] = Stored(math.prod(extent))
+                keys = variable.node.chunk_keys
+                folder = (keys.prefix if extent else keys.scalar).rpartition("/")[0]
+                arrays.setdefault(folder, []).append((variable.node, extent, stored))
+    try:
+        for key, size in stored_sizes(opened.store):
+            stored_of = _owner(key, arrays)
+            if stored_of is not None:
+                stored_of.present += 1
+                if size is None or stored_of.stored_bytes is None:
+                    stored_of.stored_bytes = None
+                else:
+                    stored_of.stored_bytes += size
+    except (AccessDeniedError, UnsupportedError) as error:
+        return {}, str(error)
+    return found, ""
+
+
+def _owner(
+    key: str, arrays: dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]]
+) -> Stored | None:
+    """Give the array one of whose objects lies at `key`."""
+    folder = key
+    while folder:
+        folder = folder.rpartition("/")[0]
+        for node, extent, stored in arrays.get(folder, ()):
+            keys = node.chunk_keys
+            if key == keys.scalar and not extent:
+                return stored
+            if extent and key.startswith(keys.prefix):
+                index = key[len(keys.prefix) :]
+                separator = keys.separator if keys.separator in index else keys.alternative
+                names = index.split(separator or keys.separator)
+                if len(names) == len(extent) and _inside(names, extent):
+                    return stored
+    return None
+
+
+def _inside(names: Iterable[str], extent: tuple[int, ...]) -> bool:
+    return all(
+        name.isdecimal() and str(int(name)) == name and int(name) < count
+        for name, count in zip(names, extent, strict=True)
+    )

@@ -1,0 +1,129 @@
+"""Parts of what a notebook shows: everything in xarray's colours, every name escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
+
+from xr_nczarr.errors import quote
+
+_MOST_CELLS = 48  # of a drawn grid along one side: beyond, a cell stands for several chunks
+_LONGEST_SIDE, _SHORTEST_SIDE = 220, 14
+
+STYLE = """<style>
+.nz { --nz-text: var(--xr-font-color0, var(--jp-content-font-color0, currentColor));
+  --nz-faint: var(--xr-font-color2, color-mix(in srgb, currentColor 60%, transparent));
+  --nz-line: var(--xr-border-color, color-mix(in srgb, currentColor 25%, transparent));
+  --nz-row: var(--xr-background-color-row-even, color-mix(in srgb, currentColor 5%, transparent));
+  --nz-accent: var(--jp-brand-color1, #2f7ed8);
+  color: var(--nz-text); font-size: 13px; line-height: 1.5; max-width: 1000px; overflow-x: auto; }
+.nz-title { font-weight: bold; padding-bottom: 4px; border-bottom: 1px solid var(--nz-line); }
+.nz-faint { color: var(--nz-faint); font-weight: normal; }
+.nz-problem { color: var(--jp-error-color1, #c0392b); }
+.nz summary { cursor: pointer; }
+.nz details.nz-group { padding-left: 12px; }
+.nz details.nz-group > summary { margin-left: -12px; padding: 3px 0; font-weight: bold; }
+.nz table { border-collapse: collapse; margin: 2px 0 6px; width: 100%; }
+.nz th, .nz td { text-align: left; padding: 2px 10px 2px 2px; vertical-align: top;
+  background: none; border: none; white-space: nowrap; color: inherit; }
+.nz th { color: var(--nz-faint); font-weight: normal; border-bottom: 1px solid var(--nz-line); }
+.nz tbody tr:nth-child(odd) { background: var(--nz-row); }
+.nz dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 12px; margin: 4px 0 4px 14px;
+  white-space: normal; }
+.nz dt { color: var(--nz-faint); } .nz dd { margin: 0; overflow-wrap: anywhere; }
+.nz-bar { display: inline-block; width: 90px; height: 8px; margin-right: 8px;
+  border: 1px solid var(--nz-line); vertical-align: middle; }
+.nz-bar > span { display: block; height: 100%; background: var(--nz-line); }
+.nz-bar > span > span { display: block; height: 100%; background: var(--nz-accent); }
+.nz svg { margin: 4px 0 4px 14px; display: block; }
+.nz svg rect { fill: var(--nz-row); stroke: var(--nz-line); }
+.nz svg rect.nz-touched { fill: var(--nz-accent); fill-opacity: .7; }
+.nz svg text { fill: var(--nz-faint); font-size: 11px; }
+</style>"""
+
+
+def page(title: str, *parts: str) -> str:
+    """Give a whole representation: its parts below a title."""
+    return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
+
+
+def text(value: object) -> str:
+    """Give a text for a page, of at most 200 characters: nothing in it can act."""
+    return escape(quote(value))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Give a table; its cells are HTML."""
+    titles = "".join(f"<th>{title}</th>" for title in head)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
+    """Give content that folds behind a summary; both are HTML."""
+    state = " open" if opened else ""
+    return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
+
+
+def faint(content: str) -> str:
+    """Give HTML that stands back."""
+    return f'<span class="nz-faint">{content}</span>'
+
+
+def bar(share: float, inner: float = 0.0) -> str:
+    """Give a bar that is filled to `share` (of 1), and that part to `inner`."""
+    widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
+    return (
+        f'<span class="nz-bar"><span style="width:{widths[0]}">'
+        f'<span style="width:{widths[1]}"></span></span></span>'
+    )
+
+
+def grid_svg(
+    shape: Sequence[int],
+    chunk_shape: Sequence[int],
+    names: Sequence[str],
+    touched: Sequence[Collection[int]] | None = None,
+) -> str:
+    """Draw the chunks of an array along its last two dimensions.
+
+    Parameters
+    ----------
+    shape, chunk_shape
+        In elements.
+    names
+        Of the dimensions.
+    touched
+        Numbers of the chunks along each dimension that a selection touches; they are filled.
+    """
+    if not shape or 0 in shape:
+        return ""
+    counts = [-(-size // chunk) for size, chunk in zip(shape, chunk_shape, strict=True)]
+    longest = max(shape[-2:])
+    sides = [max(_SHORTEST_SIDE, _LONGEST_SIDE * size / longest) for size in shape[-2:]]
+    cells = [min(count, _MOST_CELLS) for count in counts[-2:]]
+    if len(shape) == 1:
+        sides, cells = [_SHORTEST_SIDE * 1.5, *sides], [1, *cells]
+    filled: list[set[int]] = [set(), set()]
+    if touched is not None:
+        filled = [
+            {number * count // total for number in chunks}
+            for chunks, count, total in zip(touched[-2:], cells[-2:], counts[-2:], strict=False)
+        ]
+        filled = [{0}, *filled] if len(shape) == 1 else filled
+    height, width = sides[0] / cells[0], sides[1] / cells[1]
+    drawn = "".join(
+        f'<rect x="{column * width + 0.5:.1f}" y="{row * height + 0.5:.1f}" width="{width:.1f}" '
+        f'height="{height:.1f}"{_touched(row in filled[0] and column in filled[1])}/>'
+        for row in range(cells[0])
+        for column in range(cells[1])
+    )
+    spoken = [f"{text(name)}: {count:,}" for name, count in zip(names, counts, strict=True)]
+    merged = "; a cell stands for several" if max(counts[-2:]) > _MOST_CELLS else ""
+    caption = f"{' × '.join(spoken)} chunks{merged}"
+    size = f'width="{max(sides[1], 300) + 2:.0f}" height="{sides[0] + 20:.0f}"'
+    return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'
+
+
+def _touched(is_touched: bool) -> str:
+    return ' class="nz-touched"' if is_touched else ""

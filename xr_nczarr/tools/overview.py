@@ -1,0 +1,259 @@
+"""A picture of any store: what is in it, how it is written, and which chunks are there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import OpenedStore, open_netcdf
+from xr_nczarr.errors import quote
+from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.tools.census import Stored, take_census
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Overview:
+    """The groups, dimensions and variables of a store; printing it shows them as a tree.
+
+    Attributes
+    ----------
+    name
+        Of the store, without secrets.
+    zarr_format
+        ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
+    consolidated
+        Whether it was read from consolidated metadata.
+    dialect
+        The layout of NCZarr's annotations that was found, or ``"zarr"``.
+    root
+        The root group.
+    census
+        What is stored of each variable, by its path; None where the store was not listed.
+    unlisted
+        Why it could not be.
+    """
+
+    name: str
+    zarr_format: str
+    consolidated: bool
+    dialect: str
+    root: Group
+    census: dict[str, Stored] | None = field(default=None, compare=False)
+    unlisted: str = field(default="", compare=False)
+
+    @property
+    def title(self) -> str:
+        """The store and how it is written, in one line."""
+        consolidated = ", consolidated" if self.consolidated else ""
+        return f"{self.name} (Zarr {self.zarr_format}, dialect {self.dialect}{consolidated})"
+
+    def __repr__(self) -> str:
+        lines = [self.title, *self._group_lines(self.root, "")]
+        if self.unlisted:
+            lines.append(f"  chunks are not counted: {self.unlisted}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from xr_nczarr.tools.html_overview import overview_html
+
+        return overview_html(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as values of JSON."""
+        return {
+            "name": self.name,
+            "zarr_format": self.zarr_format,
+            "dialect": self.dialect,
+            "consolidated": self.consolidated,
+            "unlisted": self.unlisted or None,
+            "groups": [
+                {
+                    "path": group.path,
+                    "dimensions": {
+                        item.name: {"size": item.size, "unlimited": item.unlimited}
+                        for item in group.dimensions.values()
+                    },
+                    "variables": [self.describe(item) for item in group.variables.values()],
+                    "notes": notes(group),
+                }
+                for group in self.root.walk()
+            ],
+        }
+
+    def describe(self, variable: Variable) -> dict[str, Any]:
+        """Give what is known of a variable, as values of JSON."""
+        found: dict[str, Any] = {
+            "path": variable.path,
+            "name": variable.name,
+            "dimensions": [item.name for item in variable.dimensions],
+            "shape": list(variable.shape),
+        }
+        node = variable.node
+        if node is None or variable.error is not None:
+            return {**found, "error": " ".join(str(variable.error).split())}
+        raw = None if node.dtype.hasobject else math.prod(variable.shape) * node.dtype.itemsize
+        found |= {
+            "type": node.dtype.name if variable.kind in ("number", "other") else variable.kind,
+            "chunk_shape": list(node.chunk_shape) if variable.shape else [],
+            "shard_shape": list(node.object_shape) if node.shards else None,
+            "codecs": [codec.name for codec in node.codecs if codec.name != "bytes"],
+            "raw_bytes": raw,
+        }
+        stored = (self.census or {}).get(variable.path)
+        if stored is not None:
+            # Of the chunks that are there: what is missing is not compressed well.
+            there = (raw or 0) * stored.present / max(1, stored.total)
+            found |= {
+                "stored_bytes": stored.stored_bytes,
+                "ratio": round(there / stored.stored_bytes, 3) if stored.stored_bytes else None,
+                "objects_present": stored.present,
+                "objects": stored.total,
+            }
+        return found
+
+    def _group_lines(self, group: Group, indent: str) -> Iterator[str]:
+        if group.path != "/":
+            yield f"{indent}group {quote(group.path)}"
+        inner = indent + "  "
+        if group.dimensions:
+            yield f"{inner}dimensions: {', '.join(map(dimension_text, group.dimensions.values()))}"
+        rows = [_cells(self.describe(item)) for item in group.variables.values()]
+        for line in _aligned(rows):
+            yield inner + line
+        for note in notes(group):
+            yield f"{inner}note: {note}"
+        for child in group.groups.values():
+            yield from self._group_lines(child, inner)
+
+
+def open_hierarchy(target: Any, **options: Any) -> Overview:
+    """Open any store and tell what is in it; only metadata are read.
+
+    Parameters
+    ----------
+    target
+        A path, URL or mapping, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
+    **options
+        See `OpenOptions`.
+
+    Examples
+    --------
+    >>> import xr_nczarr
+    >>> store = {
+    ...     ".zgroup": b'{"zarr_format": 2}',
+    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i4",'
+    ...     b' "fill_value": 0, "order": "C", "compressor": null, "filters": null}',
+    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
+    ... }
+    >>> xr_nczarr.open_hierarchy(store)
+    mapping (Zarr 2, dialect zarr)
+      dimensions: x 2
+      int32 x(x)  chunks 2
+    """
+    return _overview(open_netcdf(target, OpenOptions(**options)))
+
+
+def info(target: Any, **options: Any) -> Overview:
+    """Tell what is in a store as `open_hierarchy` does, and which chunks of it are there.
+
+    The store is listed for that. No chunk is read.
+
+    Parameters
+    ----------
+    target, **options
+        As of `open_hierarchy`.
+
+    Examples
+    --------
+    >>> import xr_nczarr
+    >>> store = {
+    ...     ".zgroup": b'{"zarr_format": 2}',
+    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "<i4",'
+    ...     b' "fill_value": 0, "order": "C", "compressor": null, "filters": null}',
+    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
+    ...     "x/1": bytes(8),
+    ... }
+    >>> xr_nczarr.info(store)
+    mapping (Zarr 2, dialect zarr)
+      dimensions: x 4
+      int32 x(x)  chunks 2  1 of 2 stored  8 B of 16 B (1×)
+    """
+    opened = open_netcdf(target, OpenOptions(**options))
+    return _overview(opened, *take_census(opened))
+
+
+def _overview(opened: OpenedStore, *census: Any) -> Overview:
+    hierarchy, root = opened.hierarchy, opened.root
+    name = quote(opened.store.name)
+    return Overview(
+        name, hierarchy.zarr_format, hierarchy.consolidated, root.dialect, root, *census
+    )
+
+
+def notes(group: Group) -> list[str]:
+    """Give what was found amiss in a group, one sentence each."""
+    names = [
+        quote(variable.name)
+        for variable in group.variables.values()
+        if variable.node is not None and variable.node.fill_value is None
+    ]
+    undefined = f"no fill value in {', '.join(names)}: missing chunks read as zero"
+    return [*group.reports, *([undefined] if names else [])]
+
+
+def dimension_text(dimension: Dimension) -> str:
+    """Give a dimension with its size."""
+    unlimited = "unlimited, now " if dimension.unlimited else ""
+    return f"{quote(dimension.name)} {unlimited}{dimension.size}"
+
+
+def byte_text(count: int | None) -> str:
+    """Give a number of bytes in units that people read."""
+    if count is None:
+        return "?"
+    size, units = float(count), iter(("kB", "MB", "GB", "TB", "PB"))
+    unit = "B"
+    while size >= 999.5:
+        size, unit = size / 1000, next(units, unit)
+        if unit == "PB":
+            break
+    return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
+
+
+def extent_text(shape: Sequence[int] | None) -> str:
+    """Give a shape as it is spoken."""
+    return "×".join(map(str, shape or ()))
+
+
+def size_text(found: dict[str, Any]) -> str:
+    """Give the stored and the raw size of what `Overview.describe` gave."""
+    ratio = f" ({found['ratio']:.3g}×)" if found["ratio"] else ""
+    return f"{byte_text(found['stored_bytes'])} of {byte_text(found['raw_bytes'])}{ratio}"
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    variable = f"{quote(found['name'])}({', '.join(map(quote, found['dimensions']))})"
+    if "error" in found:
+        return [f"{variable}  unreadable: {found['error']}"]
+    chunks = f"chunks {extent_text(found['chunk_shape'])}" if found["chunk_shape"] else ""
+    shards = f" in shards {extent_text(found['shard_shape'])}" if found["shard_shape"] else ""
+    cells = [f"{found['type']} {variable}", chunks + shards, " ".join(found["codecs"])]
+    if "objects" in found:
+        cells += [f"{found['objects_present']:,} of {found['objects']:,} stored", size_text(found)]
+    return cells
+
+
+def _aligned(rows: list[list[str]]) -> Iterator[str]:
+    """Give rows with their columns below one another; empty columns are left out."""
+    whole = [row for row in rows if len(row) > 1]
+    widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
+    used = [column for column, width in enumerate(widths) if width]
+    for row in rows:
+        if len(row) == 1:
+            yield row[0]
+        else:
+            cells = (row[column].ljust(widths[column]) for column in used)
+            yield "  ".join(cells).rstrip()
