@@ -16,7 +16,15 @@ import pytest
 import tensorstore
 import xarray as xr
 import zarr
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
 from zarr.dtype import VariableLengthBytes
 
 from tests.servers import HttpServer
@@ -238,7 +246,11 @@ PLAIN = {
     "blosc": {"compressors": (BloscCodec(cname="zstd", shuffle="bitshuffle"),)},
     "blosc of numcodecs": {"compressor": numcodecs.Blosc("lz4", 5, numcodecs.Blosc.AUTOSHUFFLE)},
     "crc32c": {"compressors": [{"name": "crc32c"}]},
+    "zlib": {"zlib": True, "shuffle": False},
     "big endian": {"endian": "big"},
+    "big endian of zarr": {"serializer": BytesCodec(endian="big"), "filters": "auto"},
+    "transposed": {"filters": [TransposeCodec(order=(1, 0))], "zlib": True, "shards": (4, 6)},
+    "shards by zarr's rule": {"shards": "auto", "chunks": (1, 1)},
     "shards": {"shards": (4, 6)},
     "shards beyond the array": {"shards": [np.int64(40), 9], "compressors": [ZstdCodec()]},
     "index at start": {"shards": {"shape": (2, 6), "index_location": "start"}},
@@ -274,7 +286,7 @@ def test_every_codec_and_shard_of_version_3_is_read_by_all(path, codecs, dialect
 
 @pytest.mark.parametrize(
     "shards",
-    ["auto", (5, 6), (0, 6), (-4, 6), (4.0, 6), (4,), {"shape": (4, 6), "index_location": 1}],
+    ["any", (5, 6), (0, 6), (-4, 6), (4.0, 6), (4,), {"shape": (4, 6), "index_location": 1}],
 )
 def test_shards_that_cannot_be_are_refused(path, shards):
     encoding = {"i4": {"shards": shards, "chunks": CHUNKS}}
@@ -295,6 +307,71 @@ def test_shards_left_over_from_zarr_stay_where_they_can(path, tmp_path, version)
     if version == 3:
         grid = json.loads((path / "i4/zarr.json").read_bytes())["chunk_grid"]
         assert grid["configuration"]["chunk_shape"] == [4, 6]
+
+
+def test_shards_by_zarr_s_rule_are_those_of_zarr(path, tmp_path):
+    values = np.arange(18 * 5).reshape(18, 5)
+    encoding = {"v": {"shards": "auto", "chunks": (2, 1)}}
+    to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, zarr_format=3, encoding=encoding)
+    other = zarr.create_array(
+        tmp_path / "other", data=values, shards="auto", chunks=(2, 1), compressors=None
+    )
+    assert zarr.open_array(path / "v").shards == other.shards == (4, 1)
+
+
+def test_copies_keep_shards_in_zarr_s_words(path, tmp_path):
+    encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
+    to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
+    with xr.open_dataset(path, engine="nczarr") as opened:
+        assert [opened.i4.encoding[key] for key in ("chunks", "shards")] == [CHUNKS, (4, 6)]
+        for number, part in enumerate((opened, opened.isel(x=slice(3)), opened.isel(x=0))):
+            copy = tmp_path / str(number)
+            to_nczarr(part, copy, zarr_format=3)
+            assert zarr.open_array(copy / "i4").shards == ((4, 6) if number < 2 else None)
+            np.testing.assert_array_equal(read(copy).i4, part.i4)
+        opened.to_zarr(tmp_path / "other", zarr_format=3, consolidated=False)
+        to_nczarr(opened, tmp_path / "v2")
+    assert zarr.open_array(tmp_path / "other/i4").shards == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "named"),
+    [
+        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "Pass shards="),
+        ({"filters": [TransposeCodec(order=(0, 2, 1))]}, "transpose is for axes"),
+    ],
+)
+def test_codecs_of_zarr_that_cannot_be_are_refused(path, codecs, named):
+    with pytest.raises(UnsupportedError, match=named):
+        to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding={"i4": codecs})
+
+
+@pytest.mark.parametrize(
+    ("version", "place"),
+    [(1, ("order", "F")), (2, ("order", "F")), ("3-draft", ("chunk_memory_layout", "F"))],
+)
+def test_a_transposition_is_the_order_of_other_versions(path, version, place):
+    given = numbers()[["i4"]]
+    encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
+    to_nczarr(given, path, zarr_format=version, encoding=encoding)
+    (file,) = [
+        each
+        for each in path.rglob("*")
+        if each.name in ("meta", ".zarray", "i4.array.json") and each.is_file()
+    ]
+    assert json.loads(file.read_bytes())[place[0]] == place[1]
+    assert bits(read(path, mask_and_scale=False).i4) == bits(given.i4)
+
+
+def test_deflate_is_called_what_readers_of_the_version_know(path, tmp_path):
+    given = numbers()[["i4"]]
+    to_nczarr(given, path, zarr_format=3, encoding={"i4": {"zlib": True, "shuffle": False}})
+    assert documents(path)["i4"]["codecs"][1] == {"name": "gzip", "configuration": {"level": 4}}
+    with xr.open_dataset(path, engine="nczarr") as opened:
+        to_nczarr(opened, tmp_path / "2")
+        opened.to_netcdf(tmp_path / "copy.nc")
+    assert json.loads((tmp_path / "2/i4/.zarray").read_bytes())["compressor"]["id"] == "zlib"
+    assert bits(read_by_netcdf_c(tmp_path / "2", "i4")) == bits(given.i4)
 
 
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])

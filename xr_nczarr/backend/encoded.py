@@ -24,6 +24,7 @@ from xr_nczarr.backend.requested import (
     chunk_shape,
     codec_specs,
     requested_codecs,
+    requested_endian,
     shard_specs,
 )
 from xr_nczarr.backend.sources import blockwise
@@ -250,8 +251,8 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     return dtype.newbyteorder("=").type(value)
 
 
-def _with_byte_order(dtype: np.dtype[Any], encoding: dict[str, Any]) -> np.dtype[Any]:
-    endian = encoding.pop("endian", "native")
+def _with_byte_order(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
+    endian = requested_endian(encoding)
     return dtype if endian == "native" else dtype.newbyteorder(endian)
 
 
@@ -310,7 +311,7 @@ def make_node(
             fill_value=encoded.fill_value,
             codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
             chunk_keys=chunk_keys,
-            shards=shard_specs(shards, chunk, explicit=explicit),
+            shards=shard_specs(shards, chunk, shape, explicit=explicit),
         )
 
     try:
@@ -327,7 +328,7 @@ def make_node(
 def _fitting(
     codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable
 ) -> Sequence[Mapping[str, Any]]:
-    """Give the codecs, if those that name a type name this array's.
+    """Give the codecs, if those that name a type, or axes, name this array's.
 
     Raises
     ------
@@ -338,4 +339,7 @@ def _fitting(
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
             raise UnsupportedError(f"{codec['id']} is for {dtype}, the array is {encoded.dtype}")
+        axes = list(range(encoded.data.ndim))
+        if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
+            raise UnsupportedError(f"transpose is for axes {codec['order']}, the array has {axes}")
     return codecs

@@ -45,6 +45,8 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
         encoding["contiguous"] = False
         encoding["chunksizes"] = node.chunk_shape
         encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=True))
+    if node.shards:  # in zarr's words, which go together
+        encoding |= {"chunks": node.chunk_shape, "shards": node.object_shape}
     if node.dtype.kind in "iuf":
         # Said here, since xarray forgets the byte order when it decodes.
         encoding["dtype"] = node.dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
 _FLAGS = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
-# Named by zarr beside the codecs on bytes; the array itself says what they say.
-_IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "transpose", "endian"})
+# The array itself says what these say.
+_IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
 
 _CF_KEYS = """
     _FillValue missing_value dtype scale_factor add_offset units calendar _Unsigned coordinates
@@ -67,7 +68,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> lis
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         found: list[Any] = []
-        for key in ("filters", "compressors", "compressor"):
+        for key in ("filters", "serializer", "compressors", "compressor"):
             value = encoding.get(key)
             if value is None or isinstance(value, str):
                 continue
@@ -75,9 +76,28 @@ def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> lis
         translated = (_configuration(codec) for codec in found)
         return [codec for codec in translated if codec["id"] not in _IMPLIED]
     codecs = encoding.get("codecs")
-    if codecs is not None and _flags_agree(encoding, [codec["id"] for codec in codecs]):
-        return [dict(codec) for codec in codecs if codec["id"] not in _IMPLIED]
-    return _from_flags({"shuffle": False, **encoding} if zarr_format == "1" else encoding)
+    if codecs is None or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
+        codecs = _from_flags({"shuffle": False, **encoding} if zarr_format == "1" else encoding)
+        if encoding.get("serializer") not in (None, "auto"):
+            codecs = [_configuration(encoding["serializer"]), *codecs]
+    renamed = {"gzip": "zlib"}  # as netcdf-c knows it
+    if zarr_format.startswith("3"):
+        # As every reader knows it; of those that know numcodecs' filters, also by the other name.
+        filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
+        renamed = {} if filtered else {"zlib": "gzip"}
+    return [
+        {**codec, "id": renamed.get(codec["id"], codec["id"])}
+        for codec in codecs
+        if codec["id"] not in _IMPLIED
+    ]
+
+
+def requested_endian(encoding: Mapping[str, Any]) -> Any:
+    """Give the byte order asked for, as netCDF's word or as the codec ``bytes`` of version 3."""
+    serializer = encoding.get("serializer")
+    named = {} if serializer in (None, "auto") else _configuration(serializer)
+    endian = named.get("endian") if named.get("id") == "bytes" else None
+    return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
 def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -102,7 +122,12 @@ def _configuration(codec: Any) -> dict[str, Any]:
     if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
         raise UnsupportedError(f"found {quote(repr(codec))}, expected a codec")
     name = codec["name"].removeprefix("numcodecs.")
+    if name == "sharding_indexed":
+        remedy = "Pass shards= and chunks= (those within a shard) in the encoding"
+        raise UnsupportedError("found a ShardingCodec", remedy=remedy)
     configuration = dict(codec.get("configuration") or {})
+    if name == "transpose":
+        configuration["order"] = list(configuration["order"])
     if name == "blosc":
         configuration.pop("typesize", None)
         shuffle = getattr(configuration.get("shuffle"), "value", configuration.get("shuffle"))
@@ -150,20 +175,19 @@ def codec_specs(
         configuration = {key: value for key, value in codec.items() if key != "id"}
         if codec["id"] == "shuffle":
             configuration["elementsize"] = itemsize
-        specs.append((codec["id"], configuration))
+        specs.append(CodecSpec(codec["id"], configuration))
+    if version_3:
+        return tuple(specs)
     last = len(specs) - 1
     return tuple(
-        CodecSpec(
-            name,
-            configuration,
-            "codecs"
-            if version_3
-            else "compressor"
-            if at == last and name != "shuffle"
-            else "filters",
-        )
-        for at, (name, configuration) in enumerate(specs)
+        replace(spec, place=_place(spec.name, at == last)) for at, spec in enumerate(specs)
     )
+
+
+def _place(name: str, last: bool) -> str:
+    if name == "transpose":
+        return "order"
+    return "compressor" if last and name != "shuffle" else "filters"
 
 
 # Chunk shapes -----------------------------------------------------------------------------------
@@ -237,8 +261,13 @@ def _chunksizes(
     return None if too_large or reshaped else sizes
 
 
-def shard_specs(asked: Any, chunk: tuple[int, ...], *, explicit: bool) -> tuple[ShardSpec, ...]:
+def shard_specs(
+    asked: Any, chunk: tuple[int, ...], array: Sequence[int], *, explicit: bool
+) -> tuple[ShardSpec, ...]:
     """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
+
+    ``"auto"`` is what zarr-python makes of it for an `array` of this shape: two chunks along
+    dimensions of more than eight.
 
     Raises
     ------
@@ -247,6 +276,9 @@ def shard_specs(asked: Any, chunk: tuple[int, ...], *, explicit: bool) -> tuple[
     """
     if asked is None:
         return ()
+    if isinstance(asked, str) and asked == "auto":
+        sizes = zip(array, chunk, strict=True)
+        asked = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
     words = asked if isinstance(asked, Mapping) else {"shape": asked}
     shape, location = words.get("shape"), words.get("index_location", "end")
     if isinstance(shape, int | np.integer):

@@ -211,6 +211,8 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
         raise _inexpressible("shards", node)
     codecs = node.codecs
     transposed = bool(codecs) and codecs[0].place == "order"
+    if transposed and codecs[0].configuration["order"] != [*reversed(range(len(node.shape)))]:
+        raise _inexpressible("a transposition that is no reversal of all axes", node)
     members = {
         "shape": list(node.shape),
         "dtype": render_data_type(node.dtype, node.type_name),
