@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import tracemalloc
 
+import jinja2
 import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
@@ -12,6 +14,8 @@ from xr_nczarr.references import (
     Target,
     absolute_url,
     expand,
+    expressions,
+    generators,
     parse_references,
     render_references,
 )
@@ -304,6 +308,41 @@ def test_a_generator_of_a_thousand_million_keys_is_a_formula():
     assert references.subset("h/").resolve("g/v/1.1") is None
     with pytest.raises(LimitError, match="max_references"):
         expand(document)
+
+
+def test_templates_are_parsed_once_and_a_key_is_one_evaluation(monkeypatch):
+    parsed, evaluated = [], []
+    parse, evaluate = jinja2.Environment.parse, expressions.evaluate
+
+    def counting_parse(environment, source, *arguments):
+        parsed.append(source)
+        return parse(environment, source, *arguments)
+
+    def counting_evaluate(expression, values):
+        evaluated.append(expression)
+        return evaluate(expression, values)
+
+    monkeypatch.setattr(jinja2.Environment, "parse", counting_parse)
+    monkeypatch.setattr(generators, "evaluate", counting_evaluate)
+    stops = {"i": {"stop": 10**6}, "j": {"stop": 1000}}
+    key, offset = "g/v/{{i}}.{{j}}", "{{(i * 1000 + j) * 8}}"
+    formula = generator(key=key, offset=offset, dimensions=stops)
+    tracemalloc.start()
+    try:
+        references = parse_references(version1(gen=[formula]))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert references.count == 10**9
+    assert len(parsed) <= 4
+    # Four templates of the first and of the last key.
+    assert len(evaluated) < 20
+    parsed.clear()
+    evaluated.clear()
+    for i in range(100):
+        assert references.resolve(f"g/v/{i * 9999}.7").offset == (i * 9_999_000 + 7) * 8
+    assert not parsed
+    assert len(evaluated) <= 10 * 100
 
 
 def test_d47_a_generator_that_has_to_be_expanded_is_bounded():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from tests.benchmarks.harness import OURS, Row
+from xr_nczarr.references import ReferenceSet, parse_references
 
 
 def _metadata(shape: list[int], chunks: list[int]) -> dict[str, str]:
@@ -79,6 +81,11 @@ def _read(path: Path, engine: str) -> np.ndarray:
         return dataset.t.values
 
 
+def _looked_up(references: ReferenceSet, key: str) -> None:
+    for number in range(1000):
+        assert references.resolve(key.format(number)) is not None
+
+
 def references(directory: Path) -> Iterator[Row]:
     """A million listed, 2,000 tiny ones that are read, and generators."""
     million = _written(directory / "million.json", _million)
@@ -114,3 +121,10 @@ def references(directory: Path) -> Iterator[Row]:
     )
     many = _written(directory / "many.json", lambda: _generated(1_000_000, 1000))
     yield Row("open a gen of 1,000,000,000 keys", {OURS: lambda: _opened(many, "nczarr")})
+    keys = (
+        (many, "t/{0}.{0}", "a gen of 1,000,000,000"),
+        (million, "t/{0}.{0}.0", "1,000,000 references"),
+    )
+    for path, key, name in keys:
+        known = parse_references(path.read_bytes())
+        yield Row(f"look up 1,000 keys of {name}", {OURS: partial(_looked_up, known, key)})

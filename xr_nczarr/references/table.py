@@ -256,14 +256,18 @@ def _decode_url(text: bytes) -> str:
 
 
 def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]) -> Column:
-    indices, url_numbers, offsets, lengths = (
-        np.concatenate(arrays) for arrays in zip(*blocks, strict=True)
-    )
-    blocks.clear()
-    shape = tuple(int(extent) + 1 for extent in indices.max(axis=0))
+    last = np.max([indices.max(axis=0) for indices, *_ in blocks], axis=0)
+    shape = tuple(int(extent) + 1 for extent in last)
     if math.prod(shape) > LARGEST_NUMBER:
         raise ReferenceSetError(f"the chunk indices reach {shape}", key=family.prefix)
-    codes: NDArray[np.int64] | None = np.ravel_multi_index(tuple(indices.T), shape)
+    # Block by block: the indices of all rows would take more than everything else.
+    codes: NDArray[np.int64] | None = np.concatenate(
+        [np.ravel_multi_index(tuple(indices.T), shape) for indices, *_ in blocks]
+    )
+    url_numbers, offsets, lengths = (
+        np.concatenate([block[part] for block in blocks]) for part in (1, 2, 3)
+    )
+    blocks.clear()
     if codes is not None and not (np.diff(codes) > 0).all():
         order = np.argsort(codes, kind="stable")
         codes, url_numbers = codes[order], url_numbers[order]
