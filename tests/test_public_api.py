@@ -29,6 +29,7 @@ def test_the_public_names_are_these():
         "UnsupportedError",
         "consolidate",
         "dump",
+        "explain",
         "info",
         "open_hierarchy",
         "to_nczarr",

@@ -24,6 +24,7 @@ from xr_nczarr.errors import (
 if TYPE_CHECKING:
     from xr_nczarr.backend.writer import to_nczarr
     from xr_nczarr.tools.cdl import dump
+    from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
 
@@ -48,6 +49,7 @@ __all__ = [
     "UnsupportedError",
     "consolidate",
     "dump",
+    "explain",
     "info",
     "open_hierarchy",
     "to_nczarr",
@@ -59,6 +61,7 @@ _LAZY = {
     "Overview": "tools.overview",
     "consolidate": "tools.metadata",
     "dump": "tools.cdl",
+    "explain": "tools.explain",
     "info": "tools.overview",
     "open_hierarchy": "tools.overview",
     "to_nczarr": "backend.writer",

@@ -6,6 +6,8 @@ from typing import Any
 
 import xarray
 
+import xr_nczarr
+
 
 class NczarrAccessor:
     """NCZarr's functions as methods of xarray's objects."""
@@ -18,6 +20,11 @@ class NczarrAccessor:
         from xr_nczarr.backend.writer import to_nczarr
 
         return to_nczarr(self._obj, target, **options)
+
+    def explain(self, selection: Any = None, **options: Any) -> Any:
+        """Tell what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
+        # The package's public functions lie above this room.
+        return xr_nczarr.explain(self._obj, selection, **options)
 
 
 for _register in (

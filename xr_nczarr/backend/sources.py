@@ -74,7 +74,7 @@ def refuse_reading(
         Naming the variable.
     """
     for name, data in values.items():
-        for lazy in _lazy_arrays(getattr(data, "_data", data)):
+        for lazy in lazy_arrays(getattr(data, "_data", data)):
             array = lazy.stored
             if _same(array.store, store) and (paths is None or array.node.path in paths):
                 raise RefusedError(
@@ -94,7 +94,7 @@ def _same(one: Store, other: Store) -> bool:
     return one.remote == other.remote and one.name == other.name
 
 
-def _lazy_arrays(data: Any) -> Iterator[LazyArray]:
+def lazy_arrays(data: Any) -> Iterator[LazyArray]:
     """Give our arrays that xarray's wrappers hold, or that a dask graph begins with."""
     graph = getattr(data, "dask", None)
     if graph is None:

@@ -6,14 +6,8 @@ from typing import Any
 
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
-from xr_nczarr.tools.overview import (
-    Overview,
-    byte_text,
-    dimension_text,
-    extent_text,
-    notes,
-    size_text,
-)
+from xr_nczarr.tools.overview import Overview, dimension_text, notes, size_text
+from xr_nczarr.tools.text import byte_text, extent_text
 
 _MOST_VARIABLES = 300
 _LONGEST_VALUE = 1000

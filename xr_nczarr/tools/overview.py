@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.tools.census import Stored, take_census
+from xr_nczarr.tools.text import byte_text, columns, extent_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -121,7 +122,7 @@ class Overview:
         if group.dimensions:
             yield f"{inner}dimensions: {', '.join(map(dimension_text, group.dimensions.values()))}"
         rows = [_cells(self.describe(item)) for item in group.variables.values()]
-        for line in _aligned(rows):
+        for line in columns(rows):
             yield inner + line
         for note in notes(group):
             yield f"{inner}note: {note}"
@@ -210,24 +211,6 @@ def dimension_text(dimension: Dimension) -> str:
     return f"{quote(dimension.name)} {unlimited}{dimension.size}"
 
 
-def byte_text(count: int | None) -> str:
-    """Give a number of bytes in units that people read."""
-    if count is None:
-        return "?"
-    size, units = float(count), iter(("kB", "MB", "GB", "TB", "PB"))
-    unit = "B"
-    while size >= 999.5:
-        size, unit = size / 1000, next(units, unit)
-        if unit == "PB":
-            break
-    return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
-
-
-def extent_text(shape: Sequence[int] | None) -> str:
-    """Give a shape as it is spoken."""
-    return "×".join(map(str, shape or ()))
-
-
 def size_text(found: dict[str, Any]) -> str:
     """Give the stored and the raw size of what `Overview.describe` gave."""
     ratio = f" ({found['ratio']:.3g}×)" if found["ratio"] else ""
@@ -244,16 +227,3 @@ def _cells(found: dict[str, Any]) -> list[str]:
     if "objects" in found:
         cells += [f"{found['objects_present']:,} of {found['objects']:,} stored", size_text(found)]
     return cells
-
-
-def _aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Give rows with their columns below one another; empty columns are left out."""
-    whole = [row for row in rows if len(row) > 1]
-    widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
-    used = [column for column, width in enumerate(widths) if width]
-    for row in rows:
-        if len(row) == 1:
-            yield row[0]
-        else:
-            cells = (row[column].ljust(widths[column]) for column in used)
-            yield "  ".join(cells).rstrip()

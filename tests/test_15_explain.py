@@ -1,0 +1,150 @@
+"""``nczarr explain``: what it says is what a read then does."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr.cli.main import main
+
+
+class Recording:
+    """A store by its verbs, in memory, that writes down what it was asked for."""
+
+    name = "recording"
+    remote = False
+
+    def __init__(self, mapping):
+        self.mapping = mapping
+        self.requests = []
+        self.bytes = 0
+
+    def fetch(self, keys):
+        for key in keys:
+            self.requests.append(key)
+            data = self.mapping.get(key)
+            self.bytes += len(data or b"")
+            yield data
+
+    def fetch_ranges(self, ranges):
+        for key, start, length in ranges:
+            self.requests.append(key)
+            data = self.mapping.get(key)
+            first = start + len(data or b"") if start < 0 else start
+            self.bytes += length if data else 0
+            yield None if data is None else data[first : first + length]
+
+    def size(self, key):
+        data = self.mapping.get(key)
+        return None if data is None else len(data)
+
+    def forget(self):
+        self.requests, self.bytes = [], 0
+
+
+def stored(zarr_format=2, **encoding):
+    values = np.arange(40 * 60, dtype="f4").reshape(40, 60)
+    dataset = xr.Dataset({"v": (("y", "x"), values)}, coords={"x": np.arange(60)})
+    store = {}
+    encoding = {"v": {"chunks": (10, 20), **encoding}}
+    xr_nczarr.to_nczarr(
+        dataset, store, encoding=encoding, zarr_format=zarr_format, consolidated=True
+    )
+    return Recording(store)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [{}, {"x": slice(5, 25)}, {"y": 3}, {"y": 3, "x": [1, 45]}, {"y": slice(None, None, -7)}],
+)
+@pytest.mark.parametrize("compressor", [None, "zlib"])
+def test_the_requests_and_bytes_are_those_of_the_read(selection, compressor):
+    import numcodecs
+
+    store = stored(compressor=numcodecs.Zlib() if compressor else None)
+    del store.mapping["v/1.1"]
+    store.forget()
+    explanation = xr_nczarr.explain(store, selection, variables=["v"])
+    assert not [key for key in store.requests if key.startswith("v/") and key[-1].isdigit()]
+    (found,) = explanation.readings
+    dataset = xr.open_dataset(store, engine="nczarr")
+    store.forget()
+    dataset["v"].isel(selection).load()
+    assert (found.requests, found.fetched_bytes) == (len(store.requests), store.bytes)
+    assert found.chunks == len(set(store.requests))
+    assert found.absent == ("v/1.1" in store.requests)
+    assert found.selected == dataset["v"].isel(selection).shape
+    assert not found.at_most
+
+
+@pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])
+def test_the_requests_for_shards_are_at_most_those(rows, at_most):
+    store = stored(3, chunks=(5, 20), shards=(20, 60))
+    (found,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
+    dataset = xr.open_dataset(store, engine="nczarr")
+    store.forget()
+    dataset["v"].isel(y=rows, x=slice(0, 30)).load()
+    assert found.at_most == at_most
+    assert len(store.requests) <= found.requests
+    assert at_most or (len(store.requests), store.bytes) == (found.requests, found.fetched_bytes)
+
+
+def test_near_references_travel_together(tmp_path):
+    (tmp_path / "data").write_bytes(bytes(80))
+    array = (
+        '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
+        '"order": "C", "compressor": null, "filters": null}'
+    )
+    references = {".zgroup": '{"zarr_format": 2}', "x/.zarray": array, "x/9": "base64:AAAAAAAAAAA="}
+    references |= {f"x/{n}": [f"{tmp_path}/data", 8 * n, 8] for n in range(8)}
+    (found,) = xr_nczarr.explain(references).readings
+    assert (found.requests, found.chunks, found.absent, found.fetched_bytes) == (1, 10, 1, 72)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_a_dataset_explains_what_was_selected_from_it(chunks):
+    store = stored()
+    dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
+    (found,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
+    assert (found.chunks, found.all_chunks) == (4, 12)
+    assert dataset["v"].nczarr.explain({"y": 0}).readings[0].chunks == 3
+    assert dataset.nczarr.explain().left_out == {"x": "in memory"}
+    tree = xr.DataTree.from_dict({"/": dataset, "/g": dataset})
+    assert [item.name for item in tree.nczarr.explain().readings] == ["v", "g/v"]
+    by_label = dataset.sel(x=slice(25, 30))
+    if chunks is None:
+        assert by_label.nczarr.explain({"y": 1}).readings[0].touched == ({0}, {1})
+        points = dataset.isel(x=xr.DataArray([1, 45], dims="p"), y=xr.DataArray([0, 30], dims="p"))
+        assert points["v"].nczarr.explain().readings[0].chunks == 2
+    else:
+        assert "dask graph" in by_label.nczarr.explain().left_out["v"]
+
+
+def test_the_command_prints_text_json_and_one_line_for_what_is_not_there(tmp_path, capsys):
+    dataset = xr.Dataset({"v": (("y", "x"), np.zeros((40, 60)))})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunks": (10, 20)}})
+    target = str(tmp_path / "x")
+    assert main(["explain", target, "--select", "y=0:10,x=3"]) == 0
+    assert "v(y, x)   10        1 of 12  1         1.6 kB   1.6 kB" in capsys.readouterr().out
+    assert main(["explain", target, "--select", "y=-1", "--json"]) == 0
+    (reading,) = json.loads(capsys.readouterr().out)["readings"]
+    assert reading["touched"] == [[3], [0, 1, 2]]
+    for select in ("nothing=1", "y=1:2:3:4", "y=a", "y", "=3", "y=40", "y="):
+        assert main(["explain", target, "--select", select]) == 2, select
+        assert capsys.readouterr().err.count("\n") == 1
+    assert main(["explain", target, "-v", "nothing"]) == 2
+
+
+def test_the_touched_chunks_are_drawn_and_names_cannot_act():
+    name = "<script>alert(1)"
+    store = {}
+    xr_nczarr.to_nczarr(
+        xr.Dataset({name: (("y", name), np.zeros((4, 6)))}),
+        store,
+        encoding={name: {"chunks": (2, 2)}},
+    )
+    page = xr_nczarr.explain(store, {"y": 3})._repr_html_()
+    assert page.count('class="nz-touched"') == 3
+    assert "<script" not in page

@@ -1,0 +1,358 @@
+"""What reading a selection takes: chunks, requests and bytes, before anything is read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from xarray import DataArray, Dataset, DataTree, Variable
+from xarray.core.indexing import LazilyIndexedArray, VectorizedIndexer
+
+from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
+from xr_nczarr.backend.options import DECODE_OPTIONS, OpenOptions
+from xr_nczarr.backend.reader import open_groups, open_netcdf
+from xr_nczarr.backend.sources import lazy_arrays
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
+from xr_nczarr.chunks.sharding import Shards
+from xr_nczarr.chunks.windows import byte_window
+from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.references import InlineBytes, Target
+from xr_nczarr.storage import ByteRange, PrefetchingStore, ReferenceStore, stored_sizes
+from xr_nczarr.storage.ranges import merge_ranges, windows
+from xr_nczarr.tools.text import byte_text, columns, extent_text
+
+Selection = Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What reading one variable takes.
+
+    Attributes
+    ----------
+    shape, chunk_shape
+        Of its array, in elements.
+    selected
+        Shape of what is selected.
+    touched
+        Numbers of the chunks along each dimension.
+    chunks, all_chunks
+        Chunks touched, and those that there are.
+    requests
+        To the store; `at_most` tells that it may be fewer.
+    fetched_bytes
+        As they are stored; None when the store does not tell without being asked for each.
+    absent
+        Chunks that the store does not have; None when that is not known either.
+    decoded_bytes
+        Of the chunks, of which `result_bytes` are kept.
+    """
+
+    name: str
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    selected: tuple[int, ...]
+    touched: tuple[frozenset[int], ...]
+    chunks: int
+    all_chunks: int
+    requests: int
+    at_most: bool
+    fetched_bytes: int | None
+    absent: int | None
+    decoded_bytes: int
+    result_bytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What reading a selection takes by variable, and why others are `left_out`."""
+
+    readings: tuple[Reading, ...]
+    left_out: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        head = ["variable", "selected", "chunks", "requests", "fetched", "decoded"]
+        lines = list(columns([head, *(cells(item) for item in self.readings), self.totals()]))
+        return "\n".join([*lines, *(f"{quote(n)}: {why}" for n, why in self.left_out.items())])
+
+    def _repr_html_(self) -> str:
+        from xr_nczarr.tools.html_explain import explanation_html
+
+        return explanation_html(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as values of JSON."""
+        readings = [
+            {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
+            for item in self.readings
+        ]
+        return {"readings": readings, "left_out": dict(self.left_out)}
+
+    def totals(self) -> list[str]:
+        """Give the last row of a table of `cells`."""
+        known = [item.fetched_bytes for item in self.readings]
+        fetched = None if None in known else sum(item or 0 for item in known)
+        at_most = "≤" if any(item.at_most for item in self.readings) else ""
+        return [
+            "all",
+            "",
+            f"{sum(item.chunks for item in self.readings):,}",
+            f"{at_most}{sum(item.requests for item in self.readings):,}",
+            byte_text(fetched),
+            byte_text(sum(item.decoded_bytes for item in self.readings)),
+        ]
+
+
+def explain(
+    target: Any,
+    selection: Selection | None = None,
+    *,
+    variables: Collection[str] | None = None,
+    **options: Any,
+) -> Explanation:
+    """Tell what reading a selection takes; only metadata are read, and the store is listed.
+
+    Parameters
+    ----------
+    target
+        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, and perhaps
+        selected from; or what `xarray.open_dataset` takes to open one.
+    selection
+        Positions by dimension, as `xarray.Dataset.isel` takes them.
+    variables
+        Names; all if None.
+    **options
+        See `OpenOptions`, where `target` is to be opened.
+
+    Raises
+    ------
+    ConflictError
+        For a dimension or variable that is not there, and a position outside of it.
+
+    Examples
+    --------
+    >>> import xr_nczarr
+    >>> store = {
+    ...     ".zgroup": b'{"zarr_format": 2}',
+    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [8], "chunks": [2], "dtype": "<i4",'
+    ...     b' "fill_value": 0, "order": "C", "compressor": null, "filters": null}',
+    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
+    ...     "x/1": bytes(8),
+    ... }
+    >>> xr_nczarr.explain(store, {"x": slice(1, 6)})
+    variable  selected  chunks             requests  fetched  decoded
+    x(x)      5         3 of 4 (2 absent)  3         8 B      24 B
+    all                 3                  3         8 B      24 B
+    """
+    if isinstance(target, DataArray):
+        name = target.name if target.name is not None else "values"
+        target = Dataset({name: target.variable})
+    if isinstance(target, Dataset):
+        datasets = {"/": target}
+    elif isinstance(target, DataTree):
+        datasets = {node.path: node.to_dataset(inherit=False) for node in target.subtree}
+    else:
+        opened = open_netcdf(target, OpenOptions(**options))
+        # Without decoding, which looks at the first and last of the times.
+        decoding = dict.fromkeys(DECODE_OPTIONS, False) | {"drop_variables": None}
+        datasets = open_groups(opened, opened.group(opened.options.group), decoding)
+    _check(datasets, selection or {}, variables)
+    readings, left_out = [], {}
+    for path, dataset in datasets.items():
+        for name, variable in dataset.variables.items():
+            full_name = f"{path}/{name}".lstrip("/")
+            if variables is not None and str(name) not in variables and full_name not in variables:
+                continue
+            found = _reading(full_name, variable, selection or {})
+            if isinstance(found, str):
+                left_out[full_name] = found
+            else:
+                readings.append(found)
+    return Explanation(tuple(readings), left_out)
+
+
+def cells(reading: Reading) -> list[str]:
+    """Give a reading as a row of a table."""
+    absent = f" ({reading.absent:,} absent)" if reading.absent else ""
+    return [
+        f"{quote(reading.name)}({', '.join(map(quote, reading.dimensions))})",
+        extent_text(reading.selected),
+        f"{reading.chunks:,} of {reading.all_chunks:,}{absent}",
+        f"{'≤' if reading.at_most else ''}{reading.requests:,}",
+        byte_text(reading.fetched_bytes),
+        byte_text(reading.decoded_bytes),
+    ]
+
+
+def _check(
+    datasets: Mapping[str, Dataset], selection: Selection, variables: Collection[str] | None
+) -> None:
+    dimensions = {name for dataset in datasets.values() for name in dataset.dims}
+    names = {str(name) for dataset in datasets.values() for name in dataset.variables}
+    names |= {f"{path}/{n}".lstrip("/") for path, item in datasets.items() for n in item.variables}
+    for what, asked, there in (
+        ("dimension", set(selection), dimensions),
+        ("variable", set(variables or ()), names),
+    ):
+        if asked - there:
+            missing = ", ".join(sorted(map(quote, asked - there)))
+            raise ConflictError(f"there is no {what} {missing}")
+
+
+def _reading(name: str, variable: Variable, selection: Selection) -> Reading | str:
+    """Give what reading a variable takes, or why that cannot be told."""
+    data: Any = variable._data
+    if hasattr(data, "dask"):
+        lazy = next(lazy_arrays(data), None)
+        if lazy is None or lazy.shape != variable.shape:
+            return "its dask graph does not show what is read: open it with chunks=None"
+        variable = Variable(variable.dims, LazilyIndexedArray(lazy))
+    chosen = {dim: item for dim, item in selection.items() if dim in variable.dims}
+    try:
+        selected = variable.isel(chosen)
+        lazy, key = _unwrapped(selected._data)
+        if isinstance(lazy, UnreadableArray):
+            return f"unreadable: {' '.join(str(lazy.error).split())}"
+        if lazy is None:
+            return "in memory"
+        if isinstance(key, VectorizedIndexer) and any(isinstance(i, np.ndarray) for i in key.tuple):
+            plan = plan_points(lazy.shape, lazy.stored.node.chunk_shape, key.tuple)
+        else:
+            node = lazy.stored.node
+            places = key.tuple if key is not None else (slice(None),) * len(lazy.shape)
+            plan = plan_selection(
+                node.shape, node.chunk_shape, places if lazy.shape else (0,) * len(node.shape)
+            )
+    except IndexError as error:
+        raise ConflictError(str(error), variable=name) from error
+    return _planned(name, tuple(map(str, variable.dims)), lazy.stored, plan)
+
+
+def _unwrapped(data: Any) -> tuple[Any, Any]:
+    """Give our array that xarray's wrappers hold, and what they select from it."""
+    key = None
+    while data is not None and not isinstance(data, LazyArray | UnreadableArray):
+        # The outermost selection is the whole of it: xarray merges those that follow one another.
+        key = getattr(data, "key", None) if key is None else key
+        data = getattr(data, "array", None)
+    return data, key
+
+
+def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) -> Reading:
+    node = array.node
+    parts = list(plan)
+    chunks = [part.chunk for part in parts]
+    requests, at_most, sizes = _requests(array, parts, plan)
+    known = None if None in sizes else sum(size or 0 for size in sizes)
+    counts = [-(-size // part) for size, part in zip(node.shape, node.chunk_shape, strict=True)]
+    return Reading(
+        name=name,
+        dimensions=dims,
+        shape=node.shape if dims else (),
+        chunk_shape=node.chunk_shape if dims else (),
+        selected=plan.result_shape if dims else (),
+        touched=tuple(frozenset(numbers) for numbers in zip(*chunks, strict=True)),
+        chunks=len(chunks),
+        all_chunks=math.prod(counts),
+        requests=requests,
+        at_most=at_most,
+        fetched_bytes=known,
+        absent=None if None in sizes else sum(size == 0 for size in sizes),
+        decoded_bytes=len(chunks) * array.chunk_bytes,
+        result_bytes=math.prod(plan.result_shape) * node.dtype.itemsize,
+    )
+
+
+def _requests(
+    array: ChunkedArray, parts: Sequence[ChunkPart], plan: Plan
+) -> tuple[int, bool, list[int | None]]:
+    """Give the number of requests, whether it may be fewer, and the bytes of each object asked."""
+    layout, node = array.layout, array.node
+    keys = [layout.key_of(part.chunk) for part in parts]
+    if isinstance(layout, Shards):
+        counts = Counter(keys)
+        enough = 1 if layout.levels[0].wrapped else math.prod(layout.chunks_per_shard) / 2
+        sparse = [count for count in counts.values() if count < enough]
+        sizes = _sizes(array, list(counts))
+        if sparse:  # Only their indices would tell how long the chunks are.
+            sizes = [None]
+        return len(counts) + sum(sparse), bool(sparse), sizes
+    sizes = _sizes(array, keys)
+    if array.codec.raw:
+        spans = [
+            None if part.whole else byte_window(node, plan.axes, part.source) for part in parts
+        ]
+        if all(span is not None for span in spans):
+            sizes = [
+                span.length if span is not None and size else size
+                for span, size in zip(spans, sizes, strict=True)
+            ]
+    return _merged(array, keys), False, sizes
+
+
+def _sizes(array: ChunkedArray, keys: Sequence[str]) -> list[int | None]:
+    """Give the sizes of objects: 0 for what is not there, None where the store does not tell."""
+    store: Any = array.store
+    store = getattr(store, "_store", store) if isinstance(store, PrefetchingStore) else store
+    if isinstance(store, ReferenceStore):
+        found = map(store.references.resolve, keys)
+        return [
+            0 if one is None else len(one.data) if isinstance(one, InlineBytes) else one.length
+            for one in found
+        ]
+    if not store.remote and hasattr(store, "size"):
+        return [store.size(key) or 0 for key in keys]
+    try:
+        listed = dict(stored_sizes(store, _folder(array)))
+    except UnsupportedError:
+        return [None] * len(keys)
+    return [listed.get(key, 0) for key in keys]
+
+
+def _folder(array: ChunkedArray) -> str:
+    keys = array.node.chunk_keys
+    folder, slash, _ = (keys.prefix if array.node.shape else keys.scalar).rpartition("/")
+    return folder + slash
+
+
+def _merged(array: ChunkedArray, keys: Sequence[str]) -> int:
+    """Give the number of requests for objects; near ones of a reference set travel together."""
+    if not isinstance(array.store, ReferenceStore):
+        return len(keys)
+    found = list(map(array.store.references.resolve, keys))
+    targets = [one for one in found if isinstance(one, Target)]
+    spans = [ByteRange(one.url, one.offset or 0, one.length) for one in targets if one.length]
+    merged = sum(len(merge_ranges(window)) for window in windows(spans))
+    return merged + sum(one.length is None for one in targets)
+
+
+def selection_of(text: str) -> dict[str, int | slice]:
+    """Give the positions that ``time=0:10,lat=3`` means.
+
+    Raises
+    ------
+    ConflictError
+        Where it means none.
+    """
+    return dict(_selectors(text))
+
+
+def _selectors(text: str) -> Iterator[tuple[str, int | slice]]:
+    for item in filter(None, text.split(",")):
+        name, _, positions = item.rpartition("=")
+        try:
+            numbers = [int(part) if part.strip() else None for part in positions.split(":")]
+            if not name or len(numbers) > 3 or numbers == [None]:
+                raise ValueError(item)
+        except ValueError as error:
+            raise ConflictError(
+                f"found {quote(item)!r}, expected a dimension and positions in it",
+                remedy="Write time=0:10, lat=3 or lon=::2",
+            ) from error
+        yield name, slice(*numbers) if len(numbers) > 1 else numbers[0] or 0
