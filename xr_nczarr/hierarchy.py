@@ -273,7 +273,8 @@ class _Search:
         listed = self.convention.listed_children(group)
         if listed is None:
             listed = self._list_children(group)
-        names = [*listed[0], *listed[1]]
+        # Keys of a reference set can have empty names; "" would lead to the group itself again.
+        names = [name for name in (*listed[0], *listed[1]) if name not in ("", ".", "..")]
         if group.path.count("/") >= self.limits.max_depth and names:
             raise LimitError(
                 f"groups are nested more than {self.limits.max_depth} deep (max_depth)",

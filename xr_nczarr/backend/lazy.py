@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from xr_nczarr.chunks import ChunkedArray, Convert
-from xr_nczarr.errors import NczarrError
+from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf.strings import decode_strings
 
 Array = npt.NDArray[Any]
@@ -82,3 +84,62 @@ class UnreadableArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
         raise self.error
+
+
+class CodedArray(indexing.ExplicitlyIndexedNDArrayMixin):
+    """Values that xarray's coders give when they are asked for; they fail with errors of ours.
+
+    Attributes of a store can upset any of them: text in ``scale_factor``, times beyond all years.
+    """
+
+    def __init__(self, array: Any, store: str, name: str) -> None:
+        self.array = indexing.as_indexable(array)
+        self.store = store
+        self.name = name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What the values come out as."""
+        return np.dtype(self.array.dtype)  # type: ignore[no-any-return]
+
+    def _with(self, array: Any) -> CodedArray:
+        return CodedArray(array, self.store, self.name)
+
+    def transpose(self, order: Any) -> CodedArray:
+        """Permute the dimensions."""
+        return self._with(self.array.transpose(order))
+
+    def __getitem__(self, key: Any) -> CodedArray:
+        return self._with(self.array[key])
+
+    def _oindex_get(self, key: Any) -> CodedArray:
+        return self._with(self.array.oindex[key])
+
+    def _vindex_get(self, key: Any) -> CodedArray:
+        return self._with(self.array.vindex[key])
+
+    def get_duck_array(self) -> Any:
+        """Read and decode what has been selected."""
+        with failing_as_metadata(self.store, self.name):
+            return self.array.get_duck_array()
+
+    async def async_get_duck_array(self) -> Any:
+        """Read and decode without blocking the running event loop."""
+        with failing_as_metadata(self.store, self.name):
+            return await self.array.async_get_duck_array()
+
+
+@contextmanager
+def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
+    """Raise whatever xarray's decoding raises as an error of ours."""
+    try:
+        yield
+    except NczarrError:
+        raise
+    except Exception as error:
+        raise MetadataError(
+            f"xarray cannot decode it ({quote(error)})",
+            remedy="Open it with decode_cf=False, or without the variable by drop_variables",
+            store=store,
+            variable=variable,
+        ) from error

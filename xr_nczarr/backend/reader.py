@@ -14,7 +14,13 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from xr_nczarr.backend.decoding import fuse_decoding, unpacked_fill
 from xr_nczarr.backend.encoding import stored_encoding
-from xr_nczarr.backend.lazy import LazyArray, UnreadableArray, decode_text
+from xr_nczarr.backend.lazy import (
+    CodedArray,
+    LazyArray,
+    UnreadableArray,
+    decode_text,
+    failing_as_metadata,
+)
 from xr_nczarr.backend.options import Endian, OpenOptions
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
@@ -115,20 +121,25 @@ def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any])
     Variables that cannot be read are present and raise their reason on access.
     """
     source = GroupSource(opened, group, decoding["drop_variables"])
-    variables, attributes, coordinate_names = decode_cf_variables(
-        source.variables, dict(group.attributes), **decoding
-    )
-    coordinates: dict[Hashable, Variable] = {}
-    data: dict[Hashable, Variable] = {}
-    for name, variable in variables.items():
-        is_coordinate = name in coordinate_names or variable.dims == (name,)
-        found = source.unreadable.get(name)
-        if found is None:
-            found = fuse_decoding(variable, source.arrays.get(name))
-        (coordinates if is_coordinate else data)[name] = found
-    # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It would
-    # read them, so that an unreadable one must not be a coordinate.
-    dataset = Dataset(data, coords=Coordinates(coordinates, indexes={}), attrs=attributes)
+    place = group.path.rstrip("/") + "/"
+    with failing_as_metadata(opened.store.name, group.path):
+        variables, attributes, coordinate_names = decode_cf_variables(
+            source.variables, dict(group.attributes), **decoding
+        )
+        coordinates: dict[Hashable, Variable] = {}
+        data: dict[Hashable, Variable] = {}
+        for name, variable in variables.items():
+            is_coordinate = name in coordinate_names or variable.dims == (name,)
+            found = source.unreadable.get(name)
+            if found is None:
+                found = fuse_decoding(variable, source.arrays.get(name))
+            if found is variable and not variable._in_memory:
+                coded = CodedArray(variable._data, opened.store.name, f"{place}{name}")
+                found = variable._replace(data=coded)
+            (coordinates if is_coordinate else data)[name] = found
+        # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It
+        # would read them, so that an unreadable one must not be a coordinate.
+        dataset = Dataset(data, coords=Coordinates(coordinates, indexes={}), attrs=attributes)
     dataset.encoding = source.encoding
     dataset.set_close(_nothing_to_close)
     unreadable = source.unreadable.keys() & coordinates.keys()

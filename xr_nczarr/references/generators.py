@@ -138,8 +138,12 @@ class Generator:
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield every key with its reference, in the order of the Cartesian product."""
-        for combination in itertools.product(*self.dimensions.values()):
-            values = dict(zip(self.dimensions, combination, strict=True))
+        domains = list(self.dimensions.items())[::-1]
+        for number in range(self.count):  # itertools.product would hold all values of each domain
+            values: dict[str, int | str] = {}
+            for name, domain in domains:
+                number, at = divmod(number, len(domain))
+                values[name] = domain[at]
             key = _text(self.key, values)
             yield key, self._reference(key, values)
 

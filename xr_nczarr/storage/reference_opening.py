@@ -149,7 +149,11 @@ def open_references(
         if target is None:
             raise UnsupportedError("found no option fo, which says where the reference set is")
     if isinstance(target, Mapping):
-        references = parse_references(target, **options.parsing, limits=limits)
+        try:
+            references = parse_references(target, **options.parsing, limits=limits)
+        except NczarrError as error:
+            error.located(store="references")
+            raise
         store = _store(references, options, f"{os.getcwd()}/", limits, retry)
         store.name = "references"
         return store

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from xr_nczarr.errors import LimitError, NotFoundError, StorageError, UnsupportedError
@@ -246,9 +247,7 @@ class ZipStore:
         """Give the entries by name; names that lead elsewhere and overlaps are refused."""
         infos = [info for info in found if not info.orig_filename.startswith(_JUNK)]
         starts = sorted(info.header_offset for info in infos)
-        room = {
-            start: after - start for start, after in zip(starts, [*starts[1:], end], strict=True)
-        }
+        room = {start: after - start for start, after in pairwise([*starts, end])}
         entries: dict[str, _Entry] = {}
         for info in infos:
             name, start = info.orig_filename, info.header_offset

@@ -1,0 +1,86 @@
+"""What fuzzing found: each store once gave another program's exception, a hang or all memory."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import MetadataError, StorageError
+from xr_nczarr.references import parse_references
+
+ARRAY = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": 0}
+ARRAY |= {"order": "C", "compressor": None, "filters": None}
+
+
+def store(name="a", dimension="x", shape=(2,), **attributes):
+    documents = {
+        ".zgroup": {"zarr_format": 2},
+        f"{name}/.zarray": ARRAY | {"shape": shape, "chunks": shape},
+        f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": [dimension][: len(shape)], **attributes},
+    }
+    found = {key: json.dumps(value).encode() for key, value in documents.items()}
+    return found | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
+
+
+def test_an_empty_name_in_a_reference_set_is_no_child_of_the_root_again():
+    references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
+    assert list(xr.open_dataset(references, engine="nczarr")) == []
+
+
+def test_a_zip_file_without_entries_is_no_store(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("__MACOSX/a", b"")
+    (tmp_path / "s.zip").write_bytes(buffer.getvalue())
+    with pytest.raises(FileNotFoundError, match=r"s\.zip: found no Zarr metadata"):
+        xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
+
+
+def test_the_first_keys_of_a_generator_need_no_memory_for_all():
+    dimensions = {"i": [1, 3, 5], "j": {"stop": 1 << 61}}
+    generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
+    references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
+    assert [key for key, _ in zip(references.items(), "ab", strict=False)][1][0] == "b/1.1"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"units": "days since 2000-13-41"},
+        {"units": "days since 2000-01-01", "calendar": "x"},
+        {"scale_factor": "text"},
+        {"add_offset": [1, 2, 3]},
+    ],
+)
+def test_attributes_that_upset_xarray_are_errors_that_name_store_and_variable(attributes):
+    with (
+        pytest.raises(MetadataError, match=r"mapping.*cannot decode.*decode_cf") as caught,
+        xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
+    ):
+        dataset.load()
+    assert caught.value.__cause__ is not None
+    with xr.open_dataset(store(**attributes), engine="nczarr", decode_cf=False) as dataset:
+        assert dataset["a"].values.tolist() == [1, 2]
+
+
+def test_a_scalar_named_as_a_dimension_is_an_error_that_names_the_store():
+    objects = store() | store("x", shape=())
+    with pytest.raises(MetadataError, match="mapping: xarray cannot decode it"):
+        xr.open_dataset(objects, engine="nczarr")
+    with xr.open_dataset(objects, engine="nczarr", drop_variables="x") as dataset:
+        assert dataset["a"].values.tolist() == [1, 2]
+
+
+def test_a_damaged_reference_document_in_memory_names_itself():
+    with pytest.raises(ValueError, match=r"^references"):
+        xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
+
+
+def test_an_error_of_the_store_stays_what_it_is_below_xarrays_coders():
+    objects = store(units="days since 2000-01-01")
+    objects["a/0"] = 3
+    with pytest.raises(StorageError, match="the mapping holds int"):
+        xr.open_dataset(objects, engine="nczarr")
