@@ -1,0 +1,118 @@
+"""Fuzz one target, or all: ``python -m tests.fuzz zarray --mutants 100000``.
+
+Mutant n of a seed is always the same; what is found is printed with its number, kept in a file, and
+tried again with ``--only n``. A crash of the interpreter or a hang ends one process, not the run.
+With ``--guided`` atheris (``pip install atheris``) chooses the mutants by the code they reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import mmap
+import os
+import random
+import sys
+from collections.abc import Sequence
+
+
+def run(target: str, seed: int, start: int, stop: int, progress: memoryview) -> None:
+    """Try the mutants from `start` on, telling the number of each before it is tried."""
+    from tests.fuzz.mutants import mutant
+    from tests.fuzz.oracle import Broken, judge
+    from tests.fuzz.targets import TARGETS, corpus
+
+    faulthandler.enable()
+    files = corpus(target)
+    for number in range(start, stop):
+        progress[0] = number
+        data = mutant(files, random.Random(f"{target}-{seed}-{number}"))
+        try:
+            progress[1] += judge(TARGETS[target], data)
+        except Broken as error:
+            progress[2] += 1
+            report(target, seed, number, str(error), data)
+
+
+def report(target: str, seed: int, number: int, problem: str, data: bytes) -> None:
+    path = f"fuzz-{target}-{seed}-{number}"
+    with open(path, "wb") as file:
+        file.write(data)
+    print(f"{target} --seed {seed} --only {number} ({path}): {problem}", flush=True)
+
+
+def fuzz(target: str, seed: int, count: int) -> int:
+    """Try mutants in a process of its own, and go on behind one that ends it."""
+    progress = memoryview(mmap.mmap(-1, 24)).cast("q")  # number, accepted, broken
+    first = 0
+    while first < count:
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            run(target, seed, first, count, progress)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        first = count
+        if code:
+            first = progress[0] + 1
+            progress[2] += 1
+            report(target, seed, progress[0], f"the process ended with {code}", b"")
+    _, accepted, broken = progress
+    print(f"{target}: {count:,} mutants of seed {seed}: {accepted:,} accepted, {broken} broken")
+    return broken
+
+
+def fuzz_guided(target: str, seed: int, count: int) -> None:
+    """Let atheris choose; it ends the process."""
+    import atheris
+
+    with atheris.instrument_imports(include=["xr_nczarr"]):
+        from tests.fuzz.mutants import mutant
+        from tests.fuzz.oracle import judge
+        from tests.fuzz.targets import CORPUS, TARGETS
+
+    def mutate(data: bytes, most: int, own_seed: int) -> bytes:
+        chance = random.Random(own_seed)
+        changed = atheris.Mutate(data, most) if chance.random() < 0.3 else mutant([data], chance)
+        return changed[:most]
+
+    def test(data: bytes) -> None:
+        judge(TARGETS[target], data)
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as found:
+        arguments = [sys.argv[0], f"-runs={count}", f"-seed={seed + 1}", "-max_len=8192"]
+        arguments += ["-timeout=120", "-rss_limit_mb=4096", "-print_final_stats=1"]
+        atheris.Setup([*arguments, found, str(CORPUS / target)], test, custom_mutator=mutate)
+        atheris.Fuzz()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from tests.fuzz.targets import TARGETS
+
+    parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
+    parser.add_argument("target", choices=[*TARGETS, "all"])
+    parser.add_argument("--mutants", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="try one mutant, with its traceback")
+    parser.add_argument("--guided", action="store_true", help="let atheris choose the mutants")
+    given = parser.parse_args(arguments)
+    if given.only is not None:
+        from tests.fuzz.mutants import mutant
+        from tests.fuzz.oracle import judge
+        from tests.fuzz.targets import corpus
+
+        chance = random.Random(f"{given.target}-{given.seed}-{given.only}")
+        data = mutant(corpus(given.target), chance)
+        print(data)
+        print("accepted" if judge(TARGETS[given.target], data) else "refused")
+        return 0
+    if given.guided:
+        fuzz_guided(given.target, given.seed, given.mutants)
+    targets = TARGETS if given.target == "all" else [given.target]
+    return min(1, sum(fuzz(target, given.seed, given.mutants) for target in targets))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Mutants of each target's corpus: a result or an error of ours, in bounded time and memory.
+
+Here few of them in a fixed order; ``python -m tests.fuzz all --mutants 100000`` tries more.
+"""
+
+import os
+import random
+
+import pytest
+
+from tests.fuzz.mutants import mutant
+from tests.fuzz.oracle import Broken, judge
+from tests.fuzz.targets import CORPUS, TARGETS, corpus
+
+MUTANTS = int(os.environ.get("NCZARR_MUTANTS", "500"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_mutants_are_results_or_errors_of_ours(target):
+    files = corpus(target)
+    outcomes = set()
+    for number in range(MUTANTS):
+        data = mutant(files, random.Random(f"{target}-0-{number}"))
+        try:
+            outcomes.add(judge(TARGETS[target], data))
+        except Broken as error:
+            pytest.fail(f"python -m tests.fuzz {target} --only {number}: {error}\n{data[:2000]!r}")
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_corpus_has_files_that_are_accepted(target):
+    def accepted(path):
+        return judge(TARGETS[target], path.read_bytes())
+
+    assert any(map(accepted, sorted((CORPUS / target).iterdir())))
