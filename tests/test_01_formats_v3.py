@@ -223,12 +223,6 @@ def test_the_layouts_that_zarr_python_writes_parse_and_render_unchanged(options)
     assert {**rendered(bare), "storage_transformers": []} == members
 
 
-def test_zarr_python_writes_no_rectilinear_grids():
-    with pytest.raises((TypeError, ValueError, NotImplementedError)):
-        written_by_zarr(shape=(4,), chunks=((1, 3),), dtype="int8")
-    assert "rectilinear" in str(failure(chunk_grid={"name": "rectilinear", "configuration": {}}))
-
-
 @pytest.mark.parametrize(
     "members",
     [

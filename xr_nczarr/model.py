@@ -161,6 +161,10 @@ class ArrayNode:
         Where the stored objects lie: chunks, or the outermost shards.
     shards
         Outermost first; empty without sharding.
+    chunk_runs
+        Of a rectilinear grid: along each dimension the (length, number) of stored objects of one
+        length that follow each other. `chunk_shape`, or without inner chunks that of the shards,
+        is the largest then. Empty for a regular grid.
     dimension_names
         As the Zarr document itself names them (v3), else None.
     attributes
@@ -180,6 +184,7 @@ class ArrayNode:
     codecs: tuple[CodecSpec, ...] = ()
     chunk_keys: ChunkKeys
     shards: tuple[ShardSpec, ...] = ()
+    chunk_runs: tuple[tuple[tuple[int, int], ...], ...] = ()
     dimension_names: tuple[str | None, ...] | None = None
     attributes: Attributes = field(default_factory=Attributes)
     members: Mapping[str, Json] = field(default_factory=dict)

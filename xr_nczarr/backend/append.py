@@ -18,7 +18,7 @@ from xr_nczarr.backend.placing import Job, check_shared_objects, resolve_region
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.backend.sources import refuse_reading
 from xr_nczarr.backend.tree import Tree, skeleton
-from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError
+from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
@@ -198,6 +198,11 @@ class _Planner:
         dim = self.how.append_dim
         variable = group.variables[name]
         assert variable.node is not None
+        if variable.node.chunk_runs:
+            raise UnsupportedError(
+                "its chunks lie in a rectilinear grid, which is only read",
+                remedy="Write the dataset to a new store",
+            )
         if given.dims != stored.dims:
             if set(given.dims) != set(stored.dims):
                 raise ConflictError(

@@ -10,6 +10,7 @@ from xr_nczarr.model import ArrayNode
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _LEVELS = ("level", "clevel")
+_LISTED_CHUNKS = 10_000
 
 
 def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> dict[str, Any]:
@@ -41,11 +42,15 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
             # netcdf-c writes text. A level that is none is an error of its variable, on access.
             if levels and re.fullmatch("-?[0-9]{1,3}", str(levels[0])):
                 encoding["complevel"] = int(levels[0])
-    if dimensions:
+    if node.chunk_runs:
+        # xarray's form of a grid whose chunks are not all alike; a copy gets one of its own.
+        sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
+        encoding["preferred_chunks"] = {dim: run_lengths(each, size) for dim, each, size in sizes}
+    elif dimensions:
         encoding["contiguous"] = False
         encoding["chunksizes"] = node.chunk_shape
         encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=True))
-    if node.shards:  # in zarr's words, which go together
+    if node.shards and not node.chunk_runs:  # in zarr's words, which go together
         encoding |= {"chunks": node.chunk_shape, "shards": node.object_shape}
     if node.dtype.kind in "iuf":
         # Said here, since xarray forgets the byte order when it decodes.
@@ -53,3 +58,15 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
     if node.dtype.byteorder == ">":
         encoding["endian"] = "big"
     return encoding
+
+
+def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
+    """Give the lengths of all chunks along a dimension; of too many, the largest alone."""
+    if sum(number for _, number in runs) > _LISTED_CHUNKS:
+        return max(length for length, _ in runs)
+    lengths = []
+    for length in (length for length, number in runs for _ in range(number)):
+        if size > 0:
+            lengths.append(min(length, size))
+        size -= length
+    return tuple(lengths) or (0,)

@@ -272,7 +272,11 @@ class GroupSource:
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
     """Give the chunks' keys of a small coordinate, which xarray will read to make an index."""
     node = variable.node
-    if node is None or [item.name for item in variable.dimensions] != [variable.name]:
+    if (
+        node is None
+        or node.chunk_runs
+        or [item.name for item in variable.dimensions] != [variable.name]
+    ):
         return []
     count = -(-variable.shape[0] // node.object_shape[0])
     small = count <= _PREFETCHED_CHUNKS and node.object_shape[0] <= _PREFETCHED_ELEMENTS

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.chunks.boxes import read_boxes
 from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
 from xr_nczarr.chunks.layout import ChunkObjects, Layout
 from xr_nczarr.chunks.reading import Array, Convert, PartReader
@@ -138,6 +139,16 @@ class ChunkedArray:
         StorageError
             For a chunk of which the store gives neither the bytes nor *not found*.
         """
+        if self.node.chunk_runs:
+            return read_boxes(
+                self.node,
+                selection,
+                lambda box, where: ChunkedArray(box, self.store, self.options).read(
+                    where, pointwise=pointwise, dtype=dtype, convert=convert
+                ),
+                pointwise=pointwise,
+                dtype=self.node.dtype if dtype is None else dtype,
+            )
         make_plan = plan_points if pointwise else plan_selection
         plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
         out = np.empty(plan.shape, self.node.dtype if dtype is None else dtype)

@@ -144,7 +144,7 @@ def plan_points(
     arrays = np.broadcast_arrays(*(np.asarray(selection[axis]) for axis in indexed))
     points_shape = arrays[0].shape
     positions = [
-        _all_in_range(array.ravel(), shape[axis])
+        all_in_range(array.ravel(), shape[axis])
         for axis, array in zip(indexed, arrays, strict=True)
     ]
     groups = _group_points(positions, [chunk_shape[axis] for axis in indexed])
@@ -169,7 +169,8 @@ def _in_range(index: int, size: int) -> int:
     return index % size
 
 
-def _all_in_range(positions: Positions, size: int) -> Positions:
+def all_in_range(positions: Positions, size: int) -> Positions:
+    """Give positions counted from the start; raise IndexError for one outside the dimension."""
     if positions.size:
         for extreme in (positions.min(), positions.max()):
             _in_range(int(extreme), size)
@@ -242,7 +243,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> Sequence[_P
         raise IndexError(f"an orthogonal index has one dimension, not {positions.ndim}")
     if positions.size == 0:
         return []
-    positions = _all_in_range(positions, size)
+    positions = all_in_range(positions, size)
     regular = _as_slice(positions)
     if regular is not None:
         return _split_slice(size, chunk, regular)
@@ -256,8 +257,8 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> Sequence[_P
         pieces.append(
             _Piece(
                 number,
-                _slice_or_self(source),
-                _slice_or_self(where),
+                slice_or_self(source),
+                slice_or_self(where),
                 source.size >= inside and np.unique(source).size == inside,
             )
         )
@@ -274,7 +275,8 @@ def _as_slice(positions: Positions) -> slice | None:
     return slice(int(positions[0]), int(positions[-1]) + 1, step)
 
 
-def _slice_or_self(positions: Positions) -> slice | Positions:
+def slice_or_self(positions: Positions) -> slice | Positions:
+    """Give the upward slice of the same positions, or else themselves."""
     regular = _as_slice(positions)
     return positions if regular is None else regular
 

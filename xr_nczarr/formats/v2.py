@@ -207,8 +207,8 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
         raise _inexpressible(f"chunk keys like {node.chunk_keys.key((0, 0))}", node)
-    if node.shards:
-        raise _inexpressible("shards", node)
+    if node.shards or node.chunk_runs:
+        raise _inexpressible("shards" if node.shards else "a rectilinear grid", node)
     codecs = node.codecs
     transposed = bool(codecs) and codecs[0].place == "order"
     if transposed and codecs[0].configuration["order"] != [*reversed(range(len(node.shape)))]:

@@ -15,6 +15,7 @@ from xr_nczarr.formats.data_types import named, parse_data_type, render_data_typ
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,
+    read_integer,
     read_lengths,
     read_list,
     read_object,
@@ -37,6 +38,8 @@ from xr_nczarr.model import (
 )
 
 ZARR_FORMAT = "3"
+
+Runs = tuple[tuple[tuple[int, int], ...], ...]
 
 _DOCUMENT = "zarr.json"
 _CONSOLIDATED = "consolidated_metadata"
@@ -121,8 +124,13 @@ def _parse_array(
         raise unknown("storage transformer", name, "storage_transformers")
     rank = len(known["shape"])
     dtype, type_name = parse_data_type(required(members, "data_type"))
-    cells = _parse_grid(required(members, "chunk_grid"), known["shape"])
+    cells, runs = _parse_grid(required(members, "chunk_grid"), known["shape"])
     chain = parse_chain(required(members, "codecs"), dtype, cells)
+    if runs and chain.shards:
+        inner = chain.shards[1].shape if chain.shards[1:] else chain.chunk_shape
+        for cell, each in zip(inner, runs, strict=True):
+            if any(length % cell for length, _ in each):
+                raise unexpected(_render_runs(each), f"multiples of {cell}", "chunk_grid")
     place = "codecs" if chain.shards else "chunk_grid"
     for shape in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
         read_chunk_shape(list(shape), place, dtype=dtype, rank=rank, limits=limits)
@@ -137,23 +145,50 @@ def _parse_array(
         codecs=chain.codecs,
         chunk_keys=_parse_chunk_keys(path, required(members, "chunk_key_encoding")),
         shards=chain.shards,
+        chunk_runs=runs,
         dimension_names=_parse_dimension_names(members.get("dimension_names"), rank),
         members=extra,
         **known,
     )
 
 
-def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
+    """Give the shape of the (largest) cells, and the runs of a grid that is not regular."""
     name, configuration = named(value, "chunk_grid")
+    place = "chunk_grid.configuration"
+    if name == "rectilinear":
+        read_text(configuration.get("kind", "inline"), f"{place}.kind", ("inline",))
+        listed = read_list(required(configuration, "chunk_shapes", place), place)
+        if len(listed) != len(shape):
+            raise unexpected(listed, f"{len(shape)} lists, one for each dimension", place)
+        runs = tuple([_parse_runs(*pair, place) for pair in zip(listed, shape, strict=True)])
+        return tuple([max(length for length, _ in each) for each in runs]), runs
     if name != "regular":
         raise unknown("chunk grid", name, "chunk_grid")
-    place = "chunk_grid.configuration"
     cells = read_lengths(required(configuration, "chunk_shape", place), place)
     if len(cells) != len(shape):
         raise unexpected(list(cells), f"{len(shape)} lengths, one for each dimension", place)
     if any(length and not cell for length, cell in zip(shape, cells, strict=True)):
         raise unexpected(list(cells), "lengths of at least 1", place)
-    return tuple(cell or 1 for cell in cells)
+    return tuple(cell or 1 for cell in cells), ()
+
+
+def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
+    """Give the runs along a dimension: one length for all chunks, or lengths and repetitions."""
+    if not isinstance(value, list):
+        length = read_integer(value, place, least=1)
+        return ((length, max(1, -(-size // length))),)
+    pairs = [item if isinstance(item, list) else [item, 1] for item in value]
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise unexpected(value, "lengths, or lengths with their number", place)
+    runs = [(read_integer(n, place, least=1), read_integer(m, place, least=1)) for n, m in pairs]
+    if sum(length * number for length, number in runs) < size:
+        raise unexpected(value, f"chunks for all {size} elements", place)
+    return tuple(runs)
+
+
+def _render_runs(runs: tuple[tuple[int, int], ...]) -> Json:
+    return [[length, number] if number > 1 else length for length, number in runs]
 
 
 def _parse_chunk_keys(path: str, value: Json) -> ChunkKeys:
@@ -205,6 +240,9 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
         "fill_value": render_fill_value(node.fill_value, node.dtype, listed=listed),
         "codecs": render_chain(node),
     }
+    if node.chunk_runs:
+        grid = {"kind": "inline", "chunk_shapes": [_render_runs(runs) for runs in node.chunk_runs]}
+        members["chunk_grid"] = {"name": "rectilinear", "configuration": grid}
     if node.dimension_names is not None:
         members["dimension_names"] = list(node.dimension_names)
     return members

@@ -275,7 +275,8 @@ class Layout:
 
     def _render_array(self, node: ArrayNode) -> Json:
         separator = node.chunk_keys.separator
-        if node.shards or node.chunk_keys != self.chunk_keys(node.path, separator=separator):
+        expressible = not node.shards and not node.chunk_runs
+        if not expressible or node.chunk_keys != self.chunk_keys(node.path, separator=separator):
             what = "shards" if node.shards else f"chunk keys like {node.chunk_keys.key((0, 0))}"
             raise UnsupportedError(f"the draft has no {quote(what)}", variable=node.path)
         data_type = render_draft_type(node.dtype, node.type_name)

@@ -1,0 +1,130 @@
+"""Rectilinear grids, as zarr-python 3.4 wrote them: every selection is NumPy's."""
+
+import base64
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xr_nczarr import to_nczarr
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.formats import v2, v3, v3_draft
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.model import ArrayNode, BrokenNode
+
+RECORDED = json.loads((Path(__file__).parent.parent / "fixtures/v3/rectilinear.json").read_bytes())
+STORE = {key: base64.b64decode(data) for key, data in RECORDED["keys"].items()}
+VALUES = np.arange(60, dtype="i4").reshape(10, 6)
+VALUES[7:] = -1
+CHUNKS = {
+    "plain": ((1, 3, 3, 3), (2, 4)),
+    "compressed": ((2,) * 5, (4, 2)),
+    "sharded": ((4, 6), (2, 4)),
+}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return xr.open_dataset(STORE, engine="nczarr", mask_and_scale=False, cache=False)
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_all_values_are_read_by_the_chunks_of_the_store(dataset, name):
+    np.testing.assert_array_equal(dataset[name], VALUES)
+    chunked = xr.open_dataset(STORE, engine="nczarr", mask_and_scale=False, chunks={})[name]
+    assert chunked.chunks == CHUNKS[name]
+    np.testing.assert_array_equal(chunked, VALUES)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset[name])), VALUES)
+
+
+def positions(size):
+    return st.lists(st.integers(-size, size - 1), max_size=5)
+
+
+SELECTORS = [st.integers(0, 9) | st.slices(10) | positions(10), st.slices(6) | positions(6)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from([*CHUNKS]), selectors=st.tuples(*SELECTORS))
+def test_orthogonal_selections_are_numpy_s(dataset, name, selectors):
+    expected = VALUES
+    for axis, selector in enumerate(selectors):
+        expected = expected[(slice(None),) * (axis + expected.ndim - 2) + (selector,)]
+    np.testing.assert_array_equal(dataset[name][selectors], expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from([*CHUNKS]),
+    points=st.lists(st.tuples(st.integers(-10, 9), st.integers(0, 5)), max_size=8),
+    columns=st.slices(6),
+)
+def test_pointwise_selections_are_numpy_s(dataset, name, points, columns):
+    rows, others = (
+        xr.DataArray(np.array(each, int).reshape(1, -1), dims=("p", "q"))
+        for each in (list(zip(*points, strict=True)) or ([], []))
+    )
+    both = dataset[name].isel(y=rows, x=others)
+    np.testing.assert_array_equal(both, VALUES[rows.values, others.values])
+    np.testing.assert_array_equal(
+        dataset[name].isel(y=rows, x=columns), VALUES[rows.values][..., columns]
+    )
+
+
+def test_a_copy_has_a_regular_grid_and_the_grid_itself_is_only_read(dataset):
+    copy = {}
+    to_nczarr(dataset.chunk(), copy, zarr_format=3)
+    assert xr.open_dataset(copy, engine="nczarr", mask_and_scale=False).identical(dataset.load())
+    with pytest.raises(UnsupportedError, match="only read"):
+        to_nczarr(dataset.isel(y=slice(2)), dict(STORE), region={"y": slice(2)})
+
+
+def parse(name="plain", **configuration):
+    members = json.loads(STORE[f"{name}/zarr.json"])
+    members["chunk_grid"]["configuration"] |= configuration
+    return v3.parse_node("/a", {"a/zarr.json": Document("a/zarr.json", json.dumps(members))})
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_nodes_survive_rendering_and_parsing(name):
+    node = parse(name)
+    assert isinstance(node, ArrayNode), node.error
+    ((key, data),) = v3.render_node(node).items()
+    assert v3.parse_node("/a", {key: Document(key, data)}) == node
+    for other in (v2, v3_draft):
+        with pytest.raises(UnsupportedError):
+            other.render_node(node)
+
+
+def test_lengths_are_told_once_or_one_by_one_or_with_their_number():
+    runs = (((1, 1), (3, 3)), ((2, 1), (4, 1)))
+    for spelled in ([[1, [3, 3]], [2, 4]], [[[1, 1], [3, 3]], [2, [4, 1]]]):
+        assert parse(chunk_shapes=spelled).chunk_runs == runs
+    assert parse(chunk_shapes=[3, [6]]).chunk_runs == (((3, 4),), ((6, 1),))
+    huge = parse(chunk_shapes=[[[1, 2**62]], [6]])
+    assert huge.chunk_runs[0] == ((1, 2**62),)
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration"),
+    [
+        ("plain", {"kind": "external"}),
+        ("plain", {"chunk_shapes": [[10]]}),
+        ("plain", {"chunk_shapes": [[1, 3], [6]]}),
+        ("plain", {"chunk_shapes": [[0, 10], [6]]}),
+        ("plain", {"chunk_shapes": [[], [6]]}),
+        ("plain", {"chunk_shapes": [[[10]], [6]]}),
+        ("plain", {"chunk_shapes": [None, [6]]}),
+        ("sharded", {"chunk_shapes": [[3, 7], [6]]}),
+    ],
+    ids=str,
+)
+def test_grids_that_cannot_be_break_their_array(name, configuration):
+    node = parse(name, **configuration)
+    assert isinstance(node, BrokenNode)
+    assert "chunk_grid" in str(node.error) or "codecs" in str(node.error)

@@ -1,0 +1,130 @@
+"""Rectilinear grids: boxes of chunks of one shape, each read as an array with a regular grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.chunks.grid import Positions, all_in_range, slice_or_self
+from xr_nczarr.model import ArrayNode, ChunkKeys
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftedKeys(ChunkKeys):
+    """The keys of a box whose first stored object has the index `first` in the grid."""
+
+    first: tuple[int, ...]
+
+    def key(self, index: tuple[int, ...]) -> str:
+        """Give the key of a stored object by its index in the box."""
+        shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
+        return self.prefix + self.separator.join(shifted)
+
+
+class _Run(NamedTuple):
+    """Stored objects of one length, and the elements from `start` to before `stop` in them."""
+
+    first: int
+    length: int
+    start: int
+    stop: int
+
+
+class _Piece(NamedTuple):
+    """What one selector, or several that select points together, take of one run for each."""
+
+    runs: tuple[_Run, ...]
+    source: tuple[Positions, ...]
+    target: Positions
+
+
+def read_boxes(
+    node: ArrayNode,
+    selection: Sequence[Any],
+    read: Callable[[ArrayNode, list[Any]], Array],
+    *,
+    pointwise: bool,
+    dtype: npt.DTypeLike,
+) -> Array:
+    """Give the selected values of an array with a rectilinear grid.
+
+    Parameters
+    ----------
+    selection, pointwise
+        As for `plan_selection`, or `plan_points`.
+    read
+        Reads a selection of a box.
+    """
+    runs = [list(_runs(*pair)) for pair in zip(node.chunk_runs, node.shape, strict=True)]
+    positions = [
+        np.arange(size)[item] if isinstance(item, slice) else all_in_range(np.asarray(item), size)
+        for item, size in zip(selection, node.shape, strict=True)
+    ]
+    axes = range(len(selection))
+    points = tuple([axis for axis in axes if pointwise and isinstance(selection[axis], np.ndarray)])
+    together = np.broadcast_arrays(*[positions[axis] for axis in points])
+    for axis, array in zip(points, together, strict=True):
+        positions[axis] = array
+    groups = [points] * pointwise + [(axis,) for axis in axes if axis not in points]
+    shape = tuple([length for group in groups for length in positions[group[0]].shape])
+    out = np.empty([positions[group[0]].size for group in groups], dtype)
+    pieces = [_pieces(group, positions, runs) for group in groups]
+    for combination in itertools.product(*pieces):
+        box, where = [_Run(0, 0, 0, 0)] * len(axes), list(selection)
+        for group, piece in zip(groups, combination, strict=True):
+            for axis, run, source in zip(group, piece.runs, piece.source, strict=True):
+                box[axis] = run
+                where[axis] = source if axis in points else slice_or_self(source)
+        values = read(_box(node, box), where)
+        out[np.ix_(*[piece.target for piece in combination])] = values
+    return out.reshape(shape)
+
+
+def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
+    """Yield the runs along a dimension; of what is beyond all chunks, one that is not there."""
+    first = start = 0
+    for length, number in lengths:
+        stop = min(start + length * number, size)
+        yield _Run(first, length, start, stop)
+        first, start = first + number, stop
+    if start < size:
+        yield _Run(first, size - start, start, size)
+
+
+def _pieces(
+    group: Sequence[int], positions: Sequence[Positions], runs: Sequence[Sequence[_Run]]
+) -> list[_Piece]:
+    flat = [positions[axis].reshape(-1) for axis in group]
+    stops = [[run.stop for run in runs[axis]] for axis in group]
+    numbers = np.array(
+        [np.searchsorted(stop, each, "right") for stop, each in zip(stops, flat, strict=True)]
+    )
+    pieces = []
+    for found in np.unique(numbers, axis=1).T:
+        target = np.flatnonzero((found == numbers.T).all(axis=1))
+        chosen = tuple([runs[axis][number] for axis, number in zip(group, found, strict=True)])
+        source = tuple([each[target] - run.start for each, run in zip(flat, chosen, strict=True)])
+        pieces.append(_Piece(chosen, source, target))
+    return pieces
+
+
+def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:
+    """Give the part of an array that lies in one run along each dimension."""
+    keys, lengths = node.chunk_keys, tuple([run.length for run in runs])
+    first = tuple([run.first for run in runs])
+    box = replace(
+        node,
+        shape=tuple([run.stop - run.start for run in runs]),
+        chunk_keys=ShiftedKeys(keys.prefix, keys.separator, keys.scalar, first=first),
+        chunk_runs=(),
+    )
+    if node.shards:
+        return replace(box, shards=(replace(node.shards[0], shape=lengths), *node.shards[1:]))
+    return replace(box, chunk_shape=lengths)
