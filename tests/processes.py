@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 60
+_SECONDS = 100
 _CALL = """
 import pickle, sys
 function, arguments = pickle.load(sys.stdin.buffer)

@@ -77,12 +77,12 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:
     plain = decoded.dtype.kind in "iuf" and stored.kind in "iuf" and decoded.shape == array.shape
     if not plain or "_Unsigned" in encoding or encoding.get("dtype", stored) != stored:
         return None
-    missing = []
-    for name in ("_FillValue", "missing_value"):
-        values = np.ravel(encoding.get(name, ()))
+    missing: list[Any] = []
+    for value in (encoding[name] for name in ("_FillValue", "missing_value") if name in encoding):
+        values = np.ravel(value)
         if values.dtype.kind not in "iuf":
             return None
-        missing += [value for value in values if not np.isnan(value) and value not in missing]
+        missing += [one for one in values if one == one and one not in missing]  # without NaN
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     unpacking = Unpacking(tuple(missing), scale, offset)
     if decoded.dtype.kind != "f" and unpacking != Unpacking():
@@ -127,4 +127,4 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Any:
-    return np.asarray(value).item() if np.ndim(value) > 0 else value
+    return value if value is None or np.ndim(value) == 0 else np.asarray(value).item()

@@ -251,7 +251,7 @@ class GroupSource:
         elif "_FillValue" in node.attributes.values_by_name:
             attributes["_FillValue"] = unpacked_fill(node, fill_value)
         encoding = stored_encoding(node, dimensions, self.opened.store.name)
-        return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding)
+        return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding, fastpath=True)
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which there is no codec; a value, to be raised on access."""
@@ -290,20 +290,18 @@ def readable_node(variable: NetcdfVariable, assume_endian: Endian) -> ArrayNode:
     """
     node = variable.node
     assert node is not None
-    return replace(
-        node,
-        shape=variable.shape or node.shape,
-        fill_value=variable.fill_value,
-        dtype=node.dtype.newbyteorder(assume_endian) if assume_endian else node.dtype,
-    )
+    shape, fill_value = variable.shape or node.shape, variable.fill_value
+    if shape == node.shape and fill_value is node.fill_value and not assume_endian:
+        return node
+    dtype = node.dtype.newbyteorder(assume_endian) if assume_endian else node.dtype
+    return replace(node, shape=shape, fill_value=fill_value, dtype=dtype)
 
 
 def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     """Give the dtype that a variable's values come out as."""
     assert variable.node is not None
-    text: np.dtype[Any] = create_vlen_dtype(str)
     stored = variable.node.dtype
     if stored.kind in "UV":
         # Natively: xarray changes the byte order of numbers only.
         return stored.newbyteorder("=")
-    return text if variable.kind == "string" else stored
+    return create_vlen_dtype(str) if variable.kind == "string" else stored
