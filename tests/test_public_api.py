@@ -28,6 +28,7 @@ def test_the_public_names_are_these():
         "StorageTimeoutError",
         "UnsupportedError",
         "consolidate",
+        "copy",
         "dump",
         "explain",
         "info",

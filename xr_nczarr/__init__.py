@@ -24,6 +24,7 @@ from xr_nczarr.errors import (
 if TYPE_CHECKING:
     from xr_nczarr.backend.writer import to_nczarr
     from xr_nczarr.tools.cdl import dump
+    from xr_nczarr.tools.copying import copy
     from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
@@ -48,6 +49,7 @@ __all__ = [
     "StorageTimeoutError",
     "UnsupportedError",
     "consolidate",
+    "copy",
     "dump",
     "explain",
     "info",
@@ -60,6 +62,7 @@ __all__ = [
 _LAZY = {
     "Overview": "tools.overview",
     "consolidate": "tools.metadata",
+    "copy": "tools.copying",
     "dump": "tools.cdl",
     "explain": "tools.explain",
     "info": "tools.overview",

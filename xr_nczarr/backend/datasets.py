@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xarray import DataArray, Dataset, DataTree
+
+from xr_nczarr.netcdf import Dimension
 
 _ARRAY_NAME = "__xarray_dataarray_variable__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be written: datasets by absolute path, each with its encoding."""
+    """What is to be written: datasets by absolute path, each with its encoding.
+
+    `dimensions` are those that groups have whether a variable of theirs lies along them or not.
+    """
 
     datasets: dict[str, Dataset]
     encoding: dict[str, Mapping[str, Mapping[str, Any]]]
     unlimited: dict[str, set[str]]
     group: str
+    dimensions: dict[str, dict[str, Dimension]] = field(default_factory=dict)
 
 
 def normalise(

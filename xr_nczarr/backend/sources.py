@@ -98,7 +98,7 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
     """Give our arrays that xarray's wrappers hold, or that a dask graph begins with."""
     graph = getattr(data, "dask", None)
     if graph is None:
-        yield from _unwrapped(data)
+        yield from lazy_array_in(data)
         return
     for layer in graph.layers.values():
         # Arrays are in layers of their own, or literals of one that makes its tasks when needed.
@@ -108,7 +108,8 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
         yield from _in_task([*literals, *tasks])
 
 
-def _unwrapped(data: Any) -> Iterator[LazyArray]:
+def lazy_array_in(data: Any) -> Iterator[LazyArray]:
+    """Give our array that xarray's wrappers hold, if it is one."""
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, LazyArray):
         data = getattr(data, "array", None)
     if isinstance(data, LazyArray):
@@ -122,7 +123,7 @@ def _in_task(task: Any) -> Iterator[LazyArray]:
     elif isinstance(arguments := getattr(task, "args", None), tuple):
         yield from _in_task(arguments)
     else:
-        yield from _unwrapped(getattr(task, "value", task))
+        yield from lazy_array_in(getattr(task, "value", task))
 
 
 def blockwise(function: Callable[..., Any], data: Any, dtype: np.dtype[Any], *rest: Any) -> Any:

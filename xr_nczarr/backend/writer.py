@@ -185,7 +185,9 @@ def to_nczarr(
     )
     if mode == "w" and request.group == "/":
         _check_removable(store, overwrite)
-        return execute(plan_creation(request, store, layout, how), store, options, staged=True)
+        return execute(
+            plan_creation(request, store, layout, consolidated), store, options, staged=True
+        )
     staged = isinstance(store, LocalStore) and (atomic == "store" or mode == "w")
     with sole_writer(store, mode, owner, force=overwrite == "force"):
         appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
@@ -250,8 +252,8 @@ def _plan(
     if opened is None:
         if how.mode == "r+":
             raise NotFoundError("there is no store to change", store=store.name)
-        _check_empty(store)
-        return plan_creation(request, store, layout, how)
+        check_empty(store)
+        return plan_creation(request, store, layout, how.consolidated)
     if how.mode == "w-" and _exists(opened, request.group):
         raise ExistsError(
             "there is something already",
@@ -269,9 +271,13 @@ def _plan(
     return plan_modification(opened, request, how)
 
 
-def plan_creation(request: Request, store: Store, layout: Layout, how: Modification) -> WritePlan:
+def plan_creation(
+    request: Request, store: Store, layout: Layout, consolidated: bool | None
+) -> WritePlan:
     """Give a new store, in place of whatever is there."""
-    tree, consolidated = Tree(layout), how.consolidated
+    tree = Tree(layout)
+    for path, dimensions in request.dimensions.items():
+        tree.group(path).dimensions.update(dimensions)
     for path, dataset in request.datasets.items():
         refuse_reading(dataset.variables, store)
         tree.add_dataset(path, dataset, request.encoding[path], request.unlimited[path])
@@ -345,7 +351,14 @@ def _holds_no_store(store: Store) -> bool:
     return bool(names.objects or names.prefixes) and not known.intersection(names.objects)
 
 
-def _check_empty(store: Store) -> None:
+def check_empty(store: Store) -> None:
+    """Refuse to write into what nobody wrote as a store.
+
+    Raises
+    ------
+    ExistsError
+        If there is anything.
+    """
     if _holds_no_store(store):
         raise ExistsError(
             "something is there that is no Zarr store",

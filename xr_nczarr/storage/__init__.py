@@ -5,6 +5,7 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 """
 
 from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.fingerprint import boot, file_fingerprint, fingerprint
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
@@ -28,6 +29,9 @@ __all__ = [
     "Retry",
     "Store",
     "ZipStore",
+    "boot",
+    "file_fingerprint",
+    "fingerprint",
     "has_nczarr_metadata",
     "open_store",
     "parse_url",

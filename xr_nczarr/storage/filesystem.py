@@ -76,8 +76,8 @@ class FilesystemStore:
         retry: Retry | None = None,
         missing_status: tuple[int, ...] = (404,),
     ) -> None:
-        self._web = _is_web(filesystem)
-        base, mark, query = root.partition("?") if self._web else (root, "", "")
+        self.web = _is_web(filesystem)
+        base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
         self.name = name or mask(filesystem.unstrip_protocol(root))
@@ -196,6 +196,14 @@ class FilesystemStore:
             return found is None or bytes(found) == data
         return True
 
+    def states(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield each object's name, size and what changes with it; the last is empty if unknown."""
+        self._filesystem.invalidate_cache()
+        for name, info in sorted(self._filesystem.find(self.root, detail=True).items()):
+            marks = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
+            known = next((info[mark] for mark in marks if info.get(mark)), "")
+            yield name, info.get("size"), str(known)
+
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted; empty when there is nothing."""
         path = self._listable(prefix)
@@ -217,7 +225,7 @@ class FilesystemStore:
 
     def _listable(self, prefix: str) -> str:
         check_prefix(prefix, self.name)
-        if self._web:
+        if self.web:
             raise UnsupportedError(
                 "plain HTTP cannot list what is there",
                 remedy="Give consolidated metadata, or another URL of the same data.",
@@ -251,7 +259,7 @@ class FilesystemStore:
 
     def _path(self, key: str) -> str:
         check_key(key, self.name)
-        if self._web:
+        if self.web:
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
         return f"{self.root}/{key}" if self.root else key
 
@@ -389,7 +397,7 @@ class FilesystemStore:
         return ours
 
     def _check_writable(self) -> None:
-        if self._web:
+        if self.web:
             raise UnsupportedError("plain HTTP is read only", store=self.name)
 
 

@@ -1,0 +1,231 @@
+"""`copy`: any input into any dialect, version, chunks and codecs, in as many runs as it takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import RAW, assert_reads_as, read_groups
+from tests.stores import (
+    VINTAGES,
+    Size,
+    file_url,
+    read_with_netcdf4,
+    sample,
+    write_netcdf_c,
+    write_vintage,
+)
+from xr_nczarr.cli.main import main
+from xr_nczarr.storage import MemoryStore
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "dialect"), [(2, "nczarr"), (2, "universal"), (3, "nczarr")]
+)
+@pytest.mark.parametrize("release", VINTAGES)
+def test_a_copy_of_every_vintage_holds_the_same(
+    tmp_path: Path, release: str, zarr_format: int, dialect: str
+) -> None:
+    content, target = sample(release), tmp_path / "copy"
+    source = write_vintage(tmp_path / "store", content, release)
+    done = xr_nczarr.copy(source, target, zarr_format=zarr_format, dialect=dialect)
+    assert_reads_as(read_groups(target, **RAW), content)
+    assert {"/time", "/v_i4", "/g/own", "/g/deep/below", "/letters"} <= set(done.unchanged)
+    assert not [key for key in os.listdir(target) if "unfinished" in key]
+
+
+def write_netcdf_file(path: Path) -> Path:
+    """A netCDF-4 file with groups, types, filters, an unlimited and an unused dimension."""
+    with netCDF4.Dataset(path, "w") as root:
+        for name, size in {"time": None, "x": 40, "len": 3}.items():
+            root.createDimension(name, size)
+        root.setncatts({"title": "é", "n": np.int16(3), "many": np.array([1.5, 2.5], "f4")})
+        for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
+            field = root.createVariable(
+                f"v_{kind}", kind, ("time", "x"), zlib=True, chunksizes=(2, 7)
+            )
+            field.set_auto_maskandscale(False)
+            field[:] = np.arange(5 * 40).reshape(5, 40) % 120
+        packed = root.createVariable("packed", "i2", ("x",), fill_value=-1)
+        packed.setncatts({"scale_factor": 0.1, "units": "days since 2000-01-01"})
+        packed[:] = np.ma.masked_equal(np.arange(40.0), 3)
+        root.createVariable("letters", "S1", ("x", "len"))[:] = np.full((40, 3), b"a", "S1")
+        root.createVariable("words", str, ("x",))[:] = np.array(["é"] * 39 + [""], object)
+        root.createVariable("scalar", "f8", ())[...] = 3.5
+        inner = root.createGroup("g")
+        inner.createVariable("time", "f8", ("time",))[:] = np.arange(5)
+    return path
+
+
+def test_a_netcdf_file_becomes_a_store_that_netcdf_c_reads_the_same(tmp_path: Path) -> None:
+    source, target = write_netcdf_file(tmp_path / "a.nc"), tmp_path / "store"
+    assert xr_nczarr.copy(source, target).arrays == 15
+    with netCDF4.Dataset(source) as one, netCDF4.Dataset(file_url(target)) as other:
+        expected, found = read_with_netcdf4(one), read_with_netcdf4(other)
+    for before, after in ((expected, found), (expected.groups["g"], found.groups["g"])):
+        assert before.variables.keys() == after.variables.keys()
+        assert {n: type(v) for n, v in before.attrs.items()} == {
+            n: type(v) for n, v in after.attrs.items()
+        }
+        for name, variable in before.variables.items():
+            other = after.variables[name]
+            assert other.values.dtype == variable.values.dtype, name
+            assert other.dims == variable.dims
+            np.testing.assert_array_equal(other.values, variable.values, name)
+            assert sorted(map(repr, variable.attrs.items())) == sorted(
+                map(repr, other.attrs.items())
+            )
+    assert isinstance(found.dims["time"], Size)
+
+
+def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: Path) -> None:
+    source = write_netcdf_c(tmp_path / "store")
+    xr_nczarr.references.write(source, tmp_path / "set.json")
+    target = f"file://{tmp_path}/copy.zip#mode=nczarr,zip"
+    assert xr_nczarr.copy(tmp_path / "set.json", target).unchanged
+    for group in ("/", "/g", "/g/deep"):
+        one, other = (
+            xr.open_dataset(each, engine="nczarr", group=group, **RAW) for each in (source, target)
+        )
+        xr.testing.assert_identical(one.load(), other.load())
+    with pytest.raises(FileExistsError):
+        xr_nczarr.copy(source, target)
+
+
+FIELD = xr.Dataset(
+    {"a": (("t", "x"), np.arange(60.0).reshape(6, 10)), "b": ("x", np.arange(10))}, {"t": range(6)}
+)
+ENCODING = {"a": {"chunks": (1, 5), "zlib": True}}
+
+
+def test_chunks_and_codecs_may_change(tmp_path: Path) -> None:
+    xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
+    zstd = [{"id": "shuffle"}, {"id": "zstd", "level": 3}]
+    done = xr_nczarr.copy(tmp_path / "one", tmp_path / "two", chunks={"t": 4}, codecs=zstd)
+    assert done.unchanged == []
+    found = xr.open_dataset(tmp_path / "two", engine="nczarr")
+    xr.testing.assert_identical(found, FIELD)
+    assert found.a.encoding["chunksizes"] == (4, 5)
+    assert [codec["id"] for codec in found.a.encoding["codecs"]] == ["shuffle", "zstd"]
+    with pytest.raises(NotImplementedError):
+        xr_nczarr.copy(tmp_path / "one", tmp_path / "three", codecs=[{"id": "nothing"}])
+    assert not (tmp_path / "three").exists()
+
+
+def test_shards_are_copied_whole() -> None:
+    one: dict[str, Any] = {}
+    other: dict[str, Any] = {}
+    encoding = {"a": {"chunks": (1, 5), "shards": (2, 10)}}
+    xr_nczarr.to_nczarr(FIELD, one, encoding=encoding, zarr_format=3)
+    done = xr_nczarr.copy(one, other, zarr_format=3, dialect="zarr")
+    assert "/a" in done.unchanged
+    assert {key: one[key] for key in one if "/c" in key} == {
+        key: other[key] for key in other if "/c" in key
+    }
+
+
+class Failing(MemoryStore):
+    """A store in memory that fails for good after so many objects, and counts them."""
+
+    def __init__(self, mapping: dict, count: int) -> None:
+        super().__init__(mapping)
+        object.__setattr__(self, "puts", [])
+        object.__setattr__(self, "count", count)
+
+    def put(self, items):
+        for key, data in items:
+            if len(self.puts) == self.count:
+                raise InterruptedError
+            self.puts.append(key)
+            super().put([(key, data)])
+
+
+@pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "encoded anew"])
+def test_an_interrupted_copy_is_no_store_and_is_completed_by_the_next_run(changed: dict) -> None:
+    source: dict[str, bytes] = {}
+    blocks = FIELD.chunk({"t": 2, "x": 5})
+    xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
+    whole: dict[str, bytes] = {}
+    xr_nczarr.copy(source, whole, **changed)
+    count = Failing({}, -1)
+    xr_nczarr.copy(source, count, **changed)
+    for limit in range(len(count.puts)):
+        target: dict[str, bytes] = {}
+        first, second = Failing(target, limit), Failing(target, -1)
+        with pytest.raises(InterruptedError):
+            xr_nczarr.copy(source, first, **changed)
+        if limit <= len(count.puts) - 3:  # the root's documents come last
+            with pytest.raises(xr_nczarr.NotFoundError):
+                xr_nczarr.open_hierarchy(target)
+        assert xr_nczarr.copy(source, second, **changed).resumed == (limit > 1)
+        assert target == whole
+        if not changed:
+            copied = [key for key in first.puts if key.startswith("a/") and "/." not in key]
+            assert not set(copied) & set(second.puts) or limit < 2
+
+
+def test_a_copy_never_mixes_two_states_of_its_source() -> None:
+    source: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
+    target: dict[str, bytes] = {}
+    with pytest.raises(InterruptedError):
+        xr_nczarr.copy(source, Failing(target, 9))
+    xr_nczarr.to_nczarr(-FIELD.drop_vars("t"), source, mode="r+")
+    assert not xr_nczarr.copy(source, target).resumed
+    found = xr.open_dataset(target, engine="nczarr")
+    xr.testing.assert_equal(found, xr.open_dataset(source, engine="nczarr"))
+
+    class Meddling(Failing):
+        def put(self, items):
+            super().put(items)
+            source["a/0.0"] = source["a/1.1"]
+
+    other: dict[str, bytes] = {}
+    with pytest.raises(xr_nczarr.ConflictError, match="changed"):
+        xr_nczarr.copy(source, Meddling(other, -1))
+    with pytest.raises(xr_nczarr.NotFoundError):
+        xr_nczarr.open_hierarchy(other)
+
+
+def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "one"), str(tmp_path / "two")
+    dataset = xr.Dataset({"a": ("x", np.arange(500.0)), "s": ("n", ["x", "yé"])})
+    xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
+    child = subprocess.Popen([sys.executable, "-m", "xr_nczarr", "copy", source, target])
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and child.poll() is None:
+        if os.path.exists(f"{target}/a/20"):
+            os.kill(child.pid, signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    assert child.wait(30) == -signal.SIGKILL
+    before = {key: os.stat(f"{target}/a/{key}").st_mtime_ns for key in os.listdir(f"{target}/a")}
+    assert main(["copy", source, target]) == 0
+    for key, moment in before.items():
+        if key.isdigit():
+            assert os.stat(f"{target}/a/{key}").st_mtime_ns == moment
+    found = xr.open_dataset(target, engine="nczarr")
+    xr.testing.assert_identical(found, dataset)
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys) -> None:
+    xr_nczarr.to_nczarr(FIELD, tmp_path / "one")
+    assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--zarr-format", "3"]) == 0
+    assert "3 arrays copied" in capsys.readouterr().out
+    assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
+    assert "there is a store already" in capsys.readouterr().err
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "letter.txt").write_text("dear")
+    with pytest.raises(FileExistsError):
+        xr_nczarr.copy(tmp_path / "one", tmp_path / "three")
