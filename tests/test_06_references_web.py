@@ -12,6 +12,7 @@ import xarray as xr
 
 from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, RefusedError, StorageError
+from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, Retry, open_store
 
 ARRAY = {
@@ -190,4 +191,14 @@ class TestLongAnswers:
         self.status = 404
         store = open_store(endless.url)
         assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
+        assert self.sent < self.SIZE
+
+    def test_whole_objects_and_documents_have_limits_too(self, endless):
+        limits = Limits(max_chunk_bytes=1 << 20, max_consolidated_bytes=2 << 20)
+        store = open_store({"t/0": [f"{endless.url}/data.bin"]}, limits=limits)
+        with pytest.raises(LimitError, match="max_chunk_bytes") as caught:
+            list(store.fetch(["t/0"]))
+        assert caught.value.key == "t/0"
+        with pytest.raises(LimitError, match="max_consolidated_bytes"):
+            open_store(f"{endless.url}/refs.json", limits=limits)
         assert self.sent < self.SIZE

@@ -28,6 +28,7 @@ from xr_nczarr.storage.retries import (
     status_of,
     storage_error,
 )
+from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
 _Item = TypeVar("_Item")
@@ -98,8 +99,15 @@ class FilesystemStore:
         *,
         retry: Retry | None = None,
         missing_status: tuple[int, ...] = (404,),
+        trust: Trust | None = None,
+        most_bytes: int | None = None,
     ) -> FilesystemStore:
         """Give the store at a URL of fsspec, chained or not; nothing is requested yet.
+
+        Parameters
+        ----------
+        trust, most_bytes
+            Whom a web server may send on to, and how long its objects may be.
 
         Raises
         ------
@@ -114,7 +122,7 @@ class FilesystemStore:
             if url.startswith(("http://", "https://")):
                 from xr_nczarr.storage.http import web_options
 
-                options = web_options(options, retry)
+                options = web_options(options, retry, trust, most_bytes)
             elif url.startswith(("s3://", "s3a://")):
                 options = _s3_options(options, retry)
             filesystem, root = fsspec.core.url_to_fs(url, **options)

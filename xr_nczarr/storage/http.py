@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp.abc import ResolveResult
@@ -27,8 +27,17 @@ MOST_UNASKED_BYTES = 16 << 20
 _LONGEST_MESSAGE = 64 << 10  # bytes of the page that comes with an error
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
-_hosts: ContextVar[tuple[str | None, str | None]] = ContextVar("_hosts", default=(None, None))
-"""Of the request under way: the host that it was for, and the one that is asked now."""
+
+class _Request(NamedTuple):
+    """A request under way: the host that it was for, the one asked now, the longest answer."""
+
+    first: str | None = None
+    now: str | None = None
+    most_bytes: int | None = None
+
+
+_UNKNOWN = _Request()
+_request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
@@ -38,7 +47,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     """
 
     async def read(self) -> bytes:
-        """Read the body, unless it is much longer than the range that was asked for.
+        """Read the body, unless it is much longer than the range that was asked for, or too long.
 
         Raises
         ------
@@ -57,9 +66,14 @@ class CheckedResponse(aiohttp.ClientResponse):
                 self.close()
                 if self.status >= 400:
                     return b""
-                asked = self.request_info.headers["Range"]
+                if self._asked is None:
+                    raise LimitError(
+                        f"the server sends {size:,} bytes or more, the limit is {most:,}",
+                        remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
+                    )
                 raise LimitError(
-                    f"asked for {asked}, the server sends {size:,} bytes or more",
+                    f"asked for {self.request_info.headers['Range']}, "
+                    f"the server sends {size:,} bytes or more",
                     remedy="It does not know byte ranges: copy the object to where they are known.",
                 )
             self._body = b"".join(pieces)
@@ -104,7 +118,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         if self.status >= 400:
             return _LONGEST_MESSAGE
         if self._asked is None:
-            return None
+            return _request.get().most_bytes
         first, last = self._asked
         return last - (first or 0) + 1 + MOST_UNASKED_BYTES
 
@@ -117,27 +131,33 @@ class Client:
     ----------
     trust
         Who may be asked, also by redirects; None where a caller named the URL itself.
+    most_bytes
+        Of an object that is asked for whole; None for any number.
     make
         What makes a session of the options of aiohttp's.
     """
 
     trust: Trust | None = None
+    most_bytes: int | None = None
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
         """Give a session."""
         trace = aiohttp.TraceConfig()
-        trace.on_request_start.append(_begin)
+        trace.on_request_start.append(self._begin)
         trace.on_request_redirect.append(self._follow)
         traces = [*(options.pop("trace_configs", None) or ()), trace]
         if self.trust is not None and "connector" not in options:
             options["connector"] = aiohttp.TCPConnector(resolver=_Resolver(self.trust))
         return await self.make(**options, trace_configs=traces)
 
+    async def _begin(self, _session: Any, _context: Any, sent: Any) -> None:
+        _request.set(_Request(sent.url.raw_host, sent.url.raw_host, self.most_bytes))
+
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
         """Ask before an answer is followed elsewhere, and leave behind what was for its server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
-        _hosts.set((_hosts.get()[0], target.raw_host))
+        _request.set(_request.get()._replace(now=target.raw_host))
         if target.authority == sent.url.authority:
             return
         try:
@@ -155,10 +175,6 @@ class Client:
             sent.headers.popall(name)
 
 
-async def _begin(_session: Any, _context: Any, sent: Any) -> None:
-    _hosts.set((sent.url.raw_host, sent.url.raw_host))
-
-
 class _Resolver(ThreadedResolver):
     """Gives only addresses that a set may name; they are those that are connected to."""
 
@@ -170,7 +186,7 @@ class _Resolver(ThreadedResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await super().resolve(host, port, family)
-        first, now = _hosts.get()
+        first, now, _ = _request.get()
         # Another host is that of the caller's proxy.
         if host != now or self._trust.may_be_private(host, redirected=first != now):
             return found
@@ -185,7 +201,9 @@ class _Resolver(ThreadedResolver):
         return public
 
 
-def web_options(options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
+def web_options(
+    options: Mapping[str, Any], retry: Retry, trust: Trust | None, most_bytes: int | None
+) -> dict[str, Any]:
     """Give options of fsspec's HTTP for exact byte ranges, our own retries, and `Client`."""
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=retry.timeout_seconds, sock_read=retry.timeout_seconds
@@ -201,16 +219,10 @@ def web_options(options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
     if cookies := client.pop("cookies", None) or given.pop("cookies", None):
         morsels = SimpleCookie(dict(cookies)).values()
         headers["Cookie"] = "; ".join(f"{one.key}={one.coded_value}" for one in morsels)
-    make = options.get("get_client", get_client)
     return {
         "max_redirects": MOST_REDIRECTS,
         **given,
         "headers": {**headers, **options.get("headers", {})},
         "client_kwargs": client,
-        "get_client": make if isinstance(make, Client) else Client(None, make),
+        "get_client": Client(trust, most_bytes, options.get("get_client", get_client)),
     }
-
-
-def with_trust(options: Mapping[str, Any], trust: Trust) -> dict[str, Any]:
-    """Give options of fsspec's HTTP with which `trust` says whom to ask."""
-    return {**options, "get_client": Client(trust, options.get("get_client", get_client))}

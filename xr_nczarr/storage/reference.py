@@ -16,7 +16,7 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.model import DEFAULT_LIMITS, ChunkKeys
+from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix
 from xr_nczarr.storage.local import LocalStore
@@ -57,8 +57,6 @@ class ReferenceStore:
         How to reach it.
     name
         For messages; the URL of the document without secrets.
-    max_object_bytes
-        References to more than this are refused before anything is allocated.
     document
         The document that the set was read from, where there is one.
     """
@@ -68,20 +66,18 @@ class ReferenceStore:
         references: ReferenceSet | None,
         targets: Targets,
         name: str,
-        max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes,
         document: ReferenceDocument | None = None,
         prefix: str = "",
     ) -> None:
         self._references = references
         self.targets = targets
         self.name = name
-        self.max_object_bytes = max_object_bytes
         self.document = document
         self.prefix = prefix
         self._stores: dict[str, SizedStore] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rules = (self.targets, self.name, self.max_object_bytes)
+        rules = (self.targets, self.name)
         if self._small:
             return ReferenceStore, (self.references, *rules)
         return ReferenceStore, (None, *rules, self.document, self.prefix)
@@ -125,7 +121,6 @@ class ReferenceStore:
             self.references.subset(prefix),
             self.targets,
             self.name,
-            self.max_object_bytes,
             self.document,
             prefix,
         )
@@ -232,9 +227,9 @@ class ReferenceStore:
         count = size if whole else length
         if first < 0 or first + count > size:
             self._fail(f"the object has {size} bytes, {count} bytes from {first} were asked", key)
-        if count > self.max_object_bytes:
+        if count > self.targets.max_object_bytes:
             raise LimitError(
-                f"refers to {count:,} bytes, the limit is {self.max_object_bytes:,}",
+                f"refers to {count:,} bytes, the limit is {self.targets.max_object_bytes:,}",
                 remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
                 store=self.name,
                 key=key,
@@ -248,7 +243,7 @@ class ReferenceStore:
         store = self._store(pieces[0])
         if pieces[0].length is None:
             if isinstance(store, LocalStore):
-                store = replace(store, max_object_bytes=self.max_object_bytes)
+                store = replace(store, max_object_bytes=self.targets.max_object_bytes)
             source = store.fetch([piece.path for piece in pieces])
         else:
             source = store.fetch_ranges(

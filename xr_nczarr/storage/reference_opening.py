@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -196,15 +196,17 @@ def _store(
     retry: Retry | None,
 ) -> ReferenceStore:
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
-    targets = options.targets(document, retry)
-    return ReferenceStore(references, targets, mask(document.rstrip("/")), largest)
+    targets = replace(options.targets(document, retry), max_object_bytes=largest)
+    return ReferenceStore(references, targets, mask(document.rstrip("/")))
 
 
 def _folder(url: str, options: ReferenceOptions, retry: Retry | None, limits: Limits) -> SizedStore:
     path = local_path(url)
     if path is not None:
         return LocalStore(path, max_object_bytes=limits.max_consolidated_bytes)
-    return FilesystemStore.connect(url, options.document_options, retry=retry)
+    return FilesystemStore.connect(
+        url, options.document_options, retry=retry, most_bytes=limits.max_consolidated_bytes
+    )
 
 
 def _fetch(folder: SizedStore, name: str) -> bytes | None:

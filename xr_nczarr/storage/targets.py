@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 
 from xr_nczarr.errors import RefusedError, quote
+from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references import absolute_url
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
@@ -42,6 +43,8 @@ class Targets:
     options
         Storage options by the prefix of the URLs that they are for, the longest first; an empty
         prefix is for all remote targets.
+    max_object_bytes
+        References to more than this are refused before anything is allocated.
     """
 
     document: str
@@ -49,6 +52,7 @@ class Targets:
     protocol: str | None = None
     options: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     retry: Retry | None = None
+    max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
     def url(self, text: str) -> str:
         """Give the absolute path or URL that a reference means, if the set may name it.
@@ -97,12 +101,13 @@ class Targets:
         """Give the store that reaches all URLs of the place of `url`; nothing is requested yet."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
-        options = self.options_for(url)
-        if url.startswith(("http://", "https://")):
-            from xr_nczarr.storage.http import with_trust
-
-            options = with_trust(options, self.trust)
-        return TargetStore.connect(url, options, retry=self.retry)
+        return TargetStore.connect(
+            url,
+            self.options_for(url),
+            retry=self.retry,
+            trust=self.trust,
+            most_bytes=self.max_object_bytes,
+        )
 
 
 def key_in(store: SizedStore, url: str) -> str:
