@@ -4,6 +4,7 @@ import base64
 import json
 import pickle
 import time
+import tracemalloc
 import zlib
 
 import fsspec
@@ -238,6 +239,18 @@ def test_d47_a_million_million_keys_are_a_formula_or_refused():
     with pytest.raises(LimitError, match="max_references"):
         read(generated(key="t/{{i + j}}", url="nowhere", dimensions=huge))
     assert time.perf_counter() - started < 2
+
+
+def test_d47_a_dimension_of_any_length_takes_no_memory(tmp_path):
+    (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
+    url = str(tmp_path / "a.bin")
+    tracemalloc.start()
+    try:
+        found = read(generated(url=url, dimensions={"i": {"stop": 10**7}}))
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert found == VALUES.tolist()
 
 
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])

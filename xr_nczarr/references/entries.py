@@ -6,8 +6,9 @@ import base64
 import binascii
 import posixpath
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +65,19 @@ def encode_inline(data: bytes) -> str:
     if text.startswith(_BASE64) or _CONTROL.search(text):
         return _BASE64 + base64.b64encode(data).decode()
     return text
+
+
+def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the Cartesian product, the last one fastest; ranges may be of any length.
+
+    `itertools.product` would make a tuple of each of them first.
+    """
+    if not domains:
+        yield ()
+        return
+    for value in domains[0]:
+        for rest in combinations(domains[1:]):
+            yield (value, *rest)
 
 
 def check_number(value: object, what: str, key: str) -> int:

@@ -23,6 +23,7 @@ from xr_nczarr.references.entries import (
     Reference,
     Target,
     check_number,
+    combinations,
     is_metadata,
 )
 from xr_nczarr.references.expressions import (
@@ -138,12 +139,8 @@ class Generator:
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield every key with its reference, in the order of the Cartesian product."""
-        domains = list(self.dimensions.items())[::-1]
-        for number in range(self.count):  # itertools.product would hold all values of each domain
-            values: dict[str, int | str] = {}
-            for name, domain in domains:
-                number, at = divmod(number, len(domain))
-                values[name] = domain[at]
+        for combination in combinations(tuple(self.dimensions.values())):
+            values = dict(zip(self.dimensions, combination, strict=True))
             key = _text(self.key, values)
             yield key, self._reference(key, values)
 

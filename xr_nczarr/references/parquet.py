@@ -25,6 +25,7 @@ from xr_nczarr.references.entries import (
     Reference,
     Target,
     check_number,
+    combinations,
     is_metadata,
 )
 from xr_nczarr.references.json_object import parse_members
@@ -253,7 +254,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
     """Yield the keys of the chunks of an array in C order; `array` ends in a slash or is empty."""
-    for index in itertools.product(*map(range, grid or (1,))):
+    for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))
 
 
