@@ -364,6 +364,8 @@ class FilesystemStore:
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return not is_missing_bucket(error)
+        if isinstance(error, KeyError):  # of zipfile: fsspec's chained zips hand it on, until 2026
+            return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.missing_status
 
