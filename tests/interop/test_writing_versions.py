@@ -178,6 +178,19 @@ def test_our_engine_finds_the_tree_that_was_written(path, version, dialect):
     assert set(chunks.values()) == {CHUNKS}
 
 
+def test_version_1_holds_the_same_variables_one_by_one(path):
+    given = sample()["/"].to_dataset()
+    for name, variable in given.variables.items():
+        encoding = {name: PACKING} if name == "packed" else {}
+        alone = xr.Dataset({name: variable})
+        to_nczarr(alone, path / name, zarr_format=1, encoding=encoding)
+    found = read(path)
+    assert set(found.variables) == set(given.variables)
+    for name, variable in given.variables.items():
+        xr.testing.assert_identical(found[name].variable, variable)
+        assert found[name].dtype == variable.dtype or variable.dtype == object  # text: <U50
+
+
 @pytest.mark.parametrize(("version", "dialect"), READERS)
 def test_all_readers_find_the_numbers_that_were_written(path, version, dialect):
     write_sample(path, version, dialect)

@@ -5,7 +5,7 @@ Matches the specification and what zarr-python 1 wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from xr_nczarr.errors import NczarrError, UnsupportedError
@@ -52,14 +52,8 @@ def node_keys(path: str) -> tuple[str, ...]:
     return (prefix + _ARRAY, prefix + _ATTRIBUTES)
 
 
-def listing_prefixes(path: str) -> tuple[str, ...]:
-    """Give the prefixes to list to find what lies in the directory at `path`."""
-    return v2.listing_prefixes(path)
-
-
-def child_names(path: str, listings: Sequence[tuple[list[str], list[str]]]) -> list[str]:
-    """Give the names that may be arrays or directories at `path`, from (objects, prefixes)."""
-    return v2.child_names(path, listings)
+listing_prefixes = v2.listing_prefixes
+child_names = v2.child_names
 
 
 def chunk_keys(path: str) -> ChunkKeys:
