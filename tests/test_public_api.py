@@ -52,6 +52,7 @@ def test_the_options_of_opening_are_these():
         "group",
         "storage_options",
         "missing_status",
+        "retry",
         "consolidated",
         "zarr_format",
         "on_unsupported",

@@ -25,6 +25,9 @@ class OpenOptions:
         For the filesystem, as fsspec knows them.
     missing_status
         The HTTP statuses that mean *not found*. S3 answers 403 to who may not list the bucket.
+    retry
+        How failed requests are tried again, and how long an answer may take: any of ``attempts``,
+        ``total_seconds``, ``first_wait``, ``longest_wait`` and ``timeout_seconds``.
     consolidated
         Whether to read the consolidated metadata alone (True), the single documents alone
         (False), or whatever is there (None). ``"check"`` reads both and raises where they differ.
@@ -58,6 +61,7 @@ max_depth, max_references
     group: str | None = None
     storage_options: Mapping[str, Any] | None = None
     missing_status: Sequence[int] = (404,)
+    retry: Mapping[str, Any] | None = None
     consolidated: Consolidated = None
     zarr_format: int | str | None = None
     on_unsupported: Literal["lazy", "skip", "raise"] = "lazy"

@@ -30,7 +30,7 @@ from xr_nczarr.model import ArrayNode, Hierarchy
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
-from xr_nczarr.storage import PrefetchingStore, ReferenceStore, Store, open_store, parse_url
+from xr_nczarr.storage import PrefetchingStore, ReferenceStore, Retry, Store, open_store, parse_url
 
 NONE_NAME = "__values__"
 """What xarray stores a variable as whose name is None."""
@@ -90,6 +90,7 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         target,
         storage_options=options.storage_options,
         limits=options.limits,
+        retry=None if options.retry is None else Retry(**options.retry),
         missing_status=tuple(options.missing_status),
     )
     zarr_format = options.zarr_format or location.zarr_format
