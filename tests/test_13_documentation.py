@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 
+import xr_nczarr
 from xr_nczarr import errors
 from xr_nczarr.backend.options import OPEN_OPTIONS
 from xr_nczarr.backend.requested import ENCODING_KEYS
@@ -175,6 +176,9 @@ def test_the_pages_of_the_reference_leave_nothing_out() -> None:
         assert name == "Any" or f"`{name}`" in found["errors"], name
     for key in ENCODING_KEYS:
         assert f"`{key}`" in found["encoding"], key
+    functions = (DOCS / "reference/api.md").read_text()
+    for name in xr_nczarr.__all__:
+        assert f"xr_nczarr.{name}" in functions or f"`{name}`" in found["errors"], name
     security = (DOCS / "explanation/security.md").read_text()
     for option in OPEN_OPTIONS:
         assert not option.startswith("max_") or f"`{option}`" in security, option
