@@ -35,6 +35,7 @@ def test_the_public_names_are_these():
         "open_hierarchy",
         "to_nczarr",
         "upgrade",
+        "verify",
     ]
     for name in xr_nczarr.__all__:
         assert inspect.getdoc(getattr(xr_nczarr, name))

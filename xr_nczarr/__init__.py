@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
+    from xr_nczarr.tools.verifying import verify
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ __all__ = [
     "open_hierarchy",
     "to_nczarr",
     "upgrade",
+    "verify",
 ]
 
 # Names that need xarray are imported when they are first asked for: importing the errors is cheap.
@@ -69,6 +71,7 @@ _LAZY = {
     "open_hierarchy": "tools.overview",
     "to_nczarr": "backend.writer",
     "upgrade": "tools.metadata",
+    "verify": "tools.verifying",
 }
 
 

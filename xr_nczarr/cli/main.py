@@ -16,7 +16,11 @@ from xr_nczarr import __version__
 from xr_nczarr.cli.arguments import UsageError
 from xr_nczarr.errors import NczarrError, quote
 
-COMMANDS = ("dump", "info", "explain", "copy", "upgrade", "consolidate", "references", "demo")
+COMMANDS = (
+    *("dump", "info", "explain", "verify"),
+    *("copy", "upgrade", "consolidate", "references"),
+    "demo",
+)
 
 _FAILED = 2
 _INTERRUPTED = 130

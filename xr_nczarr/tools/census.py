@@ -39,8 +39,13 @@ def grid(variable: Variable) -> tuple[int, ...]:
     )
 
 
-def take_census(opened: OpenedStore) -> tuple[dict[str, Stored], str]:
-    """Give what is stored of each variable, by path; or nothing, and why it cannot be listed."""
+def take_census(
+    opened: OpenedStore, others: list[str] | None = None
+) -> tuple[dict[str, Stored], str]:
+    """Give what is stored of each variable, by path; or nothing, and why it cannot be listed.
+
+    Keys that are no chunk's are appended to `others`.
+    """
     arrays: dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]] = {}
     found: dict[str, Stored] = {}
     for group in opened.root.walk():
@@ -54,7 +59,10 @@ def take_census(opened: OpenedStore) -> tuple[dict[str, Stored], str]:
     try:
         for key, size in stored_sizes(opened.store):
             stored_of = _owner(key, arrays)
-            if stored_of is not None:
+            if stored_of is None:
+                if others is not None:
+                    others.append(key)
+            else:
                 stored_of.present += 1
                 if size is None or stored_of.stored_bytes is None:
                     stored_of.stored_bytes = None

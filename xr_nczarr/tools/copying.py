@@ -361,6 +361,7 @@ def _same_chunks(source: ArrayNode, target: ArrayNode) -> bool:
     return (
         source.shape == target.shape
         and source.chunk_shape == target.chunk_shape
+        and source.chunk_runs == target.chunk_runs
         and _type(source) == _type(target)
         and _fill(source) == _fill(target)
         and _chain(source) == _chain(target)

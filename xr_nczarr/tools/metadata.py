@@ -293,6 +293,7 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
         "type": node.dtype,
         "fill value": str(node.fill_value) if node.dtype.hasobject else fill,
         "chunks": node.chunk_shape if variable.dimensions else (),
+        "chunk runs": node.chunk_runs,
         "codecs": [(spec.name, dict(spec.configuration)) for spec in node.codecs],
         "chunk keys": node.chunk_keys,
     }

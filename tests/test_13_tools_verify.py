@@ -1,0 +1,248 @@
+"""`verify` finds what is amiss, and what it says of other programs is true of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import xr_nczarr
+from tests.stores import (
+    VINTAGES,
+    array_document,
+    file_url,
+    has_ncgen,
+    put,
+    sample,
+    shuffled,
+    write_vintage,
+)
+from xr_nczarr.cli.main import main
+
+FIELD = xr.Dataset({"a": (("t", "x"), np.arange(60.0).reshape(6, 10))}, {"t": np.arange(6)})
+ENCODING = {"a": {"chunks": (2, 5), "zlib": True, "fletcher32": True}}
+
+
+def make(path: Path, **options: Any) -> Path:
+    xr_nczarr.to_nczarr(FIELD, path, encoding=ENCODING, **options)
+    return path
+
+
+def errors(path: Path, **options: Any) -> list[tuple[str, str]]:
+    found = xr_nczarr.verify(path, **options).findings
+    return [(each.place, each.problem) for each in found if each.severity == "error"]
+
+
+@pytest.mark.parametrize("release", VINTAGES)
+def test_stores_of_every_vintage_are_whole(tmp_path: Path, release: str) -> None:
+    found = xr_nczarr.verify(write_vintage(tmp_path / "store", sample(release), release))
+    assert found.whole
+    assert found.chunks["/field"] == (4, 4)
+    assert found.chunks["/empty"] == (0, 1)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_whole_store_has_no_errors_and_all_its_chunks_are_read(
+    tmp_path: Path, zarr_format: int
+) -> None:
+    found = xr_nczarr.verify(make(tmp_path / "store", zarr_format=zarr_format))
+    assert found.whole
+    assert found.chunks == {"/a": (6, 6), "/t": (1, 1)}
+    assert found.decoded == 7
+    assert xr_nczarr.verify(tmp_path / "store", sample=2).decoded == 3
+
+
+def damage_chunk(store: Path) -> None:
+    data = bytearray((store / "a/1.1").read_bytes())
+    data[-1] ^= 1  # of the checksum
+    (store / "a/1.1").write_bytes(data)
+
+
+def cut_chunk(store: Path) -> None:
+    (store / "t/0").write_bytes((store / "t/0").read_bytes()[:-3])
+
+
+def make_consolidated_stale(store: Path) -> None:
+    document = json.loads((store / "a/.zattrs").read_text())
+    (store / "a/.zattrs").write_text(json.dumps(document | {"new": 1}))
+
+
+def hide_from_consolidated(store: Path) -> None:
+    xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)
+    stale = json.loads((store / ".zmetadata").read_text())
+    stale["metadata"] = {k: v for k, v in stale["metadata"].items() if not k.startswith("b/")}
+    (store / ".zmetadata").write_text(json.dumps(stale))
+
+
+def remove_array(store: Path) -> None:
+    (store / "t/.zarray").unlink()
+
+
+def change_shape(store: Path) -> None:
+    document = json.loads((store / "a/.zarray").read_text())
+    (store / "a/.zarray").write_text(json.dumps(document | {"shape": [6, 9]}))
+
+
+def leave_a_journal(store: Path) -> None:
+    (store / ".nczarr_unfinished").write_text("{}")
+
+
+DAMAGES = {
+    damage_chunk: ("a/1.1", "checksum"),
+    cut_chunk: ("t/0", "expected 48"),
+    make_consolidated_stale: (".zmetadata", "stale"),
+    hide_from_consolidated: (".zmetadata", "/b"),
+    remove_array: ("/", "missing"),
+    change_shape: ("a/.zattrs", "9 elements"),
+    leave_a_journal: (".nczarr_unfinished", "interrupted"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damage_is_found_and_named(tmp_path: Path, damage: Any, capsys) -> None:
+    store = make(tmp_path / "store")
+    assert main(["verify", str(store)]) == 0
+    damage(store)
+    place, words = DAMAGES[damage]
+    found = errors(store)
+    assert any(place in where and words in problem for where, problem in found), found
+    capsys.readouterr()
+    assert main(["verify", str(store), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["whole"] is False
+
+
+def test_what_is_left_over_is_told(tmp_path: Path) -> None:
+    store = make(tmp_path / "store")
+    put(store, {"a/7.0": b"old", "notes.txt": b"dear"})
+    found = xr_nczarr.verify(store)
+    assert found.whole
+    assert {"a/7.0", "notes.txt"} <= {finding.place for finding in found.findings}
+
+
+# ---- what is said of other programs, asked of them
+
+VALUES = np.array([0, 1, 2, 3], "<f4")
+SHUFFLED = numcodecs.Zlib(4).encode(shuffled(VALUES.tobytes(), 4))
+
+
+def array(chunk: bytes, attributes: Any = None, dtype: str = "<f4", **members: Any) -> dict:
+    names = {"_ARRAY_DIMENSIONS": ["x"] * (len(members.get("shape", [4])))}
+    document = array_document(members.pop("shape", (4,)), dtype, **members)
+    key = ".".join("0" * max(1, len(document["shape"])))
+    found = {".zgroup": {"zarr_format": 2}, "v/.zarray": document, f"v/{key}": chunk}
+    return found | {"v/.zattrs": names if attributes is None else attributes}
+
+
+def filters(size: Any, level: Any) -> dict:
+    return {
+        "filters": [{"id": "shuffle", "elementsize": size}],
+        "compressor": {"id": "zlib", "level": level},
+    }
+
+
+ANNOTATED = {
+    ".zattrs": {
+        "_nczarr_superblock": {"version": "2.0.0"},
+        "_nczarr_group": {"dimensions": {"x": 4}, "arrays": ["v"], "groups": []},
+    }
+}
+NOTE = {"_nczarr_array": {"dimension_references": ["/x"], "storage": "chunked"}}
+NAMED = NOTE | {"_ARRAY_DIMENSIONS": ["x"]}
+LZ4 = numcodecs.LZ4().encode(VALUES.tobytes())
+ROWS = np.arange(4, dtype="<f4").reshape(2, 2)
+
+CLAIMS = {
+    "shuffle of 0": ("zarr", "wrong values", array(SHUFFLED, NAMED, **filters(0, 4)) | ANNOTATED),
+    "numbers as text": ("zarr", "text", array(SHUFFLED, NAMED, **filters("0", "4")) | ANNOTATED),
+    "netcdf's char": ("zarr", ">S1", array(b"abcd", NAMED, ">S1") | ANNOTATED),
+    "old char": ("zarr", "four bytes", array(b"abcd", NAMED, "<U1") | ANNOTATED),
+    "no JSON": ("zarr", "no JSON", array(VALUES.tobytes()) | {"v/.zattrs": b'{"a": 001}'}),
+    "no names": ("xarray", "without _ARRAY", array(VALUES.tobytes(), {})),
+    "names of a scalar": (
+        "xarray",
+        "0 names",
+        array(b"\0" * 4, {"_ARRAY_DIMENSIONS": []}, shape=(1,)),
+    ),
+    "text": ("netcdf", "<U2", array(b"\0" * 32, dtype="<U2")),
+    "complex": ("netcdf", "<c8", array(b"\0" * 32, dtype="<c8")),
+    "half": ("netcdf", "half", array(b"\0" * 8, dtype="<f2")),
+    "codec": ("netcdf", "lz4", array(LZ4, compressor={"id": "lz4", "acceleration": 1})),
+    "order": ("netcdf", "order F", array(ROWS.tobytes("F"), shape=(2, 2), order="F")),
+    "escape": ("netcdf", r"\u", array(VALUES.tobytes(), {"t": "é"})),
+    "version 3": ("netcdf", "version 3", {}),
+}
+
+
+def read_right(program: str, store: Path) -> bool:
+    """Whether a program reads what we read, values and attributes."""
+    expected = xr.open_dataset(store, engine="nczarr", decode_cf=False)
+    try:
+        if program == "zarr":
+            values, text = zarr.open_group(str(store), mode="r")["v"][...], None
+            return values.tobytes() == expected["v"].values.tobytes()
+        if program == "xarray":
+            found = xr.open_dataset(store, engine="zarr", consolidated=False, decode_cf=False)
+            return bool((found["v"].values == expected["v"].values).all())
+        with netCDF4.Dataset(file_url(store, "zarr")) as root:
+            values = np.asarray(root["v"][...])
+            text = root["v"].t if "t" in root["v"].ncattrs() else None
+    except Exception:
+        return False
+    same = values.tobytes() == expected["v"].values.tobytes()
+    return same and text == expected["v"].attrs.get("t")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_is_said_of_other_programs_is_true_of_them(tmp_path: Path, claim: str) -> None:
+    program, words, documents = CLAIMS[claim]
+    store = put(tmp_path / "store", documents)
+    if not documents:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, zarr_format=3)
+    found = xr_nczarr.verify(store)
+    assert found.whole, str(found)
+    told = [each for each in found.findings if program in each.programs and words in each.problem]
+    assert told, str(found)
+    assert not read_right(program, store)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
+def test_of_a_plain_store_nothing_is_said_and_all_read_it(tmp_path: Path, program: str) -> None:
+    store = put(tmp_path / "store", array(VALUES.tobytes()))
+    assert xr_nczarr.verify(store).findings == []
+    assert read_right(program, store)
+
+
+@pytest.mark.skipif(not has_ncgen, reason="needs ncdump")
+def test_old_netcdf_c_knows_neither_the_new_layout_nor_filters_without_plugins(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store)
+    dump = ["ncdump", file_url(store)]
+    assert "netcdf-c ≤ 4.9.2" in {each.programs for each in xr_nczarr.verify(store).findings}
+    text = subprocess.run(dump, capture_output=True, timeout=60).stdout
+    assert b"_nczarr_group" in text
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, mode="w", unlimited_dims="x")
+    assert subprocess.run(dump, capture_output=True, timeout=60).returncode
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, mode="w")
+    xr_nczarr.upgrade(store, "universal")
+    assert xr_nczarr.verify(store).findings == []
+    assert b"v = 0, 1, 2, 3" in subprocess.run(dump, capture_output=True, timeout=60).stdout
+    encoding = {"v": {"zlib": True}}
+    xr_nczarr.to_nczarr(
+        xr.Dataset({"v": ("x", VALUES)}), store, mode="w", dialect="universal", encoding=encoding
+    )
+    assert "ignore filters" in str(xr_nczarr.verify(store))
+    found = subprocess.run(dump, capture_output=True, timeout=60).stdout
+    assert b"v = " in found
+    assert b"v = 0, 1, 2, 3" not in found

@@ -1,0 +1,224 @@
+"""Whether a store is whole: each chunk decoded, every document compared, what others make of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from xr_nczarr.backend.commit import UNFINISHED
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
+from xr_nczarr.formats.journal import JOURNAL
+from xr_nczarr.hierarchy import FORMATS, open_hierarchy
+from xr_nczarr.model import parent_path
+from xr_nczarr.netcdf import Variable
+from xr_nczarr.netcdf.annotations import SIDECARS
+from xr_nczarr.tools.census import take_census
+from xr_nczarr.tools.readers import concerns, in_documents
+
+_AT_ONCE = 1024
+_LISTED = "present, and not listed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing amiss.
+
+    Attributes
+    ----------
+    severity
+        ``"error"`` where values or metadata are damaged, missing or contradict each other,
+        ``"warning"`` where other programs fail or something is left over.
+    place
+        Key in the store, or path of the node.
+    programs
+        Those that fail; empty where it is the store itself.
+    """
+
+    severity: Literal["error", "warning"]
+    place: str
+    problem: str
+    remedy: str = ""
+    programs: str = ""
+
+    def __str__(self) -> str:
+        subject = f"{self.programs} " if self.programs else ""
+        remedy = f". {self.remedy}" if self.remedy else ""
+        return f"{self.severity}: {self.place}: {subject}{self.problem}{remedy}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """What `verify` found.
+
+    Attributes
+    ----------
+    chunks
+        By path of the array: stored objects that are there, and of how many; empty where the
+        store cannot be listed.
+    decoded
+        Number of chunks that were read.
+    """
+
+    store: str
+    chunks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    decoded: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is no error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        present, total = (sum(each[at] for each in self.chunks.values()) for at in (0, 1))
+        errors = sum(finding.severity == "error" for finding in self.findings)
+        counts = f"{errors} errors, {len(self.findings) - errors} warnings"
+        title = f"{self.store}: {present} of {total} chunks there, {self.decoded} read: {counts}"
+        return "\n".join([title, *map(str, self.findings)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the result as JSON values."""
+        return {**asdict(self), "whole": self.whole}
+
+
+def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verification:
+    """Verify a store: its documents against each other and against the chunks, and every chunk.
+
+    Chunks are fetched and decoded as for reading, which checks sizes and checksums.
+
+    Parameters
+    ----------
+    sample
+        Read at most so many chunks of each array, chosen at random; None for all.
+    **options
+        See `OpenOptions`.
+
+    Examples
+    --------
+    >>> import xarray as xr, xr_nczarr
+    >>> store = {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
+    >>> xr_nczarr.verify(store).whole
+    True
+    """
+    opened = _open(target, options)
+    result = Verification(store=opened.store.name)
+    found = result.findings
+    found += _consolidated(opened)
+    for group in opened.root.walk():
+        if group.error is not None:
+            found.append(_error(group.path, group.error))
+        for report in group.reports:
+            severity: Literal["error", "warning"] = "warning" if _LISTED in report else "error"
+            found.append(Finding(severity, group.path, report))
+        for variable in group.variables.values():
+            if variable.error is not None:
+                found.append(_error(variable.path, variable.error))
+            elif variable.node is not None:
+                count, damaged = _decode(opened, variable, sample)
+                result.decoded += count
+                found += damaged
+    others: list[str] = []
+    census, reason = take_census(opened, others)
+    result.chunks = {path: (stored.present, stored.total) for path, stored in census.items()}
+    if reason:
+        found.append(Finding("warning", "/", f"cannot be listed: {reason}"))
+    found += _left_over(opened, others)
+    found += [
+        Finding("warning", place, problem, remedy, programs)
+        for programs, place, problem, remedy in (*concerns(opened), *in_documents(opened))
+    ]
+    return result
+
+
+def _open(target: Any, options: dict[str, Any]) -> OpenedStore:
+    """Open the single documents; the consolidated one where there are no others."""
+    if "consolidated" in options:
+        return open_netcdf(target, OpenOptions(**options))
+    try:
+        return open_netcdf(target, OpenOptions(**options, consolidated=False))
+    except NotFoundError:
+        return open_netcdf(target, OpenOptions(**options))
+
+
+def _error(place: str, error: NczarrError) -> Finding:
+    where = error.key or place
+    problem = ", ".join(filter(None, [error.place, error.problem]))
+    chunk = f" (chunk {error.chunk})" if error.chunk is not None else ""
+    return Finding("error", where, problem + chunk, error.remedy)
+
+
+def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
+    """Compare the consolidated document with the single ones."""
+    store, single = opened.store, opened.hierarchy
+    key = FORMATS[single.zarr_format].consolidated_key()
+    if single.consolidated or key is None:
+        return
+    try:
+        held = open_hierarchy(store, zarr_format=single.zarr_format, limits=opened.options.limits)
+        if not held.consolidated:
+            return
+        open_hierarchy(store, zarr_format=single.zarr_format, consolidated="check")
+    except MetadataError as error:
+        yield Finding("error", key, f"{error.place}: {error.problem}", "nczarr consolidate")
+        return
+    for path in single.nodes.keys() - held.nodes.keys():
+        yield Finding("error", key, f"does not hold {path}", "nczarr consolidate")
+
+
+def _decode(
+    opened: OpenedStore, variable: Variable, sample: int | None
+) -> tuple[int, list[Finding]]:
+    """Read the chunks of one array; give their number, and what is wrong with them."""
+    node = readable_node(variable, opened.options.assume_endian)
+    options = replace(opened.options.reading, threads=1)
+    array = ChunkedArray(node, opened.store, options)
+    counts = [-(-size // part) for size, part in zip(node.shape, node.chunk_shape, strict=True)]
+    total = math.prod(counts)
+    chosen: Sequence[int] = range(total)
+    if sample is not None and sample < total:
+        chosen = sorted(random.sample(chosen, sample))
+
+    def read(number: int) -> Finding | None:
+        index = np.unravel_index(number, counts) if counts else ()
+        pieces = zip(index, node.chunk_shape, strict=True)
+        try:
+            array.read([slice(int(at) * size, (int(at) + 1) * size) for at, size in pieces])
+        except NczarrError as error:
+            return _error(variable.path, error)
+        return None
+
+    found: list[Finding] = []
+    numbers = iter(chosen)
+    with ThreadPoolExecutor(thread_name_prefix="nczarr-verify") as pool:
+        while batch := list(itertools.islice(numbers, _AT_ONCE)):
+            found += filter(None, pool.map(read, batch))
+    # What concerns the codec as a whole is said once.
+    return len(chosen), list(dict.fromkeys(found))
+
+
+def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
+    """Tell the keys that are neither a chunk's nor a document's."""
+    module = FORMATS[opened.hierarchy.zarr_format]
+    known = {key for path in opened.hierarchy.nodes for key in module.node_keys(path)}
+    known |= {module.consolidated_key(), *module.root_keys()}
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        if key in (JOURNAL, UNFINISHED):
+            yield Finding("error", key, "a write was interrupted", "Run it again")
+        elif key in known or (name in SIDECARS and f"/{folder}" in opened.hierarchy.nodes):
+            continue
+        elif f"/{folder}" in opened.hierarchy.nodes or parent_path(f"/{folder}") != "/":
+            yield Finding("warning", key, "belongs to no array's chunks", "Remove it")
+        else:
+            yield Finding("warning", key, "is no part of the store", "Remove it")
