@@ -23,6 +23,7 @@ from zarr.codecs import (
     GzipCodec,
     ShardingCodec,
     TransposeCodec,
+    VLenBytesCodec,
     ZstdCodec,
 )
 from zarr.dtype import VariableLengthBytes
@@ -826,11 +827,18 @@ def test_the_type_of_an_attribute_changes_without_its_value(path):
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_bytes_of_any_length_are_no_text(path, tmp_path, version):
-    items = np.array([b"a", b"bcd", b"", b"\xff"], object)
+    items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
     array = group.create_array("v", shape=(4,), chunks=(2,), dtype=VariableLengthBytes())
     array[:] = items
     with xr.open_dataset(tmp_path / "source", engine="nczarr") as opened:
         assert opened.v.values.tolist() == items.tolist()
         to_nczarr(opened, path, zarr_format=version, dialect="zarr")
+        if version == 3:
+            encoding = {"v": {"serializer": VLenBytesCodec(), "compressors": [ZstdCodec()]}}
+            to_nczarr(opened, path, mode="w", zarr_format=3, dialect="zarr", encoding=encoding)
     assert read(path).v.values.tolist() == items.tolist()
+    assert zarr.open_array(path / "v")[:].tolist() == items.tolist()
+    (dim,) = read(path).dims
+    to_nczarr(xr.Dataset({"v": (dim, items)}), path, append_dim=dim)
+    assert read(path).v.values.tolist() == items.tolist() * 2

@@ -20,6 +20,7 @@ from xarray.coding.strings import (
 from xr_nczarr.backend.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.backend.requested import (
+    asks_for_bytes,
     check_encoding,
     chunk_shape,
     codec_specs,
@@ -199,6 +200,8 @@ def encode_variable(
         attributes["_FillValue"] = fill_value = _scalar(declared, dtype)
     elif fill_value is not None:
         fill_value = _scalar(fill_value, dtype)
+    elif dtype.hasobject and kind == "other":
+        fill_value = b""
     elif not layout.pure or layout.version_3:
         fill_value = default_fill(dtype)
     return EncodedVariable(
@@ -218,6 +221,8 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
     if layout.pure and variable.attrs.get("dtype") == "bool" and variable.dtype == np.dtype("i1"):
         variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
         del variable.attrs["dtype"]
+    if layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding):
+        return variable
     variable = ensure_dtype_not_object(variable, name=name)
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
     if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
@@ -296,8 +301,9 @@ def make_node(
     # Other versions do not have shards: what was left over from a version 3 store is no request.
     shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
     note = None
-    text = (CodecSpec("vlen-utf8", {}, "codecs" if layout.version_3 else "filters"),)
-    leading = text if encoded.dtype.hasobject else ()
+    items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
+    place = "codecs" if layout.version_3 else "filters"
+    leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
     itemsize = encoded.dtype.itemsize
     if encoded.kind == "string" and not encoded.dtype.hasobject:
         itemsize = _POINTER_BYTES

@@ -100,6 +100,16 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
+def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
+    """Tell whether bytes are to be stored in any length, as they were where they were opened."""
+    found: list[Any] = []
+    for key in ("filters", "serializer", "codecs"):
+        value = encoding.get(key)
+        found += value if isinstance(value, list | tuple) else [value]
+    given = (codec for codec in found if codec is not None and not isinstance(codec, str))
+    return any(_configuration(codec)["id"] == "vlen-bytes" for codec in given)
+
+
 def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
     stored = {"zlib": "zlib" in names or "gzip" in names, "bzip2": "bz2" in names}
     return all(

@@ -76,7 +76,10 @@ def build_vlen(request: Request) -> Step:
             raise LimitError(problem, remedy="If that is right, raise max_item_bytes.")
         return items
 
-    return Step(decode, codec.encode, flow.stream(None, flow.bound))
+    def encode(data: Any) -> Any:
+        return codec.encode(np.require(data, requirements="W"))  # numcodecs takes no other
+
+    return Step(decode, encode, flow.stream(None, flow.bound))
 
 
 def build_text(request: Request) -> Step:
