@@ -7,19 +7,20 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 
-BELOW = ("codecs", "storage", "references", "model", "errors")
+BELOW = ("codecs", "storage", "references", "events", "model", "errors")
 
 # Each room, and the rooms it may import from. `docs/architecture.md` shows the same table.
 ROOMS = {
     "errors": set(),
+    "events": set(),
     "model": {"errors"},
     "formats": {"model", "errors"},
     "codecs": {"model", "errors"},
     "references": {"model", "errors"},
     "netcdf": {"model", "errors"},
-    "storage": {"references", "codecs", "model", "errors"},
+    "storage": {"references", "codecs", "events", "model", "errors"},
     "hierarchy": {"formats", "storage", "model", "errors"},
-    "chunks": {"codecs", "storage", "model", "errors"},
+    "chunks": {"codecs", "storage", "events", "model", "errors"},
     "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
     "tools": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "cli": {"tools", "backend", "netcdf", "hierarchy", "chunks", *BELOW},

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
+    from xr_nczarr.tools.report import report
     from xr_nczarr.tools.verifying import verify
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "explain",
     "info",
     "open_hierarchy",
+    "report",
     "to_nczarr",
     "upgrade",
     "verify",
@@ -69,6 +71,7 @@ _LAZY = {
     "explain": "tools.explain",
     "info": "tools.overview",
     "open_hierarchy": "tools.overview",
+    "report": "tools.report",
     "to_nczarr": "backend.writer",
     "upgrade": "tools.metadata",
     "verify": "tools.verifying",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import xarray
 
 import xr_nczarr
+from xr_nczarr.backend.origin import origin_of
+from xr_nczarr.errors import NotFoundError
 
 
 class NczarrAccessor:
@@ -20,6 +23,21 @@ class NczarrAccessor:
         from xr_nczarr.backend.writer import to_nczarr
 
         return to_nczarr(self._obj, target, **options)
+
+    def info(self) -> Any:
+        """Tell what is in the store it was opened from; see `xr_nczarr.info`."""
+        origin = origin_of(self._obj)
+        if origin.target is None:
+            raise NotFoundError(
+                "what it was opened from stayed in another process",
+                remedy="Ask xr_nczarr.info with the URL",
+            )
+        options = {item.name: getattr(origin.options, item.name) for item in fields(origin.options)}
+        return xr_nczarr.info(origin.target, **options)
+
+    def report(self) -> Any:
+        """Tell what was filled, retried and repaired since; see `xr_nczarr.report`."""
+        return xr_nczarr.report(self._obj)
 
     def explain(self, selection: Any = None, **options: Any) -> Any:
         """Tell what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""

@@ -22,9 +22,11 @@ from xr_nczarr.backend.lazy import (
     failing_as_metadata,
 )
 from xr_nczarr.backend.options import Endian, OpenOptions
+from xr_nczarr.backend.origin import ENCODING_KEY, Origin
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import NczarrError, NotFoundError, quote
+from xr_nczarr.events import Events
 from xr_nczarr.hierarchy import Convention, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy
 from xr_nczarr.netcdf import Dimension, Group, interpret
@@ -50,6 +52,7 @@ class OpenedStore:
     hierarchy: Hierarchy
     root: Group
     options: OpenOptions
+    origin: Origin
 
     def group(self, path: str | None) -> Group:
         """Give the group at `path`.
@@ -86,11 +89,12 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
     Without `subgroups`, what is in the groups below the one asked for is not looked at.
     """
     location = parse_url(target)
+    events = Events()
     store = open_store(
         target,
         storage_options=options.storage_options,
         limits=options.limits,
-        retry=None if options.retry is None else Retry(**options.retry),
+        retry=Retry(**(options.retry or {}), events=events),
         missing_status=tuple(options.missing_status),
     )
     zarr_format = options.zarr_format or location.zarr_format
@@ -113,7 +117,8 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
     except NczarrError as error:
         error.located(store=store.name)
         raise
-    return OpenedStore(store, hierarchy, root, options)
+    notes = tuple(note for item in root.walk() for note in item.reports)
+    return OpenedStore(store, hierarchy, root, options, Origin(target, options, notes, events))
 
 
 def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any]) -> Dataset:
@@ -180,7 +185,7 @@ class GroupSource:
     ) -> None:
         self.opened = opened
         self.group = group
-        self.reading = opened.options.reading
+        self.reading = replace(opened.options.reading, events=opened.origin.events)
         self.visible = opened.visible_dimensions(group.path)
         self.arrays: dict[Hashable, LazyArray] = {}
         self.unreadable: dict[Hashable, Variable] = {}
@@ -211,6 +216,7 @@ class GroupSource:
             "dialect": self.group.dialect,
             "zarr_format": self.opened.hierarchy.zarr_format,
             "source": self.opened.store.name,
+            ENCODING_KEY: self.opened.origin,
         }
 
     def _open_variable(self, variable: NetcdfVariable) -> Variable | None:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import NczarrError
+from xr_nczarr.events import Events
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage.protocol import Store
 
@@ -48,6 +49,8 @@ class ReadOptions:
         Whether chunks may be decoded by pickle, which runs code that the store brings along.
     limits
         Bounds on what is allocated.
+    events
+        Where filled chunks are counted.
     """
 
     missing_chunks: Literal["fill", "warn", "raise"] = "fill"
@@ -55,6 +58,7 @@ class ReadOptions:
     codecs: Mapping[str, type] | None = None
     allow_pickle: bool = False
     limits: Limits = DEFAULT_LIMITS
+    events: Events | None = field(default=None, compare=False)
 
 
 class ChunkedArray:
@@ -161,6 +165,7 @@ class ChunkedArray:
                 axes=plan.axes,
                 out=out,
                 missing_chunks=self.options.missing_chunks,
+                events=self.options.events,
                 convert=convert,
             )
             self._spread(plan, reader.read)

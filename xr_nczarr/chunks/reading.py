@@ -15,6 +15,7 @@ from xr_nczarr.chunks.layout import ChunkObjects, Layout
 from xr_nczarr.chunks.windows import Window, byte_window
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError
+from xr_nczarr.events import Events
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import Bytes, Store
 
@@ -36,7 +37,7 @@ class PartReader:
         The plan's: how to transpose a chunk before a part's source is taken.
     out
         The result, which the parts' targets index; written in place.
-    missing_chunks, convert
+    missing_chunks, events, convert
         See `ReadOptions` and `ChunkedArray.read`.
     """
 
@@ -51,6 +52,7 @@ class PartReader:
         out: Array,
         missing_chunks: str,
         convert: Convert | None,
+        events: Events | None = None,
     ) -> None:
         self.node = node
         self.store = store
@@ -59,6 +61,7 @@ class PartReader:
         self.axes = axes
         self.out = out
         self.missing_chunks = missing_chunks
+        self.events = events
         self.convert = convert
         # Decoding right into the result saves a copy, looking for the place costs one of 4 kB.
         large = math.prod(node.chunk_shape) * node.dtype.itemsize >= _LARGE_BYTES
@@ -163,6 +166,8 @@ class PartReader:
                 f"the fill value {node.fill_value!r}",
                 stacklevel=2,
             )
+        if self.events is not None:
+            self.events.fill(node.path)
         fill = np.empty((), node.dtype)
         fill[()] = node.fill_value
         self._place(np.broadcast_to(fill, node.chunk_shape), part.source, part.target)

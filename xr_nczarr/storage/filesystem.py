@@ -325,6 +325,8 @@ class FilesystemStore:
             if lasting:
                 pending = lasting
                 break
+            for error in failed.values():
+                self.retry.note(error)
         raise self._failure(failed[pending[0]], requests[pending[0]])
 
     def _cat(self, requests: Sequence[_Request]) -> list[bytes | Exception]:
@@ -390,6 +392,7 @@ class FilesystemStore:
                 failure = error
                 if not is_transient(error):
                     break
+                self.retry.note(error)
         raise self._failure(failure, _Request(key))
 
     def _failure(self, error: Exception, request: _Request) -> NczarrError:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -17,6 +17,7 @@ from xr_nczarr.errors import (
     StorageError,
     StorageTimeoutError,
 )
+from xr_nczarr.events import Events
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes outside OSError, of transports that need not be installed.
@@ -52,6 +53,8 @@ class Retry:
         How long a server may stay silent in one try.
     sleep, clock
         What waits and what measures.
+    events
+        Where failures are counted.
     """
 
     attempts: int = 5
@@ -61,6 +64,13 @@ class Retry:
     timeout_seconds: float = 20.0
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    events: Events | None = field(default=None, compare=False, repr=False)
+
+    def note(self, error: BaseException) -> None:
+        """Count a failure that may pass."""
+        if self.events is not None:
+            status = status_of(error)
+            self.events.fail(type(error).__name__ if status is None else f"status {status}")
 
     def tries(self) -> Iterator[int]:
         """Count the tries, waiting before each but the first."""

@@ -35,7 +35,7 @@ STYLE = """<style>
   border: 1px solid var(--nz-line); vertical-align: middle; }
 .nz-bar > span { display: block; height: 100%; background: var(--nz-line); }
 .nz-bar > span > span { display: block; height: 100%; background: var(--nz-accent); }
-.nz svg { margin: 4px 0 4px 14px; display: block; }
+.nz svg { margin: 4px 0 4px 14px; display: block; overflow: visible; }
 .nz svg rect { fill: var(--nz-row); stroke: var(--nz-line); }
 .nz svg rect.nz-touched { fill: var(--nz-accent); fill-opacity: .7; }
 .nz svg text { fill: var(--nz-faint); font-size: 11px; }
@@ -121,7 +121,7 @@ def grid_svg(
     spoken = [f"{text(name)}: {count:,}" for name, count in zip(names, counts, strict=True)]
     merged = "; a cell stands for several" if max(counts[-2:]) > _MOST_CELLS else ""
     caption = f"{' × '.join(spoken)} chunks{merged}"
-    size = f'width="{max(sides[1], 300) + 2:.0f}" height="{sides[0] + 20:.0f}"'
+    size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
     return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'
 
 
