@@ -22,7 +22,7 @@ ROOMS = {
     "hierarchy": {"formats", "storage", "model", "errors"},
     "chunks": {"codecs", "storage", "events", "model", "errors"},
     "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
-    "tools": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
+    "tools": {"backend", "netcdf", "hierarchy", "formats", "chunks", *BELOW},
     "cli": {"tools", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "__init__": {"tools", "backend", "model", "errors"},
     "__main__": {"cli"},
