@@ -1,0 +1,94 @@
+"""Hostile stores made by hypothesis: any JSON in place of any member, names that lead elsewhere.
+
+Each opens, or fails with an error of ours; at least 99 of 100 errors name the store and the key.
+"""
+
+import json
+import os
+from contextlib import suppress
+
+import pytest
+import xarray as xr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.mutants import NUMBERS, TEXTS
+from tests.fuzz.targets import LIMITS, Objects, corpus, read_ends
+from xr_nczarr import NczarrError, open_hierarchy
+
+EXAMPLES = int(os.environ.get("NCZARR_EXAMPLES", "60"))
+BASES = [json.loads(text)["metadata"] for text in corpus("nczarr")]
+BASES += [{"zarr.json": json.loads(text)} for text in corpus("zarr_json")]
+BASES += [{".zarray": json.loads(text)} for text in corpus("zarray")]
+
+LEAVES = st.one_of(st.sampled_from([*NUMBERS, *TEXTS, None, True]), st.text(max_size=9))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+
+
+def places(value, place=()):
+    yield place
+    steps = value.items() if isinstance(value, dict) else ()
+    for step, inner in enumerate(value) if isinstance(value, list) else steps:
+        yield from places(inner, (*place, step))
+
+
+@st.composite
+def hostile_stores(draw):
+    """The documents of a store of any version, with one to three values replaced."""
+    documents = json.loads(json.dumps(draw(st.sampled_from(BASES))))
+    for _ in range(draw(st.integers(1, 3))):
+        chosen = draw(st.sampled_from([place for place in places(documents) if place]))
+        holder = documents
+        for step in chosen[:-1]:
+            holder = holder[step]
+        if len(chosen) == 1 and draw(st.booleans()):  # a document under another name
+            holder[draw(st.sampled_from(TEXTS)) + "/.zarray"] = holder.pop(chosen[-1])
+        else:
+            holder[chosen[-1]] = draw(VALUES)
+    return {
+        key: json.dumps(value).encode("utf-8", "surrogatepass") for key, value in documents.items()
+    }
+
+
+def test_hostile_stores_open_or_fail_with_errors_that_name_store_and_key():
+    errors = []
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(hostile_stores())
+    def attempt(documents):
+        for read in (read_ends, lambda store: open_hierarchy(store, **LIMITS)):
+            try:
+                repr(read(Objects(documents)))
+            except NczarrError as error:
+                errors.append(error)
+
+    attempt()
+    assert len(errors) > EXAMPLES / 4
+    # Where no document is recognised there is no key to name: the message lists all it looked for.
+    unnamed = [
+        str(error)
+        for error in errors
+        if error.store is None
+        or not (error.key or error.variable or error.place or "looked for" in str(error))
+    ]
+    assert len(unnamed) <= len(errors) / 100, unnamed[:5]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "a\x00", "", "\\"])
+@pytest.mark.parametrize("member", ["arrays", "groups"])
+def test_names_that_lead_elsewhere_are_no_members(name, member):
+    group = {"dimensions": {}, "arrays": [], "groups": []} | {member: [name]}
+    documents = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_nczarr_group": group}}
+    store = {key: json.dumps(value).encode() for key, value in documents.items()}
+    with suppress(NczarrError), xr.open_dataset(store, engine="nczarr") as dataset:
+        assert list(dataset.variables) == []

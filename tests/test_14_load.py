@@ -1,0 +1,160 @@
+"""Many readers, many openings, much data, and disks that are full."""
+
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import NczarrError, StorageError, to_nczarr
+
+VIRTUAL_GB = float(os.environ.get("NCZARR_VIRTUAL_GB", "0.2"))
+OPENINGS = int(os.environ.get("NCZARR_OPENINGS", "100"))
+
+
+def values(rows=40):
+    field = np.arange(rows * 50.0).reshape(rows, 50)
+    return xr.Dataset({"a": (("y", "x"), field)}, {"y": np.arange(rows)})
+
+
+def resources():
+    """Threads, and what files and sockets are open."""
+    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return threading.active_count(), sorted(
+        os.readlink(one) for one in links if os.path.islink(one)
+    )
+
+
+def test_100_threads_read_one_dataset(tmp_path):
+    path = str(tmp_path / "s")
+    to_nczarr(values(), path, encoding={"a": {"chunks": (4, 10)}})
+    before = resources()
+    with xr.open_dataset(path, engine="nczarr", cache=False) as dataset:
+
+        def read(number):
+            return dataset.a[number % 40].values.sum(), dataset.a[:, number % 50].values.sum()
+
+        with ThreadPoolExecutor(100) as pool:
+            found = list(pool.map(read, range(400)))
+    field = values().a.values
+    assert found == [(field[n % 40].sum(), field[:, n % 50].sum()) for n in range(400)]
+    assert resources() == before
+
+
+@pytest.mark.parametrize("place", ["local", "http"])
+def test_opening_and_closing_leaves_nothing_behind(tmp_path, http_server, place):
+    path = f"{http_server.root}/s"
+    to_nczarr(values(), path)
+    url = path if place == "local" else f"{http_server.url}/s"
+
+    def run(count):
+        for _ in range(count):
+            with xr.open_dataset(url, engine="nczarr") as dataset:
+                assert dataset.a[3, 3] == 153
+
+    run(20)
+    gc.collect()
+    before = resources()
+    tracemalloc.start()
+    try:
+        grown, _ = tracemalloc.get_traced_memory()
+        run(OPENINGS if place == "local" else OPENINGS // 4)
+        http_server.requests.clear()
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - grown
+    finally:
+        tracemalloc.stop()
+    threads, files = resources()
+    assert threads <= before[0] + (0 if place == "local" else 4)  # the server's, for connections
+    assert len(files) <= len(before[1]) + (0 if place == "local" else 4)
+    assert grown < 2 << 20
+
+
+STREAM = """
+import resource, sys
+import xarray as xr
+with xr.open_dataset(sys.argv[1], engine="nczarr", chunks={}) as dataset:
+    total = dataset.a.sum(dtype="int64").compute(scheduler="threads", num_workers=2)
+    print(int(total), dataset.a.nbytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_a_virtual_dataset_is_streamed_within_one_gigabyte(tmp_path):
+    """`NCZARR_VIRTUAL_GB=20` for the whole size: every chunk is the same part of one file."""
+    chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
+    np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")
+    array = {"zarr_format": 2, "shape": [count * chunk // 4], "chunks": [chunk // 4]}
+    array |= {"dtype": "<i4", "order": "C", "fill_value": 0, "compressor": None, "filters": None}
+    generator = {
+        "key": "a/{{i}}",
+        "url": "data.bin",
+        "offset": "0",
+        "length": str(chunk),
+        "dimensions": {"i": {"stop": count}},
+    }
+    inline = {".zgroup": {"zarr_format": 2}, "a/.zarray": array}
+    inline["a/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x"]}
+    references = {key: json.dumps(value) for key, value in inline.items()}
+    (tmp_path / "s.json").write_text(
+        json.dumps({"version": 1, "gen": [generator], "refs": references})
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", STREAM, str(tmp_path / "s.json")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    total, size, peak = map(int, done.stdout.split())
+    assert (total, size) == (3 * count * chunk // 4, count * chunk)
+    assert peak < 1 << 30
+
+
+@contextmanager
+def limited_files(size):
+    """Let no file grow beyond `size` bytes: as on a full disk, writing fails in the middle."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 2000])
+def test_a_full_disk_leaves_what_was_there(tmp_path, size):
+    path = str(tmp_path / "s")
+    to_nczarr(values(), path)
+    with limited_files(size), pytest.raises(StorageError, match="File too large"):
+        to_nczarr(values(80), path, mode="w", encoding={"a": {"compressor": None}})
+    with xr.open_dataset(path, engine="nczarr") as found:
+        xr.testing.assert_identical(found.load(), values())
+    to_nczarr(values(80), path, mode="w")
+    assert sorted(os.listdir(tmp_path)) == ["s"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_without_permission_nothing_changes(tmp_path):
+    path = tmp_path / "s"
+    to_nczarr(values(), str(path))
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(PermissionError) as caught:
+            to_nczarr(values(80), str(path), mode="w")
+    finally:
+        tmp_path.chmod(0o700)
+    assert isinstance(caught.value, NczarrError)
+    with xr.open_dataset(path, engine="nczarr") as found:
+        xr.testing.assert_identical(found.load(), values())
