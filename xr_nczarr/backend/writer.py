@@ -155,7 +155,7 @@ def to_nczarr(
     location = parse_url(target)
     mode = _resolved_mode(mode, append_dim, region)
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
-    owner = tokenize(mode, append_dim, request.datasets)
+    owner = tokenize(mode, append_dim, _identity(request.datasets))
     if compute:
         request.datasets.update({path: in_blocks(ds) for path, ds in request.datasets.items()})
     layout = layout_of(location, zarr_format, dialect)
@@ -197,6 +197,15 @@ def to_nczarr(
     # Replacing the whole directory takes its lock along.
     plan = _plan(request, store, layout, how, appended)
     return execute(plan, store, options, staged=True)
+
+
+def _identity(datasets: Mapping[str, Dataset]) -> list[Any]:
+    """Give what tells a write from others, without reading values that are lazily opened."""
+    return [
+        (path, name, v.dims, v.shape, v if v._in_memory or v.chunks else v.encoding.get("source"))
+        for path, dataset in datasets.items()
+        for name, v in dataset.variables.items()
+    ]
 
 
 @contextmanager
