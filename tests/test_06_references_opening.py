@@ -213,6 +213,16 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
+    def test_where_targets_are_is_told_without_a_look_at_all_keys(self, tmp_path):
+        documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
+        metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
+        (tmp_path / "set.parq").mkdir()
+        put(tmp_path / "set.parq", ".zmetadata", {"metadata": metadata, "record_size": 1})
+        assert not open_store(tmp_path / "set.parq").remote
+        many = {f"{name}/.zattrs": "{}" for name in range(200)}
+        assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
+        assert not open_store({**many, **version0("a.nc")}).remote
+
     def test_it_is_read_only(self):
         store = open_store({"a": "b"})
         for write in (lambda: store.put([("a", b"")]), lambda: store.delete("a")):

@@ -120,6 +120,12 @@ class ParquetTable:
                 if reference is not None:
                     yield key, reference
 
+    def urls(self, most: int) -> set[str]:
+        """Give the URLs that the first `most` chunks refer to, as far as they are there."""
+        keys = (key for array, grid in self._grids.items() for key in chunk_keys(array, grid))
+        found = map(self.find, itertools.islice(keys, most))
+        return {one.url for one in found if isinstance(one, Target)}
+
     def subset(self, prefix: str) -> ParquetTable:
         """Give the table of the chunks whose keys begin with `prefix`."""
         entries = {

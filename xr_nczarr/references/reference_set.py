@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 from xr_nczarr.errors import ReferenceSetError
-from xr_nczarr.references.entries import Reference
+from xr_nczarr.references.entries import Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.references.table import Table
@@ -66,6 +67,12 @@ class ReferenceSet:
         yield from self.table.items()
         for generator in self.generators:
             yield from generator.items()
+
+    def urls(self, most: int) -> set[str]:
+        """Give some of the URLs that are referred to; `most` bounds the work."""
+        generated = (islice(generator.items(), most) for generator in self.generators[:most])
+        urls = {one.url for _, one in chain.from_iterable(generated) if isinstance(one, Target)}
+        return urls | self.table.urls(most)
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Give the set of the chunks whose keys begin with `prefix`: what one variable needs."""

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,6 +174,12 @@ class Table:
             # "0" follows "/": the search skips everything below the name.
             position = bisect_left(keys, f"{prefix}{name}0") if slash else position + 1
         return sorted(found[False]), sorted(found[True])
+
+    def urls(self, most: int) -> set[str]:
+        """Give URLs that are referred to, at most `most` of each column and of all others."""
+        entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
+        columns = (column.urls[:most] for column in self.columns.values())
+        return {*islice(entries, most), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> Table:
         """Give the table of the chunks whose keys begin with `prefix`."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from xr_nczarr.errors import (
@@ -27,7 +26,7 @@ from xr_nczarr.storage.url import mask
 
 _MOST_LISTED = 1_000_000
 _AT_ONCE = 4096
-_LOOKED_AT = 100
+_LOOKED_AT = 16
 _TRAVELLING_BYTES = 64 << 10
 """A set that pickles to more is read again from its document where it arrives."""
 
@@ -108,10 +107,8 @@ class ReferenceStore:
 
     @cached_property
     def remote(self) -> bool:
-        """Whether the first targets of the set are not on this machine."""
-        first = islice(self.references.items(), _LOOKED_AT)
-        urls = {reference.url for _, reference in first if isinstance(reference, Target)}
-        return not all(map(self.targets.is_local, urls))
+        """Whether targets of the set, as far as a few tell, are not on this machine."""
+        return not all(map(self.targets.is_local, self.references.urls(_LOOKED_AT)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Give a store that knows the chunks of one array and pickles as no more than these."""
