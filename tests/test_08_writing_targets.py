@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+import warnings
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -16,6 +17,7 @@ import xarray as xr
 
 import xr_nczarr
 from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, to_nczarr
+from xr_nczarr.backend import sources
 from xr_nczarr.backend.placing import aligned_blocks
 from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore
 
@@ -291,6 +293,56 @@ def test_what_is_read_lazily_is_written_block_by_block(path, how, engine):
     found = read(path).isel(t=slice(-512, None))
     xr.testing.assert_equal(found, source)
     assert found.a.encoding["chunksizes"] == (3, 1 << 14)
+
+
+def texts(block):
+    """Texts of 100 characters, some missing."""
+    found = np.array([f"{number:0100d}" for number in block.ravel()], object)
+    found[::250] = None
+    return found.reshape(block.shape)
+
+
+def times(block):
+    return np.datetime64("2000-01-01", "ns") + block * np.timedelta64(1, "h")
+
+
+@pytest.mark.parametrize("how", ["create", "append", "compute"])
+@pytest.mark.parametrize("lazy", ["dask", "opened"])
+@pytest.mark.parametrize("convert", [texts, times])
+def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, monkeypatch):
+    """There are 40 blocks; loaded whole, texts take 11 and times 5 megabytes."""
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1 << 16)
+    count, block = (20_000, 500) if convert is texts else (160_000, 4_000)
+    dtype = object if convert is texts else "M8[ns]"
+    numbers = dask.array.arange(count, chunks=block)
+    values = numbers.map_blocks(convert, dtype=dtype, meta=np.empty(0, dtype))
+    dataset = xr.Dataset({"v": ("t", values)})
+    encoding = {} if convert is texts else {"units": "hours since 2000-01-01", "dtype": "i8"}
+    options = {"encoding": {"v": {**encoding, "chunks": (block,)}}}
+    with dask.config.set(scheduler="threads", num_workers=2), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if lazy == "opened":
+            to_nczarr(dataset, f"{path}-source", **options)
+            dataset, options = xr.open_dataset(f"{path}-source", engine="nczarr"), {}
+        if how == "append":
+            to_nczarr(dataset.isel(t=slice(0, 10)), path, **options)
+            options = {"append_dim": "t"}
+        tracemalloc.start()
+        try:
+            result = to_nczarr(dataset, path, compute=how != "compute", **options)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < (5e6 if convert is texts else 3e6)
+    assert (result is None) == (how != "compute")
+    if result is not None:
+        result.compute()
+    found = read(path).v[-count:]
+    expected = convert(np.arange(count))
+    if convert is texts:
+        missing = [item is None for item in expected]
+        expected[missing] = found[missing] = ""
+    assert (found.values == expected).all()
 
 
 def test_progress_is_shown(path, capsys):

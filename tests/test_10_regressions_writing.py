@@ -512,3 +512,15 @@ def test_stores_of_the_oldest_releases_are_appended_to(tmp_path, release):
 def test_the_fragment_asks_for_consolidated_metadata(path):
     to_nczarr(series(0, 2), f"file://{path}#mode=nczarr,file&consolidated", zarr_format=3)
     xr.testing.assert_identical(read(path, consolidated=True), series(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "dialects"), [([b"ab\0", b"c"], ["nczarr", "zarr"]), (["ab\0", "c"], ["nczarr"])]
+)
+def test_a_nul_that_would_be_lost_is_refused(values, dialects):
+    dataset = xr.Dataset({"v": ("x", np.array(values, object))})
+    for dialect in dialects:
+        store = {}
+        with pytest.raises(ConflictError, match="NUL"):
+            to_nczarr(dataset, store, dialect=dialect)
+        assert store == {}

@@ -8,11 +8,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import dask
 import numpy as np
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.backend.journal import close_journal, put_journal
 from xr_nczarr.backend.placing import Job
+from xr_nczarr.backend.sources import opened_lazily
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
@@ -173,29 +175,34 @@ def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
 
 def write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> Any:
     """Write what is in memory now, and what is dask's in one graph; see `execute`."""
-    lazy = [job for job in jobs if hasattr(job.data, "dask")]
     ready = [job for job in jobs if not hasattr(job.data, "dask")]
+    lazy = [job for job in jobs if hasattr(job.data, "dask")]
+    late = [] if options.compute else [job for job in lazy if not opened_lazily(job.data)]
+    now = lazy if options.compute else [job for job in lazy if opened_lazily(job.data)]
     for job in _shown(ready) if options.progress else ready:
         if job.data.size:
             _Target(job, store, options)[job.region] = job.data
-    stored = None
-    if lazy:
-        manager: Any = get_chunked_array_type(*(job.data for job in lazy))
-        with _progress_bar() if options.progress and options.compute else nullcontext():
-            stored = manager.store(
-                [job.data for job in lazy],
-                [_Target(job, store, options) for job in lazy],
-                regions=[job.region for job in lazy],
-                lock=False,
-                flush=True,
-                compute=options.compute,
-                **(options.chunkmanager_store_kwargs or {}),
-            )
+    with _progress_bar() if options.progress else nullcontext():
+        _store(now, store, options, compute=True)
     if options.compute:
         return None
-    import dask
-
+    stored = _store(late, store, options, compute=False)
     return dask.delayed(_finish, pure=False)(stored, store)
+
+
+def _store(jobs: Sequence[Job], store: Store, options: WriteOptions, *, compute: bool) -> Any:
+    if not jobs:
+        return None
+    manager: Any = get_chunked_array_type(*(job.data for job in jobs))
+    return manager.store(
+        [job.data for job in jobs],
+        [_Target(job, store, options) for job in jobs],
+        regions=[job.region for job in jobs],
+        lock=False,
+        flush=True,
+        compute=compute,
+        **(options.chunkmanager_store_kwargs or {}),
+    )
 
 
 def _finish(_: Any, store: Store) -> None:

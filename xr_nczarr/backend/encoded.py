@@ -14,6 +14,7 @@ from xarray.coding.strings import (
     EncodedStringCoder,
     create_vlen_dtype,
     ensure_fixed_length_bytes,
+    is_bytes_dtype,
     is_unicode_dtype,
 )
 
@@ -28,9 +29,9 @@ from xr_nczarr.backend.requested import (
     requested_endian,
     shard_specs,
 )
-from xr_nczarr.backend.sources import blockwise
+from xr_nczarr.backend.sources import blockwise, largest
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.netcdf.model import Kind
@@ -112,8 +113,8 @@ def encode_dataset(
 ) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
     """Give the variables of a dataset as they are to be stored, and its attributes.
 
-    Nothing is computed that dask has not computed yet, but for object arrays (whose items decide
-    the type) and the widths of strings.
+    Nothing is computed that dask has not computed yet, but, block by block, whether objects are
+    text and how wide. Other objects are loaded: their items decide the type.
 
     Parameters
     ----------
@@ -223,7 +224,13 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
         del variable.attrs["dtype"]
     if layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding):
         return variable
-    variable = ensure_dtype_not_object(variable, name=name)
+    variable = ensure_dtype_not_object(typed_text(variable), name=name)
+    objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
+    if objects and largest(_ends_in_nul, variable.data):
+        raise ConflictError(
+            "found bytes that end in NUL, which pads bytes of fixed width: it would be lost",
+            remedy="Write them as unsigned integers, or remove it",
+        )
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
     if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
         variable = variable.copy(data=blockwise(_decoded, variable.data, _TEXT))
@@ -234,6 +241,41 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
         return ensure_fixed_length_bytes(variable)
     characters: Variable = CharacterArrayCoder().encode(variable, name=name)
     return characters
+
+
+def typed_text(variable: Variable) -> Variable:
+    """Give a variable whose objects dask has yet to compute and that are text as such.
+
+    Others are left to xarray, which loads them whole. Missing ones become empty, as with xarray.
+    """
+    if variable.dtype != object or variable.dtype.metadata or not hasattr(variable.data, "dask"):
+        return variable
+    if largest(_objects, variable.data) != _TEXTS:
+        return variable
+    return variable.copy(data=blockwise(_without_missing, variable.data, _TEXT))
+
+
+def _ends_in_nul(block: Any) -> int:
+    return any(item.endswith(b"\0") for item in block.ravel().tolist())
+
+
+_MISSING, _TEXTS, _OTHERS = range(3)
+
+
+def _objects(block: Any) -> int:
+    texts = [isinstance(item, str) for item in block.ravel().tolist()]
+    if all(texts):
+        return _TEXTS if texts else _MISSING
+    others = ~(np.array(texts) | Variable("x", block.ravel()).isnull().to_numpy())
+    return _OTHERS if others.any() else _TEXTS if any(texts) else _MISSING
+
+
+def _without_missing(block: Any) -> Any:
+    texts = np.empty(block.shape, _TEXT)
+    texts[...] = np.where(
+        Variable("x", block.ravel()).isnull().to_numpy(), "", block.ravel()
+    ).reshape(block.shape)
+    return texts
 
 
 def _decoded(data: Any) -> Any:
@@ -265,17 +307,10 @@ def _strings(data: Any, width: int | None, *, fixed: bool) -> tuple[Any, np.dtyp
     """Give texts as objects, or in fixed width: the one given, else that of the longest."""
     if not fixed:
         return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
-    if width is None and hasattr(data, "dask"):
-        chunks = tuple((1,) * count for count in data.numblocks)
-        width = data.map_blocks(_block_width, dtype=int, chunks=chunks).max().compute()
-    elif width is None:
-        width = measured_width(np.asarray(data))
+    if width is None:
+        width = largest(measured_width, data)
     dtype = np.dtype(f"S{int(width)}")
     return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
-
-
-def _block_width(block: Any) -> Any:
-    return np.full((1,) * block.ndim, measured_width(block))
 
 
 def make_node(

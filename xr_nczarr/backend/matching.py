@@ -12,6 +12,7 @@ from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_un
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 
+from xr_nczarr.backend.encoded import typed_text
 from xr_nczarr.backend.sources import blockwise
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -19,6 +20,7 @@ from xr_nczarr.netcdf.strings import encode_strings
 
 Array = Any
 _TIMES = "mM"
+_COMPARED_BYTES = 4 << 20
 _SCALE = ("scale_factor", "add_offset")
 
 
@@ -48,8 +50,6 @@ def encode_as_stored(
     given = variable.copy(deep=False)
     if dtype.hasobject and target.kind == "other" and given.dtype == object:
         return given.data  # bytes of any length
-    if _is_time(given):
-        given = given.load()  # xarray encodes times lazily only into units that may not be exact
     own_scale = {key: given.encoding[key] for key in _SCALE if key in given.encoding}
     given.attrs = {}
     given.encoding = _without_layout(stored.encoding)
@@ -58,28 +58,24 @@ def encode_as_stored(
         return blockwise(
             _encoded_block, given.data, dtype, given.encoding, dtype, finer, target.path
         )
-    given = ensure_dtype_not_object(given, name=name)
+    time = _is_time(given)
+    if not time:
+        given = ensure_dtype_not_object(typed_text(given), name=name)
     if is_unicode_dtype(given.dtype) and target.kind == "string" and dtype.kind == "S":
         return blockwise(encode_strings, given.data, dtype, dtype.itemsize)
     if given.dtype.kind == "S" and chars:
         given = _widened(given, stored, name)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", SerializationWarning)
-            warnings.filterwarnings("error", "Times can't be", UserWarning)
-            encoded = conventions.encode_cf_variable(given, name=name)
-    except (SerializationWarning, UserWarning, ValueError, OverflowError) as error:
-        raise ConflictError(
-            f"the values do not fit the stored encoding ({error})",
-            remedy="Convert them first, or write the variable anew",
-        ) from error
+    with warnings.catch_warnings():  # not where dask computes: its threads share the filters
+        warnings.simplefilter("error", SerializationWarning)
+        warnings.filterwarnings("error", "Times can't be", UserWarning)
+        if time:
+            return blockwise(_encoded_times, given.data, dtype, given.encoding, dtype, name)
+        encoded = _cf_encoded(given, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if chars:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
     if dtype == np.dtype(bool):
         return blockwise(np.asarray, encoded.data, dtype, dtype)
-    if _is_time(given):
-        _check_times(given, encoded, stored, name)
     return blockwise(_as_type, encoded.data, dtype, dtype)
 
 
@@ -111,26 +107,36 @@ def _widened(given: Variable, stored: Variable, name: str) -> Variable:
     return given.astype(f"S{width}")
 
 
-def _check_times(given: Variable, encoded: Variable, stored: Variable, name: str) -> None:
-    """Refuse times that come back as others from the stored units."""
-    units = stored.encoding.get("units")
-    attributes = {**encoded.attrs, "units": units}
+def _cf_encoded(given: Variable, name: str) -> Variable:
+    try:
+        return conventions.encode_cf_variable(given, name=name)
+    except (SerializationWarning, UserWarning, ValueError, OverflowError) as error:
+        raise ConflictError(
+            f"the values do not fit the stored encoding ({error})",
+            remedy="Convert them first, or write the variable anew",
+        ) from error
+
+
+def _encoded_times(given: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+    """Give times in the stored units; refuse those that come back as others."""
+    variable = Variable([f"d{axis}" for axis in range(given.ndim)], given, {}, dict(encoding))
+    encoded = _cf_encoded(variable, name)
+    units = encoding.get("units")
     decode_times = CFDatetimeCoder(use_cftime=(given.dtype == object) or None)
     back = conventions.decode_cf_variable(
         name,
-        Variable(encoded.dims, encoded.data, attributes),
+        Variable(encoded.dims, encoded.data, {**encoded.attrs, "units": units}),
         decode_times=decode_times,
         decode_timedelta=CFTimedeltaCoder(),
     )
-    same = _equal(np.asarray(back.values), np.asarray(given.values))
-    if same.all():
-        return
-    lost = np.asarray(given.values)[~same].ravel()[0]
-    raise ConflictError(
-        f"the time {lost} has no exact value in the stored units {units!r} as "
-        f"{stored.encoding.get('dtype')}",
-        remedy="Write the store anew with finer units in encoding={...: {'units': ...}}",
-    )
+    same = _equal(np.asarray(back.values), given)
+    if not same.all():
+        raise ConflictError(
+            f"the time {given[~same].ravel()[0]} has no exact value in the stored units {units!r}"
+            f" as {encoding.get('dtype')}",
+            remedy="Write the store anew with finer units in encoding={...: {'units': ...}}",
+        )
+    return _as_type(np.asarray(encoded.data), dtype)
 
 
 def _equal(one: Any, other: Any) -> Any:
@@ -199,6 +205,14 @@ def check_equal(name: str, given: Variable, stored: Variable) -> None:
     ConflictError
         With the first difference.
     """
+    rows = given.sizes[given.dims[0]] if given.dims else 1
+    step = max(1, _COMPARED_BYTES * rows // max(1, given.nbytes))
+    for start in range(0, rows, step):
+        piece = (slice(start, start + step),) if given.dims else ()
+        _check_equal(name, given[piece], stored[piece], start)
+
+
+def _check_equal(name: str, given: Variable, stored: Variable, start: int) -> None:
     ours, theirs = np.asarray(given.values), np.asarray(stored.values)
     if ours.dtype.kind == "f" and theirs.dtype.kind == "f":
         dtype = np.dtype(stored.encoding.get("dtype", theirs.dtype))
@@ -208,10 +222,11 @@ def check_equal(name: str, given: Variable, stored: Variable) -> None:
     else:
         same = _equal(ours, theirs)
     if not np.all(same):
-        place = tuple(int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
+        place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
         raise ConflictError(
             f"{name!r} does not lie along the append dimension and differs from what is stored: "
-            f"{np.atleast_1d(ours)[place]} instead of {np.atleast_1d(theirs)[place]} at {place}",
+            f"{np.atleast_1d(ours)[place, *rest]} instead of {np.atleast_1d(theirs)[place, *rest]} "
+            f"at {(start + place, *rest)}",
             remedy="Append on the same coordinates, leave the variable out, or pass mode='a-'",
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from dask.array.core import normalize_chunks
 from xarray import Dataset, Variable
+from xarray.coding.strings import is_unicode_dtype
 from xarray.core.indexing import ExplicitlyIndexed
 from xarray.core.utils import NDArrayMixin
 
@@ -24,36 +25,59 @@ from xr_nczarr.storage import LocalStore, MemoryStore, Store
 _TASKS_LOOKED_INTO = 3
 _LOADED_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
+_NOMINAL_BYTES = 64  # of an object
+_OPENED = "nczarr-opened-"
 
 
-def in_blocks(dataset: Dataset) -> Dataset:
+def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Dataset:
     """Give a dataset whose lazily opened variables are read block by block, by dask.
 
-    Left as they are: what is small, times (whose units all values decide), and objects.
+    Left as they are: what is small, objects that are no text, and times whose units are not given
+    (all values decide on them).
+
+    Parameters
+    ----------
+    encoding
+        By variable; goes before the variable's own.
     """
     variables = {
         name: _chunked(variable, str(name))
         for name, variable in dataset.variables.items()
         if not variable._in_memory
         and not hasattr(variable._data, "dask")
-        and variable.dtype.kind in "biufcS"
-        and variable.nbytes > _LOADED_WHOLE_BYTES
+        and variable.size * _itemsize(variable) > _LOADED_WHOLE_BYTES
+        and (
+            variable.dtype.kind in "biufcS"
+            or is_unicode_dtype(variable.dtype)
+            or {"units", "dtype"} <= encoding.get(str(name), variable.encoding).keys()
+        )
     }
     return dataset.assign(variables) if variables else dataset
 
 
 def _chunked(variable: Variable, name: str) -> Variable:
-    """Give a variable in blocks of whole chunks of the file it comes from."""
+    """Give a variable in blocks of whole chunks of its file, of objects one a block."""
     preferred = variable.encoding.get("preferred_chunks") or {}
-    chunks = normalize_chunks(
-        "auto",
-        variable.shape,
-        limit=_BLOCK_BYTES,
-        dtype=variable.dtype,
-        previous_chunks=tuple([preferred.get(d, n) for d, n in variable.sizes.items()]),
-    )
+    chunks: Any = tuple([preferred.get(dim, size) for dim, size in variable.sizes.items()])
+    if not (variable.dtype.hasobject and preferred):
+        chunks = normalize_chunks(
+            "auto",
+            variable.shape,
+            limit=_BLOCK_BYTES,
+            dtype=f"V{_itemsize(variable)}",
+            previous_chunks=chunks,
+        )
     by_dimension = dict(zip(variable.dims, chunks, strict=True))
-    return variable.chunk(by_dimension, name=f"{name}-{secrets.token_hex(8)}")
+    return variable.chunk(by_dimension, name=f"{_OPENED}{name}-{secrets.token_hex(8)}")
+
+
+def _itemsize(variable: Variable) -> int:
+    return _NOMINAL_BYTES if variable.dtype.hasobject else variable.dtype.itemsize
+
+
+def opened_lazily(data: Any) -> bool:
+    """Tell dask arrays of `in_blocks` from those that the caller made."""
+    return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
 def refuse_reading(
@@ -132,3 +156,19 @@ def blockwise(function: Callable[..., Any], data: Any, dtype: np.dtype[Any], *re
         return function(np.asarray(data), *rest)
     empty = np.empty((0,) * data.ndim, dtype)
     return data.map_blocks(function, *rest, dtype=dtype, meta=empty)
+
+
+def largest(function: Callable[[Any], int], data: Any) -> int:
+    """Give the largest of what a function tells of an array, dask's block by block."""
+    if not hasattr(data, "dask"):
+        return function(np.asarray(data))
+    chunks = tuple((1,) * count for count in data.numblocks)
+    found = data.map_blocks(_told, function, dtype=int, chunks=chunks, meta=_NUMBER)
+    return int(found.max().compute())
+
+
+_NUMBER = np.empty(0, int)
+
+
+def _told(block: Any, function: Callable[[Any], int]) -> Any:
+    return np.full((1,) * block.ndim, function(block))

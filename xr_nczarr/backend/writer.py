@@ -156,8 +156,6 @@ def to_nczarr(
     mode = _resolved_mode(mode, append_dim, region)
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
     owner = tokenize(mode, append_dim, _identity(request.datasets))
-    if compute:
-        request.datasets.update({path: in_blocks(ds) for path, ds in request.datasets.items()})
     layout = layout_of(location, zarr_format, dialect)
     store = open_store(
         target,
@@ -183,6 +181,8 @@ def to_nczarr(
         array_dimensions=layout.array_dimensions,
         replaced_group=request.group if mode == "w" else None,
     )
+    for path, dataset in request.datasets.items():
+        request.datasets[path] = in_blocks(dataset, request.encoding[path])
     if mode == "w" and request.group == "/":
         _check_removable(store, overwrite)
         return execute(

@@ -49,4 +49,9 @@ def _encoded(value: object) -> bytes:
         return value
     if not isinstance(value, str):
         raise ConflictError(f"found {quote(type(value).__name__)} among strings, expected text")
+    if "\0" in value:
+        raise ConflictError(
+            "found a NUL in a string: netCDF's strings end there",
+            remedy="Remove it, or write pure Zarr with dialect='zarr'",
+        )
     return value.encode("utf-8", "surrogateescape")
