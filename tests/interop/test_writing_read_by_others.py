@@ -83,13 +83,17 @@ def test_numbers_are_read_bit_for_bit(path, filters, chunks, dialect):
     to_nczarr(dataset, path, encoding=encoding, dialect=dialect, write_empty_chunks=True)
     group = zarr.open_group(path, mode="r")
     ours = read(path, mask_and_scale=False)
-    with netCDF4.Dataset(nczarr_url(path)) as stored:
+    with (
+        netCDF4.Dataset(nczarr_url(path)) as stored,
+        xr.open_dataset(path, engine="zarr", mask_and_scale=False) as engine,
+    ):
         stored.set_auto_maskandscale(False)
         for name, variable in dataset.variables.items():
             expected = bits(variable.values)
             assert bits(ours[name].values) == expected, name
             assert bits(group[name][:]) == expected, name
             assert bits(stored[name][:]) == expected, name
+            assert bits(engine[name].values) == expected, name
             assert stored[name].dtype == variable.dtype
             assert stored[name].dimensions == ("y", "x")
             assert group[name].attrs["_ARRAY_DIMENSIONS"] == ["y", "x"]
@@ -140,6 +144,14 @@ def test_attributes_keep_type_and_value(path, dialect):
                 assert type(found[name]) is type(value) or not isinstance(value, str), name
                 assert np.asarray(found[name]).dtype == np.asarray(value).dtype, name
                 np.testing.assert_array_equal(found[name], value, name)
+    # Zarr has no types of attributes: numbers of JSON, and text that netCDF spells as JSON.
+    with xr.open_dataset(path, engine="zarr") as engine:
+        for found in (engine.attrs, engine.v.attrs, dict(zarr.open_group(path)["v"].attrs)):
+            for name, value in ATTRIBUTES.items():
+                if isinstance(value, str):
+                    assert found[name] == value or name.startswith(("json", "like")), name
+                elif name != "empty":
+                    np.testing.assert_array_equal(np.asarray(found[name], value.dtype), value, name)
 
 
 def attributes(holder):
@@ -165,6 +177,16 @@ def test_strings_and_characters_are_read_by_netcdf_c(path):
         assert stored["scalar"][...] == "text"
         stored["c"].set_auto_mask(False)
         assert netCDF4.chartostring(stored["c"][:], "bytes").tolist() == [b"abc", b"d"]
+    # Programs of Zarr see the bytes of strings. With one array of characters, zarr-python opens no
+    # consolidated group, and xarray's engine none.
+    for options in ({}, {"consolidated": False}):
+        with pytest.raises(ValueError, match="'>S1'"):
+            xr.open_dataset(path, engine="zarr", **options)
+    with pytest.raises(ValueError, match="'>S1'"):
+        zarr.open_group(path, mode="r")
+    group = zarr.open_group(path, mode="r", use_consolidated=False)
+    assert group["s"][:].ravel().tolist() == [text.encode() for text in TEXTS]
+    assert group["scalar"][:].tolist() == [b"text"]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
