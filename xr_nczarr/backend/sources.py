@@ -29,7 +29,7 @@ _NOMINAL_BYTES = 64  # of an object
 _OPENED = "nczarr-opened-"
 
 
-def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Dataset:
+def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]] | None = None) -> Dataset:
     """Give a dataset whose lazily opened variables are read block by block, by dask.
 
     Left as they are: what is small, objects that are no text, and times whose units are not given
@@ -49,7 +49,7 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Da
         and (
             variable.dtype.kind in "biufcS"
             or is_unicode_dtype(variable.dtype)
-            or {"units", "dtype"} <= encoding.get(str(name), variable.encoding).keys()
+            or {"units", "dtype"} <= (encoding or {}).get(str(name), variable.encoding).keys()
         )
     }
     return dataset.assign(variables) if variables else dataset
