@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import MetadataError, StorageError
+from xr_nczarr import LimitError, MetadataError, StorageError
 from xr_nczarr.references import parse_references
 
 ARRAY = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": 0}
@@ -84,3 +84,17 @@ def test_an_error_of_the_store_stays_what_it_is_below_xarrays_coders():
     objects["a/0"] = 3
     with pytest.raises(StorageError, match="the mapping holds int"):
         xr.open_dataset(objects, engine="nczarr")
+
+
+@pytest.mark.parametrize("size", [1 << 33, 1 << 62])
+def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
+    objects = store("x", dimension="x")
+    objects["x/.zarray"] = json.dumps(ARRAY | {"shape": [size]}).encode()
+    with xr.open_dataset(objects, engine="nczarr") as dataset:
+        assert list(dataset.variables) == ["x"]
+        assert list(dataset.coords) == []
+        with pytest.raises(LimitError, match=r"mapping.*max_index_bytes"):
+            dataset["x"].load()
+    options = {"max_index_bytes": 15, "on_unsupported": "raise"}
+    with pytest.raises(LimitError, match="2 values, more than 15 bytes"):
+        xr.open_dataset(store("x", dimension="x"), engine="nczarr", **options)

@@ -72,6 +72,7 @@ def test_the_options_of_opening_are_these():
         "max_nodes",
         "max_depth",
         "max_references",
+        "max_index_bytes",
     )
     assert DECODE_OPTIONS == (
         "mask_and_scale",

@@ -26,6 +26,7 @@ class Limits:
     Sizes are in bytes, counts in entries. Each is an option of every function that opens.
     `max_references` is for generators of a reference set that have to be written out, at some 15 µs
     each; there is no limit on references that are listed, nor on those kept as a formula.
+    `max_index_bytes` is for one coordinate of a dimension, which xarray reads when it opens.
     """
 
     max_chunk_bytes: int = 2 << 30
@@ -35,6 +36,7 @@ class Limits:
     max_nodes: int = 100_000
     max_depth: int = 64
     max_references: int = 1_000_000
+    max_index_bytes: int = 4 << 30
 
 
 DEFAULT_LIMITS = Limits()

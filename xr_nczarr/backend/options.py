@@ -54,7 +54,7 @@ class OpenOptions:
     threads
         Number of threads of one read; None for the number of processors.
     max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \
-max_depth, max_references
+max_depth, max_references, max_index_bytes
         Limits on what an untrusted store can make us allocate; see `Limits`.
     """
 
@@ -79,6 +79,7 @@ max_depth, max_references
     max_nodes: int = DEFAULT_LIMITS.max_nodes
     max_depth: int = DEFAULT_LIMITS.max_depth
     max_references: int = DEFAULT_LIMITS.max_references
+    max_index_bytes: int = DEFAULT_LIMITS.max_index_bytes
 
     def __post_init__(self) -> None:
         _check("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))

@@ -25,7 +25,7 @@ from xr_nczarr.backend.options import Endian, OpenOptions
 from xr_nczarr.backend.origin import ENCODING_KEY, Origin
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.errors import NczarrError, NotFoundError, quote
+from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, quote
 from xr_nczarr.events import Events
 from xr_nczarr.hierarchy import Convention, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy
@@ -220,8 +220,8 @@ class GroupSource:
         }
 
     def _open_variable(self, variable: NetcdfVariable) -> Variable | None:
-        error = variable.error or self._codec_error(variable)
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
+        error = variable.error or self._codec_error(variable) or self._index_error(variable)
         if error is None:
             return self._open_readable(variable, dimensions)
         error.located(store=self.opened.store.name, variable=variable.path)
@@ -235,7 +235,7 @@ class GroupSource:
             dimensions, LazilyIndexedArray(unreadable), dict(variable.attributes)
         )
         # Decoding must not ask for its values: what it sees has no attributes.
-        return Variable(dimensions, np.broadcast_to(np.float64(0), variable.shape))
+        return Variable(dimensions, np.broadcast_to(np.int8(0), variable.shape))
 
     def _open_readable(self, variable: NetcdfVariable, dimensions: list[str]) -> Variable:
         node = readable_node(variable, self.opened.options.assume_endian)
@@ -269,6 +269,18 @@ class GroupSource:
         except NczarrError as error:
             return error
         return None
+
+    def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
+        """Give the reason for which a dimension's coordinate is too large to be read at once."""
+        node, limit = variable.node, self.opened.options.max_index_bytes
+        is_index = [item.name for item in variable.dimensions] == [variable.name]
+        if node is None or not is_index or node.dtype.itemsize * variable.shape[0] <= limit:
+            return None
+        return LimitError(
+            f"the coordinate of a dimension has {variable.shape[0]:,} values, more than "
+            f"{limit:,} bytes (max_index_bytes)",
+            remedy="Leave it out with drop_variables, or open with a larger max_index_bytes",
+        )
 
     def _dimension_name(self, dimension: Dimension) -> str:
         """Give the short name, or the full one where a nearer dimension hides it."""
