@@ -16,6 +16,7 @@ import contextlib
 import doctest
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -109,25 +110,35 @@ def run_page(page: str, places: dict[str, str], namespace: dict[str, Any]) -> No
                 check_output(output, found, f"{where}: {head}")
 
 
+def _set_variables(variables: dict[str, str]) -> None:
+    os.environ.update(variables)
+
+
 @pytest.fixture
 def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Give the addresses of a page with those of the servers here, which run if it names them."""
 
     def found(text: str) -> dict[str, str]:
         places: dict[str, str] = {}
+        credentials: dict[str, str] = {}
         if "https://data.example.org" in text:
             server = request.getfixturevalue("http_server")
             Path("served").symlink_to(server.root)
             places["https://data.example.org"] = server.url
         if "s3://" in text:
             s3 = request.getfixturevalue("s3_server")
-            monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
-            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-            monkeypatch.setenv("AWS_DEFAULT_REGION", s3.region)
+            credentials = {
+                "AWS_ENDPOINT_URL": s3.endpoint,
+                "AWS_ACCESS_KEY_ID": "testing",
+                "AWS_SECRET_ACCESS_KEY": "testing",
+                "AWS_DEFAULT_REGION": s3.region,
+            }
+            for name, value in credentials.items():
+                monkeypatch.setenv(name, value)
             places["https://s3.example.org"] = s3.endpoint
         if "tcp://scheduler.example.org:8786" in text:
             client = request.getfixturevalue("workers")
+            client.run(_set_variables, credentials)  # they may run since before
             places["tcp://scheduler.example.org:8786"] = client.scheduler.address
         return places
 

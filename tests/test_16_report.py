@@ -106,4 +106,5 @@ def test_a_dataset_with_an_origin_is_written_by_every_engine(store, tmp_path):
     dataset = xr.open_dataset(store, engine="nczarr")
     dataset.to_netcdf(tmp_path / "x.nc")
     dataset.to_zarr(tmp_path / "x.zarr", zarr_format=2, consolidated=False)
-    assert xr.open_dataset(tmp_path / "x.nc").identical(dataset)
+    with xr.open_dataset(tmp_path / "x.nc") as again:
+        assert again.identical(dataset)

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -105,6 +105,11 @@ class _Source:
     dimensions: dict[str, dict[str, Dimension]] = field(default_factory=dict)
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
 
+    def close(self) -> None:
+        """Let go of the files that other engines keep open."""
+        for dataset in self.datasets.values():
+            dataset.close()
+
 
 def copy(
     source: Any,
@@ -162,45 +167,46 @@ def copy(
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
     mapping: 1 arrays copied, 1 of them as bytes (1 chunks)
     """
-    origin = _open(source, engine, storage_options)
-    sync: Literal["commit", "all"] = "commit" if boot() else "all"
-    layout = layout_of(parse_url(target), zarr_format, dialect)
-    store = open_store(target, storage_options=target_options, mode="a", sync=sync)
-    request = Request(
-        datasets={path: in_blocks(dataset) for path, dataset in origin.datasets.items()},
-        encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},
-        unlimited={
-            path: set(map(str, each.encoding.get("unlimited_dims", ()))) & set(map(str, each.dims))
-            for path, each in origin.datasets.items()
-        },
-        group="/",
-        dimensions=origin.dimensions,
-    )
-    plan = plan_creation(request, store, layout, consolidated)
-    before = origin.state()
-    mark = None if before is None else _identity(before, plan)
-    zipped = isinstance(store, ZipStore)
-    with nullcontext() if zipped else store.lock(WRITER_LOCK):
-        resumed = _begun(store, mark)
-        with workspace(store, empty=True, staged=False) as work:
-            if not resumed:
-                prepare(plan, work)
-                work.put([(UNFINISHED, mark or b"{}")])
-            unchanged, objects = _copy_chunks(plan.jobs, origin.arrays, work, resumed, progress)
-            if origin.state() != before:
-                raise ConflictError(
-                    "the source was changed while it was copied",
-                    remedy="Run the copy again when nobody writes to it",
-                    store=store.name,
-                )
-            put_documents(plan, work, in_place=True)
-    return Copied(
-        store=store.name,
-        arrays=len(plan.jobs),
-        unchanged=unchanged,
-        objects=objects,
-        resumed=resumed,
-    )
+    with closing(_open(source, engine, storage_options)) as origin:
+        sync: Literal["commit", "all"] = "commit" if boot() else "all"
+        layout = layout_of(parse_url(target), zarr_format, dialect)
+        store = open_store(target, storage_options=target_options, mode="a", sync=sync)
+        request = Request(
+            datasets={path: in_blocks(dataset) for path, dataset in origin.datasets.items()},
+            encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},
+            unlimited={
+                path: set(map(str, each.encoding.get("unlimited_dims", ())))
+                & set(map(str, each.dims))
+                for path, each in origin.datasets.items()
+            },
+            group="/",
+            dimensions=origin.dimensions,
+        )
+        plan = plan_creation(request, store, layout, consolidated)
+        before = origin.state()
+        mark = None if before is None else _identity(before, plan)
+        zipped = isinstance(store, ZipStore)
+        with nullcontext() if zipped else store.lock(WRITER_LOCK):
+            resumed = _begun(store, mark)
+            with workspace(store, empty=True, staged=False) as work:
+                if not resumed:
+                    prepare(plan, work)
+                    work.put([(UNFINISHED, mark or b"{}")])
+                unchanged, objects = _copy_chunks(plan.jobs, origin.arrays, work, resumed, progress)
+                if origin.state() != before:
+                    raise ConflictError(
+                        "the source was changed while it was copied",
+                        remedy="Run the copy again when nobody writes to it",
+                        store=store.name,
+                    )
+                put_documents(plan, work, in_place=True)
+        return Copied(
+            store=store.name,
+            arrays=len(plan.jobs),
+            unchanged=unchanged,
+            objects=objects,
+            resumed=resumed,
+        )
 
 
 def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) -> _Source:
