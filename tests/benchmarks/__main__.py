@@ -11,7 +11,7 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import reading, references
+from tests.benchmarks import computing, reading, references, remote, sharded, writing
 from tests.benchmarks.harness import run, table
 
 FAMILIES = {
@@ -21,7 +21,12 @@ FAMILIES = {
     "small": reading.small_chunks,
     "partial": reading.partial,
     "open": reading.opening,
+    "sharded": sharded.sharded,
+    "remote": remote.remote,
     "references": references.references,
+    "writing": writing.writing,
+    "dask": computing.computing,
+    "import": computing.importing,
 }
 PEERS = (
     "xarray",
@@ -62,4 +67,5 @@ def main() -> None:
         options.json.write_text(json.dumps(record, indent=2))
 
 
-main()
+if __name__ == "__main__":  # the servers are spawned, and import this module
+    main()

@@ -32,8 +32,13 @@ def field(shape=SHAPE) -> np.ndarray:
     return out
 
 
-def zarr_store(directory: Path, name: str, values: np.ndarray, chunks, compressor) -> Path:
-    """One array ``field`` in a plain Zarr v2 store, consolidated, as xarray would find it."""
+def zarr_store(
+    directory: Path, name: str, values: np.ndarray, chunks, compressor, *, fill: bool = True
+) -> Path:
+    """One array ``field`` in a plain Zarr v2 store, consolidated, as xarray would find it.
+
+    Without `fill` no chunk is written.
+    """
     path = directory / f"{name}.zarr"
     if not path.exists():
         group = zarr.open_group(path, mode="w", zarr_format=2)
@@ -46,9 +51,24 @@ def zarr_store(directory: Path, name: str, values: np.ndarray, chunks, compresso
             fill_value=np.nan if values.dtype.kind == "f" else -32767,
         )
         array.attrs["_ARRAY_DIMENSIONS"] = list("tyx")[-values.ndim :]
-        array[...] = values
+        if fill:
+            array[...] = values
         zarr.consolidate_metadata(path)
     return path
+
+
+def large(directory: Path, name: str) -> Path:
+    """The 265 MB field in chunks of 4 MB, by the name of its compressor."""
+    made = (directory / f"{name}.zarr").exists()
+    values = None if made else field()
+    return zarr_store(directory, name, values, CHUNKS, COMPRESSORS[name])
+
+
+def small(directory: Path, name: str, count: int, elements: int) -> Path:
+    """Many small chunks of one row each."""
+    stem = f"small_{name}_{count}"
+    values = field((1, count, elements))[0]
+    return zarr_store(directory, stem, values, (1, elements), COMPRESSORS[name])
 
 
 def netcdf_store(directory: Path, name: str, values: np.ndarray, chunks, **options) -> Path:

@@ -21,7 +21,7 @@ from xr_nczarr.backend.reader import open_netcdf, readable_node
 from xr_nczarr.chunks import ChunkedArray
 
 
-def ours(path: Path) -> ChunkedArray:
+def ours(path: Path | str) -> ChunkedArray:
     """The chunk engine's array, without xarray."""
     opened = open_netcdf(path, OpenOptions())
     return ChunkedArray(readable_node(opened.root.variables["field"], None), opened.store)
@@ -106,11 +106,8 @@ DECODERS = {
 
 def large_chunks(directory: Path) -> Iterator[Row]:
     """A 265 MB float32 field in chunks of 4 MB, by codec."""
-    values = None
-    for name, compressor in data.COMPRESSORS.items():
-        if not (directory / f"{name}.zarr").exists():
-            values = data.field() if values is None else values
-        path = data.zarr_store(directory, name, values, data.CHUNKS, compressor)
+    for name in data.COMPRESSORS:
+        path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
         contestants = {
@@ -186,9 +183,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
     """Many chunks of 4 and 16 kB."""
     cases = (("raw", 16_000, 1024), ("blosc", 4_000, 4096), ("zstd", 4_000, 4096))
     for name, count, elements in cases:
-        stem = f"small_{name}_{count}"
-        values = data.field((1, count, elements))[0]
-        path = data.zarr_store(directory, stem, values, (1, elements), data.COMPRESSORS[name])
+        path = data.small(directory, name, count, elements)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
         yield Row(
@@ -211,7 +206,7 @@ def partial(directory: Path) -> Iterator[Row]:
         "strided": (slice(None, None, 4), slice(None, None, 16), slice(None, None, 16)),
     }
     for name in ("raw", "blosc"):
-        path = directory / f"{name}.zarr"
+        path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
         for label, selection in selections.items():

@@ -1,0 +1,82 @@
+"""Rows: dask's graphs and means, and what importing costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from distributed import Client, LocalCluster
+
+from tests.benchmarks import data
+from tests.benchmarks.harness import OURS, Row
+
+ENGINES = {OURS: "nczarr", "engine zarr": "zarr"}
+
+
+def computing(directory: Path) -> Iterator[Row]:
+    """The graph of 100,000 chunks; a mean over all chunks, on threads and on two processes."""
+    empty = data.zarr_store(
+        directory, "many_chunks", np.empty((100_000, 8), "f4"), (1, 8), None, fill=False
+    )
+
+    def graph(engine: str) -> Callable[[], int]:
+        def build() -> int:
+            with xr.open_dataset(empty, engine=engine, chunks={}) as dataset:
+                return len(dict(dataset.field.data.__dask_graph__()))
+
+        return build
+
+    graphs = {name: graph(engine) for name, engine in ENGINES.items()}
+    yield Row("dask graph of 100,000 chunks", graphs, {"engine zarr": 1}, compare=False)
+
+    stores = {
+        "64 chunks of 4 MB, raw": data.large(directory, "raw"),
+        "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
+    }
+    for name, path in stores.items():
+        yield Row(
+            f"mean of {name}, dask on threads",
+            {one: _mean(path, engine, "threads") for one, engine in ENGINES.items()},
+            {"engine zarr": 1.8},
+            compare=False,
+        )
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        for name, path in stores.items():
+            yield Row(
+                f"mean of {name}, two processes",
+                {one: _mean(path, engine, client) for one, engine in ENGINES.items()},
+                {"engine zarr": 1.8},
+                compare=False,
+            )
+
+
+def _mean(path: Path, engine: str, scheduler: object) -> Callable[[], np.ndarray]:
+    def compute() -> np.ndarray:
+        with xr.open_dataset(path, engine=engine, chunks={}) as dataset:
+            return dataset.field.mean().data.compute(scheduler=scheduler)
+
+    return compute
+
+
+def importing(_directory: Path) -> Iterator[Row]:
+    """Importing the package beside what it needs anyway."""
+    needed = "import xarray, dask.array, fsspec, numcodecs"
+
+    def run(code: str) -> Callable[[], int]:
+        return lambda: subprocess.run([sys.executable, "-c", code], check=True).returncode
+
+    yield Row(
+        "import xr_nczarr after xarray, dask, fsspec, numcodecs",
+        {
+            OURS: run(f"{needed}, xr_nczarr"),
+            "without": run(needed),
+            "with zarr": run(f"{needed}, zarr"),
+        },
+    )

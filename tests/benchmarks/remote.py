@@ -1,0 +1,151 @@
+"""Rows: stores behind a web server and S3 that answer after 20 ms, in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import obstore
+import tensorstore
+import xarray as xr
+import zarr
+from aiohttp import web
+
+from tests.benchmarks import data
+from tests.benchmarks.harness import OURS, Row
+from tests.benchmarks.reading import everything, ours
+from tests.servers import S3Server
+
+LATENCY = 0.02
+
+
+async def _serve_files(directory: Path, ready: Connection) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(LATENCY)
+        path = directory / request.path.lstrip("/")
+        return web.Response(body=path.read_bytes()) if path.is_file() else web.Response(status=404)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    ready.send(runner.addresses[0][1])
+    await asyncio.Event().wait()
+
+
+def _web_server(directory: Path, ready: Connection) -> None:
+    asyncio.run(_serve_files(directory, ready))
+
+
+def _s3_server(directory: Path, ready: Connection) -> None:
+    with S3Server() as server:
+        server.upload(directory, directory.name)
+        server.fail = lambda _: time.sleep(LATENCY)
+        ready.send(server.storage_options)
+        time.sleep(100_000)
+
+
+@contextmanager
+def _running(target: Callable[[Path, Connection], None], directory: Path) -> Iterator[Any]:
+    """What the server says once it listens; it runs while the context lasts."""
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(directory, sending), daemon=True)
+    process.start()
+    try:
+        assert receiving.poll(60), "the server does not start"
+        yield receiving.recv()
+    finally:
+        process.terminate()
+        process.join(10)
+
+
+def _opened(url: str, engine: str, **options: Any) -> int:
+    with xr.open_dataset(url, engine=engine, **options) as dataset:
+        return len(dataset.variables)
+
+
+async def _get_all(urls: list[str]) -> None:
+    """The bytes alone, 64 requests at once."""
+    connector = aiohttp.TCPConnector(limit=64)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def get(url: str) -> bytes:
+            async with session.get(url) as answer:
+                return await answer.read()
+
+        await asyncio.gather(*map(get, urls))
+
+
+def remote(directory: Path) -> Iterator[Row]:
+    """64 chunks of 1 MB and 2,000 of 16 kB over HTTP; opening; the same on S3."""
+    large = data.field((64, 512, 512))
+    data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
+    small = data.field((1, 2000, 4096))[0]
+    data.zarr_store(directory, "remote_small", small, (1, 4096), data.COMPRESSORS["blosc"])
+    many = data.many_variables(directory)["consolidated"]
+    with _running(_web_server, directory) as port:
+        base = f"http://127.0.0.1:{port}"
+        for name, label in (("large", "64 chunks of 1 MB"), ("small", "2,000 chunks of 16 kB")):
+            yield _whole(label, directory / f"remote_{name}.zarr", f"{base}/remote_{name}.zarr")
+        yield Row(
+            "open 500 variables over HTTP, consolidated",
+            {
+                OURS: lambda: _opened(f"{base}/{many.name}", "nczarr"),
+                "engine zarr": lambda: _opened(f"{base}/{many.name}", "zarr"),
+            },
+        )
+    copy = directory / "on_s3" / "remote_large.zarr"
+    if not copy.exists():
+        shutil.copytree(directory / "remote_large.zarr", copy)
+    with _running(_s3_server, copy.parent) as options:
+        url = "s3://bucket/on_s3/remote_large.zarr"
+
+        def load(engine: str) -> Callable[[], np.ndarray]:
+            def read() -> np.ndarray:
+                opened = xr.open_dataset(url, engine=engine, storage_options=options)
+                with opened as dataset:
+                    return dataset.field.values
+
+            return read
+
+        yield Row(
+            "open and read 64 chunks of 1 MB from S3",
+            {OURS: load("nczarr"), "engine zarr": load("zarr")},
+        )
+
+
+def _whole(label: str, path: Path, url: str) -> Row:
+    array = ours(url)
+    by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
+    client = {"allow_http": True}
+    transport = obstore.store.HTTPStore.from_url(f"{url}/field", client_options=client)
+    by_obstore = zarr.open_array(
+        zarr.storage.ObjectStore(transport, read_only=True), mode="r", zarr_format=2
+    )
+    server, _, below = url.partition("//")[2].partition("/")
+    kvstore = {"driver": "http", "base_url": f"http://{server}/", "path": f"{below}/field/"}
+    by_tensorstore = tensorstore.open({"driver": "zarr", "kvstore": kvstore}, read=True).result()
+    chunks = [f"{url}/field/{one.name}" for one in path.glob("field/[0-9]*")]
+    return Row(
+        f"{label} over HTTP, 20 ms",
+        {
+            OURS: lambda: everything(array),
+            "zarr-python, fsspec": lambda: by_fsspec[...],
+            "zarr-python, obstore": lambda: by_obstore[...],
+            "tensorstore": lambda: by_tensorstore.read().result(),
+            "limit: bytes": lambda: asyncio.run(_get_all(chunks)),
+        },
+        {"zarr-python, fsspec": 4, "zarr-python, obstore": 4, "tensorstore": 1 / 1.25},
+    )

@@ -1,0 +1,142 @@
+"""Rows: writing the 265 MB field to a local directory, every object as the program writes it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numcodecs
+import numpy as np
+import tensorstore
+import xarray as xr
+import zarr
+
+from tests.benchmarks import data
+from tests.benchmarks.harness import OURS, Row
+from tests.benchmarks.reading import by_zarr
+from xr_nczarr import to_nczarr
+
+Write = Callable[[Path], object]
+
+
+def writing(directory: Path) -> Iterator[Row]:
+    """By codec, against the arrays' own writers and `to_zarr`; then netcdf-c's default."""
+    values = data.field()
+    dataset = xr.Dataset({"field": (("t", "y", "x"), values)})
+    for name in ("raw", "blosc", "zstd"):
+        compressor = data.COMPRESSORS[name]
+        encoding = {"field": {"chunks": data.CHUNKS, "compressors": compressor}}
+        yield _row(
+            directory / "written",
+            f"write 265 MB, {name}",
+            {
+                OURS: lambda path, encoding=encoding: to_nczarr(
+                    dataset, path, encoding=encoding, dialect="zarr"
+                ),
+                "to_zarr": lambda path, encoding=encoding: dataset.to_zarr(
+                    path, encoding=encoding, zarr_format=2
+                ),
+                "zarr-python": lambda path, c=compressor: _by_zarr(path, values, c),
+                "zarrs": lambda path, c=compressor: _by_zarrs(path, values, c),
+                "tensorstore": lambda path, c=compressor: _by_tensorstore(path, values, c),
+                "limit: encoding": lambda path, c=compressor: _encoded(values, c),
+            },
+            {
+                "to_zarr": 3 if name == "raw" else 1.4,
+                "zarr-python": 1,
+                "zarrs": 1,
+                "tensorstore": 1,
+                "limit: encoding": 1 / 1.35,
+            },
+            lambda path: by_zarr(path)[...],
+        )
+    packing = {"zlib": True, "shuffle": True, "complevel": 4, "chunksizes": data.CHUNKS}
+    yield _row(
+        directory / "written",
+        "write 265 MB, zlib + shuffle",
+        {
+            OURS: lambda path: to_nczarr(dataset, path, encoding={"field": packing}),
+            "netcdf-c": lambda path: _by_netcdf(path, values),
+        },
+        {"netcdf-c": 2},
+        lambda path: xr.open_dataset(path, engine="nczarr", mask_and_scale=False).field.values,
+    )
+
+
+def _row(
+    folder: Path,
+    name: str,
+    writers: dict[str, Write],
+    goals: dict[str, float],
+    read: Callable[[Path], np.ndarray],
+) -> Row:
+    """A row whose contestants each write a new store, which is compared once and removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    numbers = itertools.count()
+
+    def contestant(write: Write) -> Callable[[], Path]:
+        def run() -> Path:
+            path = folder / f"{next(numbers)}.zarr"
+            write(path)
+            return path
+
+        return run
+
+    contestants = {name: contestant(write) for name, write in writers.items()}
+    return Row(name, contestants, goals, read, lambda path: shutil.rmtree(path, True))
+
+
+def _by_zarr(path: Path, values: np.ndarray, compressor: Any) -> None:
+    group = zarr.create_group(path, zarr_format=2)
+    group.create_array(
+        "field", data=values, chunks=data.CHUNKS, compressors=compressor, fill_value=np.nan
+    )
+
+
+def _by_zarrs(path: Path, values: np.ndarray, compressor: Any) -> None:
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        _by_zarr(path, values, compressor)
+
+
+def _by_tensorstore(path: Path, values: np.ndarray, compressor: Any) -> None:
+    metadata = {
+        "shape": list(values.shape),
+        "chunks": list(data.CHUNKS),
+        "dtype": "<f4",
+        "compressor": compressor and compressor.get_config(),
+        "fill_value": "NaN",
+    }
+    if compressor and compressor.codec_id == "zstd":
+        metadata["compressor"] = {"id": "zstd", "level": compressor.level}
+    spec = {
+        "driver": "zarr",
+        "kvstore": {"driver": "file", "path": f"{path}/field/"},
+        "metadata": metadata,
+    }
+    tensorstore.open(spec, create=True).result().write(values).result()
+
+
+def _by_netcdf(path: Path, values: np.ndarray) -> None:
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
+        for dimension, size in zip("tyx", values.shape, strict=True):
+            file.createDimension(dimension, size)
+        variable = file.createVariable(
+            "field", "f4", tuple("tyx"), zlib=True, complevel=4, chunksizes=data.CHUNKS
+        )
+        variable[...] = values
+
+
+def _encoded(values: np.ndarray, compressor: Any) -> None:
+    """Bare encoding on two threads; for no codec, a copy."""
+    encode = compressor.encode if compressor else bytes
+    with ThreadPoolExecutor(2) as pool:
+        numcodecs.blosc.use_threads = False
+        for _ in pool.map(encode, values):
+            pass
+        numcodecs.blosc.use_threads = None
