@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from dask.base import tokenize
@@ -155,7 +156,7 @@ def to_nczarr(
     location = parse_url(target)
     mode = _resolved_mode(mode, append_dim, region)
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
-    owner = tokenize(mode, append_dim, _identity(request.datasets))
+    owner = partial(_identity, mode, append_dim, dict(request.datasets))
     layout = layout_of(location, zarr_format, dialect)
     store = open_store(
         target,
@@ -199,26 +200,32 @@ def to_nczarr(
     return execute(plan, store, options, staged=True)
 
 
-def _identity(datasets: Mapping[str, Dataset]) -> list[Any]:
+def _identity(mode: str, append_dim: Hashable | None, datasets: Mapping[str, Dataset]) -> str:
     """Give what tells a write from others, without reading values that are lazily opened."""
-    return [
+    written = [
         (path, name, v.dims, v.shape, v if v._in_memory or v.chunks else v.encoding.get("source"))
         for path, dataset in datasets.items()
         for name, v in dataset.variables.items()
     ]
+    return str(tokenize(mode, append_dim, written))
 
 
 @contextmanager
 def sole_writer(
-    store: Store, mode: WriteMode, owner: str | None = None, *, force: bool = False
+    store: Store,
+    mode: WriteMode,
+    owner: Callable[[], str] | None = None,
+    *,
+    force: bool = False,
 ) -> Iterator[None]:
     """Keep others from changing the metadata of a store meanwhile; regions need no such lock.
 
     Parameters
     ----------
     owner
-        What tells this write from others: where locks outlive a writer that is killed, it may be
-        run again. None for one that is never the same.
+        Gives what tells this write from others: where locks outlive a writer that is killed, it may
+        be run again. It looks at all values in memory, and is asked only there. None for one that
+        is never the same.
     force
         Whether to go on where another writer has left its lock.
 
@@ -235,7 +242,7 @@ def sole_writer(
             yield
     else:
         key, token = f".{WRITER_LOCK}.lock", secrets.token_hex(8)
-        mark = f"{owner or token} ".encode()
+        mark = f"{owner() if owner else token} ".encode()
         if not store.create(key, mark + token.encode()):
             (found,) = store.fetch([key])
             if found is not None and not force and not bytes(found).startswith(mark):

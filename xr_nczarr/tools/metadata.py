@@ -87,7 +87,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
         annotations are in objects that it does not hold.
     """
     store = open_store(target, storage_options=storage_options, mode="r+")
-    with sole_writer(store, "a", "consolidate"):
+    with sole_writer(store, "a", lambda: "consolidate"):
         opened = _opened(store)
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
         key = FORMATS[zarr_format].consolidated_key()
@@ -127,7 +127,7 @@ def upgrade(
         The error of a variable that cannot be read.
     """
     store = open_store(target, storage_options=storage_options, mode="r+")
-    with sole_writer(store, "a", f"upgrade to {dialect}"):
+    with sole_writer(store, "a", lambda: f"upgrade to {dialect}"):
         opened = _opened(store)
         source = opened.hierarchy
         zarr_format, consolidated = source.zarr_format, source.consolidated
