@@ -11,7 +11,8 @@ from zarr.core.dtype import VariableLengthBytes
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.typestrings import parse_data_type, parse_fill_value, render_fill_value
+from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
+from xr_nczarr.formats.typestrings import parse_data_type
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -309,9 +310,9 @@ def test_d20_a_fill_value_may_be_undefined():
 
 
 def test_characters_of_netcdf_c_are_rendered_plain_and_other_bytes_in_base64():
-    assert render_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name=">S1") == "X"
-    assert render_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name="|S1") == "WA=="
-    assert render_fill_value(np.bytes_(b"\xff"), np.dtype("S1"), type_name=">S1") == "/w=="
+    assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name=">S1") == "X"
+    assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name="|S1") == "WA=="
+    assert render_v2_fill_value(np.bytes_(b"\xff"), np.dtype("S1"), type_name=">S1") == "/w=="
 
 
 @pytest.mark.parametrize("stored", ["1", "x", [1, 2], {}, 1.5, True, 2**31, "NaN", float("nan")])
@@ -514,8 +515,8 @@ def test_a_spelling_of_another_version_is_not_taken_over():
 
 
 def test_fill_values_of_variable_length_bytes_are_in_base64():
-    assert parse_fill_value("YWI=", np.dtype("O"), binary=True) == b"ab"
-    assert parse_fill_value("plain!", np.dtype("O"), binary=True) == b"plain!"
+    assert parse_v2_fill_value("YWI=", np.dtype("O"), binary=True) == b"ab"
+    assert parse_v2_fill_value("plain!", np.dtype("O"), binary=True) == b"plain!"
 
 
 # Consolidated metadata --------------------------------------------------------------------------

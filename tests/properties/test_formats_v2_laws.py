@@ -13,12 +13,8 @@ from hypothesis.extra import numpy as npst
 from xr_nczarr.errors import MetadataError
 from xr_nczarr.formats import v1, v2
 from xr_nczarr.formats.documents import Document, render_json
-from xr_nczarr.formats.typestrings import (
-    parse_data_type,
-    parse_fill_value,
-    render_data_type,
-    render_fill_value,
-)
+from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
+from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
@@ -115,8 +111,8 @@ def test_types_and_fill_values_are_read_back(pair):
     again, type_name = parse_data_type(described)
     assert again == dtype
     assert render_data_type(dtype, type_name) == described
-    stored = json.loads(render_json(render_fill_value(value, dtype)))
-    assert spelled(parse_fill_value(stored, dtype), dtype) == spelled(value, dtype)
+    stored = json.loads(render_json(render_v2_fill_value(value, dtype)))
+    assert spelled(parse_v2_fill_value(stored, dtype), dtype) == spelled(value, dtype)
 
 
 # Nodes -------------------------------------------------------------------------------------------
@@ -151,7 +147,7 @@ def array_documents(draw):
         "shape": shape,
         "dtype": render_data_type(dtype),
         "chunks": draw(st.tuples(*[st.integers(1, 100)] * len(shape)).map(list)),
-        "fill_value": render_fill_value(fill, dtype),
+        "fill_value": render_v2_fill_value(fill, dtype),
         "order": draw(st.sampled_from("CF")),
         "compressor": draw(st.none() | CODECS),
         "filters": draw(st.none() | st.lists(CODECS, min_size=1, max_size=2)),

@@ -1,28 +1,67 @@
-"""Fill values of Zarr v3 and of its draft of May 2022 ⇄ scalars.
+"""Fill values of every version of Zarr ⇄ scalars.
 
-Besides v3's spellings (numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs of a complex number)
-those of the draft (``"0b…"``, ``"+Infinity"``) and of zarr-python (Base64) are understood.
+All spellings are understood: v3's (numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs of a
+complex number), its draft's (``"0b…"``, ``"+Infinity"``), zarr-python's (Base64, objects, zero for
+any type) and netcdf-c's (plain characters, lists of one).
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import math
 import re
+import sys
 from typing import Any
 
 import numpy as np
 
 from xr_nczarr.errors import quote
-from xr_nczarr.formats import typestrings
 from xr_nczarr.formats.data_types import DType, check_members
 from xr_nczarr.formats.documents import read_integer, read_list, read_text, required, unexpected
 from xr_nczarr.model import Json
 
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def parse_v2_fill_value(
+    value: Json, dtype: DType, *, type_name: str = "", binary: bool = False
+) -> Any:
+    """Give the scalar that a fill value of v1 or v2 means; None for null.
+
+    Parameters
+    ----------
+    type_name
+        The dtype's spelling: it marks netcdf-c's characters, whose fill values are plain.
+    binary
+        Whether items of variable length are bytes rather than text.
+    """
+    kind, character = dtype.kind, type_name in _CHARACTERS
+    if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
+        (value,) = value
+    if kind in "OSUV" and not character and type(value) is int and value == 0:
+        value = ""  # zarr-python's zero of any type
+    elif kind in "SU" and isinstance(value, (bool, int, float)):
+        value = json.dumps(value)  # netcdf-c writes text that reads as a number without quotes
+    elif kind == "b" and isinstance(value, (int, float)) and value in (0, 1):
+        value = bool(value)
+    elif kind == "c" and not isinstance(value, list | None):
+        value = [value, 0]
+    if isinstance(value, str) and (kind == "S" or (kind == "O" and binary)):
+        value = value if not character and _BASE64.fullmatch(value) else value.encode()
+    return parse_fill_value(value, dtype, text=not binary, raw=dtype)
 
 
 def parse_fill_value(
-    value: Json, dtype: DType, *, text: bool = True, place: str = "fill_value"
+    value: Json | bytes,
+    dtype: DType,
+    *,
+    text: bool = True,
+    raw: DType | None = None,
+    place: str = "fill_value",
 ) -> Any:
     """Give the scalar of `dtype` that a fill value means; None for null.
 
@@ -30,53 +69,62 @@ def parse_fill_value(
     ----------
     text
         Whether items of variable length are text.
+    raw
+        The dtype of raw bytes; None for little endian, which they have in v3 whatever the codecs.
     """
     if value is None:
         return None
     if dtype.kind == "U" or (dtype.kind == "O" and text):
-        return typestrings.parse_fill_value(read_text(value, place), dtype, place=place)
+        found = read_text(value, place)
+        if dtype.kind == "U" and len(found) > dtype.itemsize // 4:
+            raise unexpected(value, f"at most {dtype.itemsize // 4} characters", place)
+        return np.str_(found) if dtype.kind == "U" else found
     if dtype.kind == "O":
         return _parse_bytes(value, place)
     if dtype.names is not None and isinstance(value, dict):
-        check_members(value, dtype.names, place)
-        filled = np.zeros((), dtype)
-        for name in dtype.names:
-            part = parse_fill_value(required(value, name, place), dtype[name], place=place)
-            if part is None:
-                raise unexpected(value, f"a value for {quote(name)}", place)
-            filled[name] = part
-        return filled[()]
-    little = dtype.newbyteorder("<")
+        return _parse_fields(value, dtype, place)
     if dtype.kind in "SV":
-        raw = _parse_fixed(value, dtype, place)
-        # A structure of big-endian fields still has its fill value in little endian.
-        return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), little).astype(dtype)[0]
+        return _parse_fixed(value, dtype, raw or dtype.newbyteorder("<"), place)
     if dtype.kind != "c":
-        return _parse_number(value, little, place)
+        return _parse_number(value, dtype, place)
     if len(read_list(value, place)) != 2:
         raise unexpected(value, "a real and an imaginary part", place)
     half = np.dtype(f"<f{dtype.itemsize // 2}")
-    return np.array([_parse_number(part, half, place) for part in value], half).view(little)[0]
+    pair = np.array([_parse_number(part, half, place) for part in value], half)
+    return pair.view(dtype.newbyteorder("<"))[0]
 
 
-def _parse_bytes(value: Json, place: str) -> bytes:
+def _parse_fields(value: dict[str, Json], dtype: DType, place: str) -> Any:
+    names = dtype.names or ()
+    check_members(value, names, place)
+    filled = np.zeros((), dtype)
+    for name in names:
+        part = parse_fill_value(required(value, name, place), dtype[name], place=place)
+        if part is None:
+            raise unexpected(value, f"a value for {quote(name)}", place)
+        filled[name] = part
+    return filled[()]
+
+
+def _parse_fixed(value: Json | bytes, dtype: DType, raw: DType, place: str) -> Any:
+    stored = _parse_bits(value, dtype.itemsize) or _parse_bytes(value, place)
+    # netcdf-c writes "" for every raw type.
+    short = len(stored) < dtype.itemsize and dtype.kind == "V" and stored
+    if short or len(stored) > dtype.itemsize:
+        raise unexpected(value, f"{dtype.itemsize} bytes", place)
+    filled = np.frombuffer(stored.ljust(dtype.itemsize, b"\0"), raw)
+    if not _is_unicode(filled):
+        raise unexpected(value, "text that is Unicode", place)
+    return filled.astype(dtype)[0]
+
+
+def _parse_bytes(value: Json | bytes, place: str) -> bytes:
     try:
-        if isinstance(value, str):
-            return base64.b64decode(value, validate=True)
+        if isinstance(value, bytes | str):
+            return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
         return bytes(read_integer(byte, place) for byte in read_list(value, place))
     except ValueError as error:
         raise unexpected(value, "Base64 or a list of bytes", place) from error
-
-
-def _parse_fixed(value: Json, dtype: DType, place: str) -> bytes:
-    raw = _parse_bits(value, dtype.itemsize)
-    if raw is None:
-        raw = _parse_bytes(value, place)
-    # netcdf-c writes "" for every raw type.
-    short = len(raw) < dtype.itemsize and dtype.kind == "V" and raw
-    if short or len(raw) > dtype.itemsize:
-        raise unexpected(value, f"{dtype.itemsize} bytes", place)
-    return raw
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
@@ -85,6 +133,16 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
         return None
     digits = size * (2 if value[1] == "x" else 8)
     return int(value, 0).to_bytes(size, "big") if len(value) == 2 + digits else None
+
+
+def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
+    """Tell whether all text is: NumPy crashes on hashing structures where some is not."""
+    if values.dtype.names is not None:
+        return all(_is_unicode(values[name]) for name in values.dtype.names)
+    if values.dtype.kind != "U":
+        return True
+    points = np.ascontiguousarray(values).view(f"{values.dtype.str[0]}u4")
+    return not (points > sys.maxunicode).any()
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Any:
@@ -98,15 +156,40 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Any:
     if isinstance(value, str) and _BITS.fullmatch(value):
         raise unexpected(value, f"as many digits as {dtype.name} has", place)
     if dtype.kind == "f":
-        return typestrings.parse_float(value, dtype, place)
+        return _parse_float(value, dtype, place)
     if dtype.itemsize == 1 and isinstance(value, str) and len(value) < 2 and value.isascii():
         # netcdf-c stores characters as uint8 and spells their fill value as text.
         value = ord(value or "\0")
-    return typestrings.parse_integer(value, dtype, place)
+    stored = np.dtype("i8") if dtype.kind in "mM" else dtype.newbyteorder("=")
+    least, most = np.iinfo(stored).min, np.iinfo(stored).max
+    if dtype.kind in "mM" and value == "NaT":
+        value = least
+    whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not whole or not least <= value <= most:
+        raise unexpected(value, f"an integer from {least} to {most}", place)
+    return np.array(int(value), stored).view(dtype.newbyteorder("="))[()]
+
+
+def _parse_float(value: Json, dtype: DType, place: str) -> Any:
+    number = _SPECIAL.get(value) if isinstance(value, str) else value
+    if type(number) not in (int, float):
+        raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', place)
+    try:
+        with np.errstate(over="raise"):
+            return dtype.type(number)
+    except (OverflowError, FloatingPointError) as error:
+        raise unexpected(value, f"a number within the range of {dtype.name}", place) from error
+
+
+def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
+    """Give the ``fill_value`` of a scalar of `dtype`, null for None."""
+    if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
+        return value.decode()
+    return value if value is None or isinstance(value, str) else _rendered(value, dtype)
 
 
 def render_fill_value(value: Any, dtype: DType, *, listed: bool = False) -> Json:
-    """Give the ``fill_value`` of a scalar of `dtype`.
+    """Give the ``fill_value`` of a scalar of `dtype` in v3.
 
     None, which v3 does not permit, becomes the zero of the type: the default of zarr-python.
 
@@ -116,21 +199,34 @@ def render_fill_value(value: Any, dtype: DType, *, listed: bool = False) -> Json
         Whether raw bytes are listed (the core specification) instead of Base64 (zarr-python).
     """
     if dtype.kind == "O":
-        return typestrings.render_fill_value(value or b"", dtype)
+        return _rendered(value or b"", dtype)
     scalar = np.zeros((), dtype) if value is None else np.asarray(value, dtype)
     scalar = scalar.astype(dtype.newbyteorder("<"))
+    return list(scalar.tobytes()) if listed else _rendered(scalar, scalar.dtype, exact=True)
+
+
+def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
+    """Give the JSON of a scalar; `exact` spells the bits of a NaN that is not the usual one."""
+    if dtype.kind == "O":
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    scalar = np.asarray(value, dtype)
     if dtype.kind == "c":
-        return [_render_float(scalar.real), _render_float(scalar.imag)]
+        return [_render_float(part, exact) for part in (scalar.real, scalar.imag)]
     if dtype.kind == "f":
-        return _render_float(scalar)
-    if listed:
-        return list(scalar.tobytes())
-    return typestrings.render_fill_value(scalar[()], scalar.dtype)
+        return _render_float(scalar, exact)
+    if dtype.kind in "mM":
+        return int(scalar.astype(dtype.newbyteorder("=")).view("i8"))
+    if dtype.kind not in "SV":
+        return scalar.item()
+    raw: bytes = scalar.item() if dtype.kind == "S" else scalar.tobytes()
+    return base64.b64encode(raw).decode()
 
 
-def _render_float(scalar: np.ndarray[Any, Any]) -> Json:
-    """Give a float; of a NaN that is not the usual one, the bits."""
-    bits, usual = (item.tobytes()[::-1].hex() for item in (scalar, np.array(np.nan, scalar.dtype)))
-    if np.isnan(scalar) and bits != usual:
-        return f"0x{bits}"
-    return typestrings.render_fill_value(scalar, scalar.dtype)
+def _render_float(scalar: np.ndarray[Any, Any], exact: bool) -> Json:
+    if np.isfinite(scalar):
+        return float(scalar)
+    if np.isnan(scalar):
+        usual = np.array(np.nan, scalar.dtype).tobytes()
+        other = exact and scalar.tobytes() != usual
+        return f"0x{scalar.tobytes()[::-1].hex()}" if other else "NaN"
+    return "Infinity" if scalar > 0 else "-Infinity"

@@ -19,12 +19,8 @@ from xr_nczarr.formats.documents import (
     required,
     unexpected,
 )
-from xr_nczarr.formats.typestrings import (
-    parse_data_type,
-    parse_fill_value,
-    render_data_type,
-    render_fill_value,
-)
+from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
+from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -150,7 +146,7 @@ def parse_array(
         dtype=dtype,
         chunk_shape=read_chunk_shape(list(chunks), "chunks", dtype=dtype, rank=rank, limits=limits),
         type_name=type_name,
-        fill_value=parse_fill_value(
+        fill_value=parse_v2_fill_value(
             metadata.get("fill_value"),
             dtype,
             type_name=type_name,
@@ -217,7 +213,7 @@ def render_array(node: ArrayNode) -> dict[str, Json]:
         "shape": list(node.shape),
         "dtype": render_data_type(node.dtype, node.type_name),
         "chunks": list(node.chunk_shape),
-        "fill_value": render_fill_value(node.fill_value, node.dtype, type_name=node.type_name),
+        "fill_value": render_v2_fill_value(node.fill_value, node.dtype, type_name=node.type_name),
         "order": "F" if transposed else "C",
     }
     by_place: dict[str, list[Json]] = {"filters": [], "compressor": []}
