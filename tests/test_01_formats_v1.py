@@ -113,8 +113,8 @@ def test_arrays_lie_in_directories():
     directory = v1.parse_node("/a", {})
     assert directory == GroupNode(path="/a", explicit=False)
     assert v1.render_node(directory) == {}
-    assert v1.listing_prefixes("/a") == ("a/",)
-    assert v1.child_names("/a", [(["x"], ["b"])]) == ["b"]
+    assert v1.listing_prefix("/a") == "a/"
+    assert v1.child_names(["x"], ["b"]) == ["b"]
     assert v1.consolidated_key() is None
 
 

@@ -721,9 +721,9 @@ def test_the_literals_of_attributes_are_at_hand():
 
 
 def test_children_are_the_prefixes_below_a_group():
-    assert v3.listing_prefixes("/") == ("",)
-    assert v3.listing_prefixes("/g/h") == ("g/h/",)
-    assert v3.child_names("/g", [(["zarr.json", "note"], ["a", "b"])]) == ["a", "b"]
+    assert v3.listing_prefix("/") == ""
+    assert v3.listing_prefix("/g/h") == "g/h/"
+    assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]
     assert v3.node_keys("/g/h") == ("g/h/zarr.json",)
     assert v3.parse_node("/g", {}) is None
 

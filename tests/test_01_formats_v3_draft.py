@@ -138,13 +138,13 @@ def test_the_keys_are_those_of_the_document():
 
 
 def test_the_children_of_the_document_are_explicit_and_implied():
-    assert v3_draft.listing_prefixes("/foo") == ("meta/foo/",)
-    assert v3_draft.child_names("/foo", [(["bar.group.json", "note.txt"], ["baz"])]) == [
+    assert v3_draft.listing_prefix("/foo") == "meta/foo/"
+    assert v3_draft.child_names(["bar.group.json", "note.txt"], ["baz"]) == [
         "bar",
         "baz",
     ]
     objects = ["array.json", "group.json", "x.array.json"]
-    assert v3_draft.child_names("/", [(objects, ["x"])]) == ["x"]
+    assert v3_draft.child_names(objects, ["x"]) == ["x"]
     assert v3_draft.parse_node("/foo", {}) == GroupNode(path="/foo", explicit=False)
 
 
@@ -175,7 +175,7 @@ def test_the_entry_point_tells_the_layout(entry, others, expected):
 def test_a_suffix_ends_the_keys_of_metadata():
     layout = Layout(suffix=".txt")
     assert layout.node_keys("/a") == ("meta/a.array.txt", "meta/a.group.txt")
-    assert layout.child_names("/", [(["a.array.txt", "b.group.txt", "c.array.json"], [])]) == [
+    assert layout.child_names(["a.array.txt", "b.group.txt", "c.array.json"], []) == [
         "a",
         "b",
     ]
@@ -543,11 +543,11 @@ class Recorded:
         node = self.layout.parse_node(path, self.documents(self.layout.node_keys(path)))
         self.nodes[path] = node
         if isinstance(node, GroupNode):
-            (prefix,) = self.layout.listing_prefixes(path)
+            prefix = self.layout.listing_prefix(path)
             names = [key.removeprefix(prefix) for key in self.keys if key.startswith(prefix)]
             objects = [name for name in names if "/" not in name]
             prefixes = sorted({name.partition("/")[0] for name in names if "/" in name})
-            for name in self.layout.child_names(path, [(objects, prefixes)]):
+            for name in self.layout.child_names(objects, prefixes):
                 self.walk(f"{path.rstrip('/')}/{name}")
 
     def read(self, path):

@@ -26,6 +26,7 @@ from xr_nczarr.model import (
     Limits,
     Node,
     child_path,
+    key_prefix,
     parent_path,
 )
 from xr_nczarr.storage.protocol import Bytes, Store
@@ -181,7 +182,7 @@ class _Search:
             listing = self.store.list_names("")
         except UnsupportedError:
             return False
-        paths = [f"/{name}" for name in v1.child_names("/", [listing])[:_PROBED]]
+        paths = [f"/{name}" for name in v1.child_names(*listing)[:_PROBED]]
         documents = self._fetch(v1.node_keys(path)[0] for path in paths)
         return any(v1.recognise(documents, path) for path in paths)
 
@@ -285,21 +286,17 @@ class _Search:
     def _list_children(self, group: GroupNode) -> tuple[list[str], list[str]]:
         """List a group whose metadata name no children, with the sidecars that may do so."""
         try:
-            listings = [
-                self.store.list_names(prefix) for prefix in self.module.listing_prefixes(group.path)
-            ]
+            listing = self.store.list_names(self.module.listing_prefix(group.path))
         except UnsupportedError as error:
             listed = self._children_in_sidecars(group)
             if listed is None:
                 raise error.located(key=group.path) from error.__cause__
             return listed
-        if any(
-            name in listing.objects for listing in listings for name in self.convention.sidecars
-        ):
+        if any(name in listing.objects for name in self.convention.sidecars):
             listed = self._children_in_sidecars(group)
             if listed is not None:
                 return listed
-        return self.module.child_names(group.path, listings), []
+        return self.module.child_names(*listing), []
 
     def _children_in_sidecars(self, group: GroupNode) -> tuple[list[str], list[str]] | None:
         self.sidecars = True
@@ -312,8 +309,7 @@ class _Search:
     def _node_keys(self, path: str) -> list[str]:
         keys = list(self.module.node_keys(path))
         if self.sidecars:
-            prefix = "" if path == "/" else path[1:] + "/"
-            keys += [prefix + name for name in self.convention.sidecars]
+            keys += [key_prefix(path) + name for name in self.convention.sidecars]
         return keys
 
     def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:

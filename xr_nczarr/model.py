@@ -261,6 +261,11 @@ class Hierarchy:
         ]
 
 
+def key_prefix(path: str) -> str:
+    """Give what the keys of the documents of the node at `path` begin with, but in the v3 draft."""
+    return "" if path == "/" else f"{path[1:]}/"
+
+
 def node_name(path: str) -> str:
     """Give the last segment of a path; the root's is empty."""
     return path.rpartition("/")[2]

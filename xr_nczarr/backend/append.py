@@ -245,7 +245,7 @@ class _Planner:
         if replaced is not None:
             refuse_reading(self.tree.data, store, gone)
             chunks = module.chunk_keys(replaced).prefix
-            below = {*module.listing_prefixes(replaced), chunks[: chunks.rindex("/") + 1]}
+            below = {module.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
             # No reader may find the group while its chunks go: that would be fill values.
             plan.removed += [key for path in sorted(gone) for key in module.node_keys(path)]
             plan.removed += sorted(below)

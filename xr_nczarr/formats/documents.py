@@ -207,6 +207,20 @@ def read_chunk_shape(
     return chunk_shape
 
 
+def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
+    """Give the object that a node's document is, if it is of the version."""
+    members = read_object(document.value, None)
+    found = required(members, "zarr_format")
+    if type(found) is not int or found != zarr_format:
+        raise unexpected(found, f"{zarr_format}", "zarr_format")
+    return members
+
+
+def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
+    """Give the members of an object that are not `known`."""
+    return {name: value for name, value in members.items() if name not in known}
+
+
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
     """Give the member `name` of the object at `place`; raise MetadataError if it is not there."""
     if name not in members:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from xr_nczarr.formats.documents import Document, render_json
-from xr_nczarr.model import Json
+from xr_nczarr.model import Json, key_prefix
 
 _ATTRIBUTES = (".zattrs", "attrs")
 _ARRAY = (".zarray", "meta", "array.json", "zarr.json")
@@ -49,12 +49,9 @@ def locate(change: Change, node_keys: Sequence[str]) -> tuple[str, tuple[str, ..
     if change.holder == "members":
         return document, change.member
     if change.holder == "attributes":
-        apart = next((key for key in node_keys if key.endswith(_ATTRIBUTES)), None)
-        return (
-            (document, ("attributes", *change.member)) if apart is None else (apart, change.member)
-        )
-    prefix = "" if change.path == "/" else f"{change.path[1:]}/"
-    return prefix + change.holder, change.member
+        apart = [key for key in node_keys if key.endswith(_ATTRIBUTES)]
+        return (apart[0], change.member) if apart else (document, ("attributes", *change.member))
+    return key_prefix(change.path) + change.holder, change.member
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:

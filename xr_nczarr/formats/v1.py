@@ -14,11 +14,12 @@ from xr_nczarr.formats.documents import (
     Document,
     read_integer,
     read_lengths,
+    read_members,
     read_object,
     read_text,
     render_json,
     required,
-    unexpected,
+    without,
 )
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -30,13 +31,14 @@ from xr_nczarr.model import (
     Json,
     Limits,
     Node,
+    key_prefix,
 )
 
 ZARR_FORMAT = "1"
 
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")
-_OTHER_MEMBERS = frozenset(("zarr_format", "compression", "compression_opts"))
+_OTHER_MEMBERS = ("zarr_format", "compression", "compression_opts")
 # How zarr-python 1 spells the codecs that take one number.
 _LEVELS = ("zlib", "bz2")
 
@@ -48,11 +50,11 @@ def root_keys() -> tuple[str, ...]:
 
 def node_keys(path: str) -> tuple[str, ...]:
     """Give the keys of the documents that make up the node at `path`."""
-    prefix = v2.key_prefix(path)
+    prefix = key_prefix(path)
     return (prefix + _ARRAY, prefix + _ATTRIBUTES)
 
 
-listing_prefixes = v2.listing_prefixes
+listing_prefix = v2.listing_prefix
 child_names = v2.child_names
 
 
@@ -82,14 +84,11 @@ def parse_node(
         return None if path == "/" else GroupNode(path=path, explicit=False)
     known: dict[str, Any] = {}
     try:
-        members = read_object(documents[key].value, None)
-        if type(required(members, "zarr_format")) is not int or members["zarr_format"] != 1:
-            raise unexpected(members["zarr_format"], "1", "zarr_format")
+        members = read_members(documents[key], zarr_format=1)
         known["shape"] = read_lengths(required(members, "shape"), "shape")
         if attributes_key in documents:
             known["attributes"] = documents[attributes_key].attributes()
-        names = members.keys() - _OTHER_MEMBERS - set(_MEMBERS)
-        known["members"] = {name: members[name] for name in members if name in names}
+        known["members"] = without(members, (*_MEMBERS, *_OTHER_MEMBERS))
         metadata = {name: members[name] for name in _MEMBERS if name in members}
         metadata["compressor"] = _parse_compression(members)
         return v2.parse_array(path, metadata, limits=limits, **known)

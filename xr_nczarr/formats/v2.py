@@ -5,7 +5,7 @@ Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from xr_nczarr.errors import MetadataError, NczarrError, UnsupportedError, quote
@@ -13,11 +13,13 @@ from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,
     read_lengths,
+    read_members,
     read_object,
     read_text,
     render_json,
     required,
     unexpected,
+    without,
 )
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
@@ -31,14 +33,16 @@ from xr_nczarr.model import (
     Json,
     Limits,
     Node,
+    key_prefix,
 )
 
 ZARR_FORMAT = "2"
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
-_MEMBERS = frozenset(("shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters"))
-_OTHER_MEMBERS = frozenset(("zarr_format", "dimension_separator"))
+_MEMBERS = frozenset(
+    ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
+) | {"dimension_separator"}
 
 
 def root_keys() -> tuple[str, ...]:
@@ -52,14 +56,12 @@ def node_keys(path: str) -> tuple[str, ...]:
     return (prefix + _ARRAY, prefix + _GROUP, prefix + _ATTRIBUTES)
 
 
-def listing_prefixes(path: str) -> tuple[str, ...]:
-    """Give the prefixes to list to find the children of the group at `path`."""
-    return (key_prefix(path),)
+listing_prefix = key_prefix
 
 
-def child_names(path: str, listings: Sequence[tuple[list[str], list[str]]]) -> list[str]:  # noqa: ARG001
-    """Give the names that may be children of the group at `path`, from (objects, prefixes)."""
-    return [name for _, prefixes in listings for name in prefixes]
+def child_names(objects: list[str], prefixes: list[str]) -> list[str]:  # noqa: ARG001
+    """Give the names that may be children of a group, from the listing below its prefix."""
+    return prefixes
 
 
 def recognise(documents: Mapping[str, Document]) -> bool:
@@ -72,11 +74,6 @@ def chunk_keys(path: str, *, separator: str | None = None) -> ChunkKeys:
     prefix = key_prefix(path)
     alternative = "/" if separator is None else ""
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", alternative)
-
-
-def key_prefix(path: str) -> str:
-    """Give what the keys of the node at `path` begin with."""
-    return "" if path == "/" else f"{path[1:]}/"
 
 
 def parse_node(
@@ -93,19 +90,15 @@ def parse_node(
         return None
     known: dict[str, Any] = {}
     try:
-        members = read_object(documents[key].value, None)
-        if type(required(members, "zarr_format")) is not int or members["zarr_format"] != 2:
-            raise unexpected(members["zarr_format"], "2", "zarr_format")
+        members = read_members(documents[key], zarr_format=2)
         if key == array_key:
             known["shape"] = read_lengths(required(members, "shape"), "shape")
         if attributes_key in documents:
             known["attributes"] = documents[attributes_key].attributes()
         known["sidecars"] = _parse_sidecars(key_prefix(path), documents)
         if key == group_key:
-            extra = {name: value for name, value in members.items() if name != "zarr_format"}
-            return GroupNode(path=path, members=extra, **known)
-        names = members.keys() - _MEMBERS - _OTHER_MEMBERS
-        known["members"] = {name: members[name] for name in members if name in names}
+            return GroupNode(path=path, members=without(members, ("zarr_format",)), **known)
+        known["members"] = without(members, _MEMBERS)
         return parse_array(path, members, limits=limits, **known)
     except NczarrError as error:
         return BrokenNode(path=path, error=error.located(key=key), **known)

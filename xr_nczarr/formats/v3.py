@@ -35,6 +35,7 @@ from xr_nczarr.model import (
     Json,
     Limits,
     Node,
+    key_prefix,
 )
 
 ZARR_FORMAT = "3"
@@ -56,10 +57,10 @@ def root_keys() -> tuple[str, ...]:
 
 def node_keys(path: str) -> tuple[str, ...]:
     """Give the keys of the documents that make up the node at `path`."""
-    return (v2.key_prefix(path) + _DOCUMENT,)
+    return (key_prefix(path) + _DOCUMENT,)
 
 
-listing_prefixes = v2.listing_prefixes
+listing_prefix = v2.listing_prefix
 child_names = v2.child_names
 
 
@@ -78,7 +79,7 @@ def chunk_keys(path: str, *, encoding: str = "default", separator: str = "/") ->
     """Give the chunk keys of the array at `path`; the other encoding is ``"v2"``."""
     if encoding == "v2":
         return v2.chunk_keys(path, separator=separator)
-    prefix = f"{v2.key_prefix(path)}c"
+    prefix = f"{key_prefix(path)}c"
     return ChunkKeys(prefix + separator, separator, prefix)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -170,22 +170,15 @@ class Layout:
         # Both programs give the one chunk of an array without dimensions an index.
         return ChunkKeys(prefix, separator, f"{prefix}0" if self.released else prefix)
 
-    def listing_prefixes(self, path: str) -> tuple[str, ...]:
-        """Give the prefixes to list to find the children of the group at `path`."""
-        return (f"meta{'/root' if self.released else ''}{path.rstrip('/')}/",)
+    def listing_prefix(self, path: str) -> str:
+        """Give the prefix to list to find the children of the group at `path`."""
+        return f"meta{'/root' if self.released else ''}{path.rstrip('/')}/"
 
-    def child_names(
-        self,
-        path: str,  # noqa: ARG002
-        listings: Sequence[tuple[list[str], list[str]]],
-    ) -> list[str]:
-        """Give the names of the children of the group at `path`, from (objects, prefixes)."""
+    def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
+        """Give the names that may be children of a group, from the listing below its prefix."""
         document = re.compile(rf"(.+)\.(?:array|group){re.escape(self.suffix)}", re.DOTALL)
-        names: dict[str, None] = {}
-        for objects, prefixes in listings:
-            names |= {match[1]: None for match in map(document.fullmatch, objects) if match}
-            names |= dict.fromkeys(prefixes)
-        return list(names)
+        found = (match[1] for match in map(document.fullmatch, objects) if match)
+        return list(dict.fromkeys((*found, *prefixes)))
 
     def parse_node(
         self, path: str, documents: Mapping[str, Document], *, limits: Limits = DEFAULT_LIMITS
@@ -309,7 +302,7 @@ def _find_filters(members: Mapping[str, Json]) -> list[Json]:
 _OWN = Layout()
 node_keys = _OWN.node_keys
 chunk_keys = _OWN.chunk_keys
-listing_prefixes = _OWN.listing_prefixes
+listing_prefix = _OWN.listing_prefix
 child_names = _OWN.child_names
 parse_node = _OWN.parse_node
 render_node = _OWN.render_node

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from xr_nczarr.errors import MetadataError, quote
-from xr_nczarr.model import GroupNode, Json, Node
+from xr_nczarr.model import GroupNode, Json, Node, key_prefix
 
 Holder = Literal["attributes", "members", "sidecars"]
 
@@ -229,8 +229,7 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 
 def document_key(node: Node, place: str | None, zarr_format: str) -> str | None:
     """Give the key of the document that holds `place`, in the versions NCZarr is defined for."""
-    prefix = node.path.lstrip("/")
-    prefix = prefix and f"{prefix}/"
+    prefix = key_prefix(node.path)
     if zarr_format == "3":
         return f"{prefix}zarr.json"
     if zarr_format != "2" or place is None:
