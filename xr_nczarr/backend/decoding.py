@@ -3,21 +3,33 @@
 xarray decodes first and says what comes out: dtype, attributes and encoding. Where that is nothing
 but masking, scaling and byte order, its chain of whole-array operations is replaced by the same
 operations on each chunk, in the thread that decoded it; the values are bit for bit the same.
+
+What xarray does to a number depends on its dtype and a few attributes. Most variables of a large
+dataset are alike in these: one is decoded for all.
 """
 
 from __future__ import annotations
 
+import pickle
 import warnings
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xarray import Variable
-from xarray.core.indexing import LazilyIndexedArray
+from xarray.conventions import decode_cf_variables
 
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.model import ArrayNode
+
+_DECODED_BY = frozenset(
+    "_FillValue missing_value scale_factor add_offset _Unsigned units calendar dtype _Encoding "
+    "coordinates bounds grid_mapping climatology geometry node_coordinates node_count "
+    "part_node_count interior_ring cell_measures formula_terms".split()
+)
+"""The attributes that decoding looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +62,71 @@ class Unpacking:
             target += self.add_offset
 
 
-def fuse_decoding(decoded: Variable, stored: LazyArray | None) -> Variable:
-    """Give a decoded variable whose numbers are decoded chunk by chunk.
+def decode_variables(
+    variables: Mapping[Any, Variable],
+    arrays: Mapping[Hashable, LazyArray],
+    attributes: dict[Any, Any],
+    decoding: Mapping[str, Any],
+) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
+    """Give what `decode_cf_variables` gives, with numbers that are decoded chunk by chunk.
 
     Parameters
     ----------
-    decoded
-        As xarray decoded it, lazily.
-    stored
-        Its array before decoding; None if it has none.
+    variables
+        As they are stored; those of numbers are changed and given back.
+    arrays
+        Where the values of variables lie, if they can be read.
     """
-    unpacking = None if stored is None else find_unpacking(decoded, stored)
-    if stored is None or unpacking is None:
-        return decoded
-    convert = unpacking if unpacking != Unpacking() else None
-    array = LazyArray(stored.stored, decoded.dtype, stored.shape, convert)
-    return Variable(
-        decoded.dims, LazilyIndexedArray(array), decoded.attrs, decoded.encoding, fastpath=True
+    alike: dict[Any, list[Any]] = {}
+    for name, kind in _kinds(variables, arrays, decoding).items():
+        alike.setdefault(kind, []).append(name)
+    # What is dropped is still there for what the others say of it.
+    later = {name for names in alike.values() for name in names[1:]}
+    decoded, attributes, coordinates = decode_cf_variables(
+        dict(variables), attributes, **{**decoding, "drop_variables": later}
     )
+    for names in alike.values():
+        stored, first, array = variables[names[0]], decoded[names[0]], arrays.get(names[0])
+        unpacking = None if array is None else find_unpacking(first, array)
+        taken = stored.attrs.keys() - first.attrs.keys()
+        if unpacking is None or not taken <= _DECODED_BY:
+            continue
+        later.difference_update(names)
+        before, convert = stored.encoding, unpacking if unpacking != Unpacking() else None
+        found = {key: item for key, item in first.encoding.items() if before.get(key) is not item}
+        for name in names:
+            arrays[name].dtype, arrays[name].convert = first.dtype, convert
+            decoded[name] = variables[name]
+            decoded[name].encoding.update(found)
+            for attribute in taken:
+                del decoded[name].attrs[attribute]
+    if later:
+        others, _, more = decode_cf_variables(
+            dict(variables), {}, **{**decoding, "drop_variables": variables.keys() - later}
+        )
+        decoded.update(others)
+        coordinates |= more
+    return {name: decoded[name] for name in variables}, attributes, coordinates
+
+
+def _kinds(
+    variables: Mapping[Any, Variable],
+    arrays: Mapping[Hashable, LazyArray],
+    decoding: Mapping[str, Any],
+) -> dict[Any, Any]:
+    """Give what decides how each variable is decoded: its own name for all but numbers."""
+    if any(isinstance(option, Mapping) for option in decoding.values()):
+        return {name: name for name in variables}
+    # A time gives its bounds its own attributes.
+    bounds = {str(item.attrs["bounds"]) for item in variables.values() if "bounds" in item.attrs}
+    kinds = {}
+    for name, variable in variables.items():
+        kinds[name] = name
+        if name in arrays and arrays[name].dtype.kind in "iuf" and name not in bounds:
+            held = variable.attrs
+            seen = {key: held[key] for key in sorted(_DECODED_BY.intersection(held))}
+            kinds[name] = (arrays[name].dtype, pickle.dumps(seen))
+    return kinds
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from xarray import Coordinates, Dataset, Variable
 from xarray.coding.strings import create_vlen_dtype
-from xarray.conventions import decode_cf_variables
 from xarray.core.indexing import LazilyIndexedArray
 
-from xr_nczarr.backend.decoding import fuse_decoding, unpacked_fill
+from xr_nczarr.backend.decoding import decode_variables, unpacked_fill
 from xr_nczarr.backend.encoding import stored_encoding
 from xr_nczarr.backend.lazy import (
     CodedArray,
@@ -129,20 +128,18 @@ def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any])
     source = GroupSource(opened, group, decoding["drop_variables"])
     place = group.path.rstrip("/") + "/"
     with failing_as_metadata(opened.store.name, group.path):
-        variables, attributes, coordinate_names = decode_cf_variables(
-            source.variables, dict(group.attributes), **decoding
+        variables, attributes, coordinate_names = decode_variables(
+            source.variables, source.arrays, dict(group.attributes), decoding
         )
         coordinates: dict[Hashable, Variable] = {}
         data: dict[Hashable, Variable] = {}
         for name, variable in variables.items():
+            if name in source.unreadable:
+                variable = source.unreadable[name]  # noqa: PLW2901
+            elif variable is not source.variables[name] and not variable._in_memory:
+                variable.data = CodedArray(variable._data, opened.store.name, f"{place}{name}")
             is_coordinate = name in coordinate_names or variable.dims == (name,)
-            found = source.unreadable.get(name)
-            if found is None:
-                found = fuse_decoding(variable, source.arrays.get(name))
-            if found is variable and not variable._in_memory:
-                coded = CodedArray(variable._data, opened.store.name, f"{place}{name}")
-                found = variable._replace(data=coded)
-            (coordinates if is_coordinate else data)[name] = found
+            (coordinates if is_coordinate else data)[name] = variable
         # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It
         # would read them, so that an unreadable one must not be a coordinate.
         dataset = Dataset(data, coords=Coordinates(coordinates, indexes={}), attrs=attributes)
