@@ -97,3 +97,52 @@ def test_numbers_are_decoded_in_the_chunk_loop():
     while not isinstance(data, LazyArray):
         data = data.array
     assert data.convert == Unpacking((np.int16(3),), np.float64(0.5))
+
+
+PIECES = [
+    {"_FillValue": 3, "scale_factor": 0.5},
+    {"scale_factor": 0.5},
+    {"missing_value": 1},
+    {"units": "days since 2000-01-01", "bounds": "v0"},
+    {"units": "days since 2000-01-01"},
+    {"units": "days"},
+    {"units": "m", "long_name": "any"},
+    {"coordinates": "v1 v2"},
+    {"grid_mapping": "v1"},
+    {"_Unsigned": "true"},
+    {"dtype": "bool"},
+    {"units": 3},
+]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("if"), st.sets(st.integers(0, len(PIECES) - 1), max_size=3))
+    ),
+    st.sampled_from([{}, {"decode_coords": "all"}, {"mask_and_scale": False}]),
+)
+def test_variables_are_decoded_as_each_would_be_alone(drawn, options):
+    store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": b""}
+    metadata = {".zgroup": {"zarr_format": 2}}
+    for number, (kind, chosen) in enumerate(drawn):
+        attributes = {"_ARRAY_DIMENSIONS": ["x"], "long_name": f"{number}"}
+        for piece in sorted(chosen):
+            attributes |= PIECES[piece]
+        dtype = f"<{kind}4"
+        document = {"zarr_format": 2, "shape": [3], "chunks": [3], "dtype": dtype, "order": "C"}
+        document |= {"fill_value": None, "compressor": None, "filters": None}
+        metadata |= {f"v{number}/.zarray": document, f"v{number}/.zattrs": attributes}
+        store[f"v{number}/0"] = np.arange(1, 4).astype(dtype).tobytes()
+    store[".zmetadata"] = json.dumps({"zarr_consolidated_format": 1, "metadata": metadata}).encode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # An option for each variable: none is decoded for others.
+        expected = xr.open_dataset(store, engine="nczarr", concat_characters={}, **options)
+        found = xr.open_dataset(store, engine="nczarr", **options)
+        assert [*found.variables] == [*expected.variables]
+        for name, variable in expected.variables.items():
+            assert found[name].dtype == variable.dtype
+            assert repr(found[name].encoding) == repr(variable.encoding)
+            assert repr(found[name].attrs) == repr(variable.attrs)
+        xr.testing.assert_identical(found, expected)

@@ -25,9 +25,28 @@ from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.model import ArrayNode
 
 _DECODED_BY = frozenset(
-    "_FillValue missing_value scale_factor add_offset _Unsigned units calendar dtype _Encoding "
-    "coordinates bounds grid_mapping climatology geometry node_coordinates node_count "
-    "part_node_count interior_ring cell_measures formula_terms".split()
+    [
+        "_FillValue",
+        "missing_value",
+        "scale_factor",
+        "add_offset",
+        "_Unsigned",
+        "units",
+        "calendar",
+        "dtype",
+        "_Encoding",
+        "coordinates",
+        "bounds",
+        "grid_mapping",
+        "climatology",
+        "geometry",
+        "node_coordinates",
+        "node_count",
+        "part_node_count",
+        "interior_ring",
+        "cell_measures",
+        "formula_terms",
+    ]
 )
 """The attributes that decoding looks at."""
 

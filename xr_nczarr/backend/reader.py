@@ -135,7 +135,7 @@ def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any])
         data: dict[Hashable, Variable] = {}
         for name, variable in variables.items():
             if name in source.unreadable:
-                variable = source.unreadable[name]  # noqa: PLW2901
+                variable = source.unreadable[name]
             elif variable is not source.variables[name] and not variable._in_memory:
                 variable.data = CodedArray(variable._data, opened.store.name, f"{place}{name}")
             is_coordinate = name in coordinate_names or variable.dims == (name,)
