@@ -19,35 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xarray import Variable
-from xarray.conventions import decode_cf_variables
+from xarray.conventions import CF_RELATED_DATA, decode_cf_variables
 
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.model import ArrayNode
 
-_DECODED_BY = frozenset(
-    [
-        "_FillValue",
-        "missing_value",
-        "scale_factor",
-        "add_offset",
-        "_Unsigned",
-        "units",
-        "calendar",
-        "dtype",
-        "_Encoding",
-        "coordinates",
-        "bounds",
-        "grid_mapping",
-        "climatology",
-        "geometry",
-        "node_coordinates",
-        "node_count",
-        "part_node_count",
-        "interior_ring",
-        "cell_measures",
-        "formula_terms",
-    ]
-)
+_PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding")
+_DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
 """The attributes that decoding looks at."""
 
 
@@ -101,9 +79,10 @@ def decode_variables(
         alike.setdefault(kind, []).append(name)
     # What is dropped is still there for what the others say of it.
     later = {name for names in alike.values() for name in names[1:]}
-    decoded, attributes, coordinates = decode_cf_variables(
+    once, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later}
     )
+    decoded = dict(once)
     for names in alike.values():
         stored, first, array = variables[names[0]], decoded[names[0]], arrays.get(names[0])
         unpacking = None if array is None else find_unpacking(first, array)
@@ -125,7 +104,7 @@ def decode_variables(
         )
         decoded.update(others)
         coordinates |= more
-    return {name: decoded[name] for name in variables}, attributes, coordinates
+    return {name: decoded[name] for name in variables}, dict(remaining), coordinates
 
 
 def _kinds(
