@@ -549,7 +549,7 @@ def test_consolidated_documents_come_in_their_order_and_with_their_literals():
 def test_a_damaged_consolidated_document_is_refused(value, place):
     with pytest.raises(MetadataError) as raised:
         v2.expand_consolidated(Document(".zmetadata", json.dumps(value).encode()))
-    assert (raised.value.key, raised.value.place) == (".zmetadata", place)
+    assert raised.value.place == place  # the key is added by who reads documents
 
 
 def test_consolidated_documents_are_rendered_as_they_are_spelled():

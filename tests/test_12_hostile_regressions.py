@@ -98,3 +98,12 @@ def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
     options = {"max_index_bytes": 15, "on_unsupported": "raise"}
     with pytest.raises(LimitError, match="2 values, more than 15 bytes"):
         xr.open_dataset(store("x", dimension="x"), engine="nczarr", **options)
+
+
+def test_consolidated_metadata_of_v3_that_hold_none_are_damage():
+    document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
+    with pytest.raises(
+        MetadataError, match=r"zarr.json, consolidated_metadata\.metadata: found None"
+    ):
+        xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")

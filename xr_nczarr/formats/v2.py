@@ -241,17 +241,13 @@ def expand_consolidated(document: Document) -> dict[str, Document]:
     MetadataError
         When it is none, or names a key that is none.
     """
-    try:
-        members = read_object(document.value, None)
-        version = members.get("zarr_consolidated_format", 1)
-        if type(version) is not int or version != 1:
-            raise unexpected(version, "1", "zarr_consolidated_format")
-        held = read_object(required(members, "metadata"), "metadata")
-        inner = document.member("metadata")
-        return {key: _member(inner, key, value) for key, value in held.items()}
-    except MetadataError as error:
-        error.located(key=document.key)
-        raise
+    members = read_object(document.value, None)
+    version = members.get("zarr_consolidated_format", 1)
+    if type(version) is not int or version != 1:
+        raise unexpected(version, "1", "zarr_consolidated_format")
+    held = read_object(required(members, "metadata"), "metadata")
+    inner = document.member("metadata")
+    return {key: _member(inner, key, value) for key, value in held.items()}
 
 
 def _member(inner: Document, key: str, value: Json) -> Document:

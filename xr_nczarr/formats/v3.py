@@ -269,9 +269,10 @@ def expand_consolidated(document: Document) -> dict[str, Document] | None:
     consolidated = members.get(_CONSOLIDATED) if isinstance(members, dict) else None
     if consolidated is None or read_object(consolidated, _CONSOLIDATED).get("kind") != "inline":
         return None
+    nodes = read_object(consolidated.get("metadata"), f"{_CONSOLIDATED}.metadata")
     inline = document.member(_CONSOLIDATED).member("metadata")
     documents = {_DOCUMENT: document}
-    for name, node in read_object(inline.value, f"{_CONSOLIDATED}.metadata").items():
+    for name, node in nodes.items():
         v2.check_key(name, _CONSOLIDATED, _DOCUMENT)
         key = f"{name}/{_DOCUMENT}"
         documents[key] = inline.member(name, key=key)
