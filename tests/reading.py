@@ -31,13 +31,6 @@ def read_groups(target: Any, way: Any = "eager", **options: Any) -> dict[str, xr
     return {path: load(dataset, way) for path, dataset in found.items()}
 
 
-def without_nan(dataset: xr.Dataset) -> xr.Dataset:
-    """The dataset without its attributes `nan`, which xarray 2025.9 holds unequal to themselves."""
-    for item in (dataset, *dataset.variables.values()):
-        item.attrs.pop("nan", None)
-    return dataset
-
-
 def chunked(way: Any) -> dict[str, Any]:
     """The option that makes xarray use dask, but for the eager way."""
     return {} if way == "eager" else {"chunks": {}}
