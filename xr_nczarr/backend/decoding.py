@@ -10,7 +10,6 @@ dataset are alike in these: one is decoded for all.
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -122,9 +121,17 @@ def _kinds(
         kinds[name] = name
         if name in arrays and arrays[name].dtype.kind in "iuf" and name not in bounds:
             held = variable.attrs
-            seen = {key: held[key] for key in sorted(_DECODED_BY.intersection(held))}
-            kinds[name] = (arrays[name].dtype, pickle.dumps(seen))
+            seen = [(key, _frozen(held[key])) for key in _DECODED_BY.intersection(held)]
+            kinds[name] = (arrays[name].dtype, frozenset(seen))
     return kinds
+
+
+def _frozen(value: Any) -> Hashable:
+    """Give an attribute's value as one that is equal if type and bits are."""
+    if isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:

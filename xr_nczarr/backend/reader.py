@@ -248,12 +248,13 @@ class GroupSource:
             decode_text if is_text else None,
         )
         self.arrays[variable.name] = lazy
-        attributes = dict(variable.attributes)
+        attributes = variable.attributes
         fill_value = attributes.get("_FillValue")
         if is_text and isinstance(fill_value, bytes):
-            attributes["_FillValue"] = fill_value.decode("utf-8", "surrogateescape")
+            text = fill_value.decode("utf-8", "surrogateescape")
+            attributes = {**attributes, "_FillValue": text}
         elif "_FillValue" in node.attributes.values_by_name:
-            attributes["_FillValue"] = unpacked_fill(node, fill_value)
+            attributes = {**attributes, "_FillValue": unpacked_fill(node, fill_value)}
         encoding = stored_encoding(node, dimensions, self.opened.store.name)
         return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding, fastpath=True)
 

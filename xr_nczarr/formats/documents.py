@@ -179,7 +179,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
             f"found {len(value)} dimensions, expected at most {MAX_DIMENSIONS}", place=place
         )
     lengths = tuple([read_integer(length, place, least=least) for length in value])
-    if math.prod(length or 1 for length in lengths) >= 2**63:
+    if math.prod(filter(None, lengths)) >= 2**63:
         raise unexpected(value, "a shape of fewer than 2**63 elements", place)
     return lengths
 

@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import re
+import struct
 import sys
 from typing import Any
 
@@ -175,10 +176,10 @@ def _parse_float(value: Json, dtype: DType, place: str) -> Any:
     if type(number) not in (int, float):
         raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', place)
     try:
-        with np.errstate(over="raise"):
-            return dtype.type(number)
-    except (OverflowError, FloatingPointError) as error:
+        struct.pack(f"<{dtype.char}", number)  # tells what does not round to a number
+    except (OverflowError, struct.error) as error:
         raise unexpected(value, f"a number within the range of {dtype.name}", place) from error
+    return dtype.type(number)
 
 
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:

@@ -105,11 +105,11 @@ def parse_node(
 
 
 def _parse_sidecars(prefix: str, documents: Mapping[str, Document]) -> dict[str, Json]:
-    names = {key: key.removeprefix(prefix) for key in documents}
+    names = [key.removeprefix(prefix) for key in documents]
     return {
-        name: documents[key].value
-        for key, name in names.items()
-        if name.startswith(".") and "/" not in name and name not in _DOCUMENTS
+        name: documents[prefix + name].value
+        for name in names
+        if name not in _DOCUMENTS and name.startswith(".") and "/" not in name
     }
 
 

@@ -37,7 +37,7 @@ from xr_nczarr.netcdf.annotations import (
 from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value
 from xr_nczarr.netcdf.dimensions import DimensionScope
 from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
-from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill
+from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill, zero
 
 _CHARACTERS = frozenset({"S1", "u1", "U1"})
 _POINTER_BYTES = 8
@@ -227,7 +227,8 @@ class _Interpreter:
             return self.fill_value_masks
         elif self.hierarchy.zarr_format not in ("1", "2"):
             return False
-        usual = (np.zeros((), node.dtype)[()], default_fill(node.dtype), "", b"")
+        # Of one type: NumPy takes its time to find a number unequal to a text.
+        usual = (zero(node.dtype), default_fill(node.dtype), *([b""] * node.dtype.hasobject))
         # Half precision has no such number: it would be compared with infinity.
         rounded = node.dtype.itemsize > 2 and node.fill_value == ROUNDED_FILL
         return node.fill_value not in usual and not rounded
