@@ -11,7 +11,7 @@ import xarray as xr
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.storage import open_store, reference_document
 
-CHUNKS = 10_000
+CHUNKS = 12_000
 VALUES = np.random.default_rng(3).permutation(CHUNKS).astype("<i4")
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from unittest import mock
 
 import jinja2
 from hypothesis import assume, given, settings
@@ -15,6 +16,7 @@ from xr_nczarr.references import (
     is_metadata,
     parse_references,
     render_references,
+    scan,
 )
 
 NAMES = ("i", "j")
@@ -165,3 +167,76 @@ def test_names_lead_to_every_key_and_subsets_keep_the_chunks(entries):
     for key, reference in entries.items():
         folder = key[: key.rfind("/") + 1]
         assert known.subset(folder).resolve(key) == (None if is_metadata(key) else reference)
+
+
+PREFIXES = ["t/", "g/t/", "", "1/", "t/c/", "v1.2/", 'a,"/', "\u00e4 long name of an array/"]
+FILES = ["s3://b/a.nc", "{{x}}", "u", "\u00fc,.\\", "l" * 40]
+STARTS = [0, 7, 95, 10**7 - 3, 10**8 - 3, 10**15 - 3, 10**16 - 3]
+
+
+@st.composite
+def runs(draw):
+    """Give members of one or two arrays in turn, as they stand in a document, mostly regular."""
+    separator, start = draw(st.sampled_from("./")), draw(st.sampled_from(STARTS))
+    prefixes = draw(st.lists(st.sampled_from(PREFIXES), min_size=1, max_size=2, unique=True))
+    files = draw(st.lists(st.sampled_from(FILES), min_size=1))
+    rank, members = draw(st.integers(1, 3)), []
+    for number in range(draw(st.integers(1, 40))):
+        index = (number // 9, number % 9, start)[-rank:] if rank > 1 else (number,)
+        for prefix in prefixes:
+            key = prefix + separator.join(map(str, index))
+            members.append((key, [files[number % len(files)], start + 31 * number, number]))
+    return members
+
+
+odd_members = st.tuples(
+    st.sampled_from(["t/.zarray", "t/", "t/00", "t/5.", "t/-1", "t/.0", "x", "t/1.2.3.4", "9"]),
+    st.sampled_from(
+        [
+            "text",
+            '", "',
+            {"a": [1]},
+            ["u"],
+            ["u", 0, 0],
+            ["u", -1, 0],
+            ["u", 1.5, 2],
+            ["u", 1, 2, 3],
+        ]
+    ),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.one_of(runs(), odd_members.map(lambda member: [member])), max_size=5),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_a_scanned_document_is_what_json_reads(parts, compact, escaped, slashes, changes, data):
+    layout = {"separators": (",", ":")} if compact else {}
+    refs = [
+        json.dumps({key: value}, ensure_ascii=escaped, **layout)[1:-1]
+        for part in parts
+        for key, value in part
+    ]
+    text = "{" + ("," if compact else ", ").join([*refs, '"end": "x"']) + "}"
+    text = text.replace("/", "\\/") if slashes else text
+    document = bytearray(text.encode())
+    for _ in range(changes):
+        place = data.draw(st.integers(0, len(document) - 1))
+        document[place : place + data.draw(st.integers(0, 1))] = data.draw(
+            st.sampled_from([b"0", b"9", b'"', b",", b" ", b"]", b"\\", b".", b"/", b"\xff", b""])
+        )
+
+    def parsed(**sizes):
+        with mock.patch.multiple(scan, **sizes):
+            try:
+                return dict(parse_references(bytes(document)).items())
+            except NczarrError as error:
+                return type(error)
+
+    sizes = {"_SMALLEST_DOCUMENT": 0, "_SMALLEST_BLOCK": 400, "_LARGEST_BLOCK": 1000}
+    assert parsed(**sizes, FEWEST_ROWS=3) == parsed(_SMALLEST_DOCUMENT=1 << 40)

@@ -1,34 +1,45 @@
 """Regular stretches of a reference document, read into columns without an object for each entry.
 
-A stretch is a row of members ``"array/1.2": ["url", 3, 4],``. Between its quotation marks lie, in
-turn, a key, the opening of a list, a URL and two numbers, so that splitting at the marks and a few
-searches over the joined pieces both prove the form and give the numbers.
+A stretch is a row of members ``"array/1.2": ["url", 3, 4],``. Those of a block of text are taken
+apart at once, by arithmetic on its bytes: each byte is compared with what it has to be there, is a
+digit of a number, or lies in a URL or the prefix of an array, which are decoded as JSON.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.references.entries import LARGEST_NUMBER
 from xr_nczarr.references.table import FEWEST_ROWS, Family, TableBuilder, split_chunk_key
 
 _SMALLEST_DOCUMENT = 1 << 16
-_BLOCKS = (1 << 16, 1 << 18, 1 << 20)
-_MOST_STRETCHES = 10_000
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 14, 1 << 19
+_MOST_DIMENSIONS = 32
+_LONGEST_COMPARED = 1 << 10
 _MARK = "\0stretch "
-_DIGITS = b"0123456789"
 # A key holds no comma and no colon here. Between two strings of a JSON document there is always
 # one of them, so the first quotation mark of a match opens a string, and is none that closes one.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
-_NUMBERS = re.compile(rb", ?[0-9]+, ?[0-9]+\], ?")
 _ESCAPE = re.compile(rb"\\[^/]")
+_QUOTE, _ZERO = b'"0'
+
+Numbers = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Tests = NDArray[np.bool_]
+
+_ZEROS, _SIXES, _UPPER, _LOWER, _HIGHEST, _ONES = (
+    np.uint64(byte * 0x0101010101010101) for byte in (0x30, 0x06, 0xF0, 0x0F, 0x80, 0x01)
+)
+_ONE, _BYTE = np.uint64(1), np.uint64(0xFF)
+# Digits, then pairs of digits, then fours: the half that is lower in the word counts more.
+_PAIRS = tuple(
+    (np.uint64(bits), np.uint64(mask), np.uint64(10 ** (bits // 8)))
+    for bits, mask in ((8, 0x00FF00FF00FF00FF), (16, 0x0000FFFF0000FFFF), (32, 0xFFFFFFFF))
+)
 
 
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
@@ -39,20 +50,28 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     The document with a mark in place of each stretch, and the number of marks; None for a document
     that is not regular enough (`builder` may have rows then, and is of no more use).
     """
-    pieces: list[bytes] = []
-    marks = copied = position = 0
+    pieces: list[bytes | memoryview] = []
+    view = memoryview(document)
+    marks = copied = position = moved = read = 0
     while len(document) >= _SMALLEST_DOCUMENT and (found := _MEMBER.search(document, position)):
-        start = found.start()
-        scanned = _scan_stretch(document, start, builder)
-        if scanned is None or marks > _MOST_STRETCHES:
+        start = end = found.start()
+        size, going_on = _SMALLEST_BLOCK, True
+        while going_on:
+            block = _Block(view[end : end + size])
+            rows, length, going_on = block.move(builder)
+            position = max(end + length, found.end())
+            end += length if rows else 0
+            read += size
+            size = min(2 * size, _LARGEST_BLOCK)
+        moved += end - start
+        if read > 4 * moved + 4 * _LARGEST_BLOCK:
             return None
-        end, position = scanned[0], max(scanned[1], found.end())
         if end > start:
             mark = json.dumps(f"{_MARK}{marks}").encode() + b":0,"
-            pieces += [document[copied:start], mark]
+            pieces += [view[copied:start], mark]
             copied = end
             marks += 1
-    return b"".join([*pieces, document[copied:]]), marks
+    return b"".join([*pieces, view[copied:]]), marks
 
 
 def take_marks(members: dict[str, object]) -> int:
@@ -63,103 +82,172 @@ def take_marks(members: dict[str, object]) -> int:
     return len(marks)
 
 
-def _scan_stretch(document: bytes, start: int, builder: TableBuilder) -> tuple[int, int] | None:
-    """Move one stretch into `builder`, a block at a time.
+class _Moved(NamedTuple):
+    """How many rows of a block were moved, where the regular ones end, whether more may follow."""
 
-    Returns
-    -------
-    Where what was moved ends (`start` when it is too little to bother) and where the stretch ends;
-    None when it is not regular enough.
-    """
-    position = start
-    for size in itertools.chain(_BLOCKS, itertools.repeat(_BLOCKS[-1])):
-        block = document[position : position + size]
-        escape = _ESCAPE.search(block)
-        text = block[: escape.start()] if escape else block
-        pieces = text.split(b'"')
-        rows = _regular_rows(pieces)
-        left = pieces[4 * rows + 1 :]
-        end = position + len(text) - sum(map(len, left)) - len(left)
+    rows: int
+    length: int
+    going_on: bool
+
+
+class _Block:
+    """Text that begins with a member."""
+
+    def __init__(self, text: bytes | memoryview) -> None:
+        # What is looked at may lie behind the end, but not far.
+        self.text = b"".join((text, bytes(2 * _LONGEST_COMPARED)))
+        escape = _ESCAPE.search(self.text) if b"\\" in self.text else None
+        self.bytes = np.frombuffer(self.text, np.uint8)
+        self.words: Words = np.ndarray(len(self.text) - 7, "<u8", self.text, strides=(1,))
+        self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
+
+    def move(self, builder: TableBuilder) -> _Moved:
+        """Move the regular members at the beginning into `builder`, if they are not too few."""
+        count = (len(self.quotes) - 1) // 4
+        if count < FEWEST_ROWS:
+            return _Moved(0, 0, going_on=False)
+        # The four quotation marks of each row, and the first one of the next row.
+        quotes = self.quotes[: 4 * count].reshape(-1, 4).T
+        keys, colons, urls, commas = np.ascontiguousarray(quotes)
+        following = self.quotes[4 : 4 * count + 1 : 4]
+        bracket = b'": ["' if self.text.startswith(b'": ', colons[0]) else b'":["'
+        comma = b", " if self.text.startswith(b'", ', commas[0]) else b","
+        offsets, ends, regular = self._numbers(commas + 1 + len(comma))
+        regular &= self._spell(colons, bracket) & self._spell(commas, b'"' + comma)
+        regular &= (urls - colons == len(bracket) - 1) & self._spell(ends, comma)
+        lengths, ends, are_numbers = self._numbers(ends + len(comma))
+        regular &= are_numbers & self._spell(ends, b"]" + comma)
+        regular &= following - ends == 1 + len(comma)
+        separator, starts = self._first_numbers(keys, colons)
+        indices, ranks, are_indices = self._indices(starts, colons, separator)
+        regular &= are_indices
+        families, which = self._families(keys + 1, starts, ranks, separator)
+        regular &= np.array([family is not None for family in families])[which]
+
+        rows = count if regular.all() else int(regular.argmin())
+        length = int(following[rows - 1]) if rows else 0
         if rows < FEWEST_ROWS:
-            return position, end
-        keys, urls, numbers = (pieces[first : 4 * rows + 1 : 4] for first in (1, 3, 4))
-        if not _add_rows(keys, urls, b"".join(numbers), builder):
-            return None
-        position = end
-        if len(pieces) >= 4 * rows + 6:
-            break
-    return position, position
+            return _Moved(0, length, going_on=False)
+        heads = self._heads(urls[:rows] + 1, commas[:rows])
+        texts = self._texts(urls[heads] + 1, commas[heads])
+        url_numbers = np.repeat(builder.url_numbers(texts), np.diff(heads, append=rows))
+        for number, family in enumerate(families):
+            chosen = np.flatnonzero(which[:rows] == number)
+            if family is not None and len(chosen):
+                ranges = url_numbers[chosen], offsets[chosen], lengths[chosen]
+                builder.add(family, indices[chosen, : family.rank], *ranges)
+        return _Moved(rows, length, rows == count)
+
+    def _first_numbers(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
+        """Give the separator of the chunk indices, and where they begin in each key."""
+        first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
+        family, index = split_chunk_key(first) or (Family("", ".", 0), first)
+        starts = np.minimum(keys + 1 + len(first) - len(index), colons)
+        others = self._heads(keys + 1, starts)[1:2]
+        if len(others):
+            # Of other arrays, as far as they lie there: behind the last slash.
+            spans = zip((keys[others[0] :] + 1).tolist(), colons[others[0] :].tolist(), strict=True)
+            starts[others[0] :] = [
+                max(start, self.text.rfind(b"/", start, stop) + 1) for start, stop in spans
+            ]
+        return family.separator, starts
+
+    def _indices(
+        self, starts: Numbers, stops: Numbers, separator: str
+    ) -> tuple[Numbers, Numbers, Tests]:
+        """Give the chunk indices, padded to one rank, their ranks, and which texts are indices."""
+        columns: list[Numbers] = []
+        ranks = np.zeros(len(starts), np.int64)
+        regular, going_on = np.ones((2, len(starts)), np.bool_)
+        while going_on.any() and len(columns) < _MOST_DIMENSIONS:
+            numbers, ends, are_numbers = self._numbers(starts)
+            columns.append(numbers)
+            ranks += going_on
+            regular &= are_numbers | ~going_on
+            going_on &= regular & (ends < stops)
+            regular &= (self.bytes[ends] == ord(separator)) | ~going_on
+            going_on &= regular
+            starts = np.where(going_on, ends + 1, starts)
+        return np.stack(columns, axis=1), ranks, regular & ~going_on
+
+    def _families(
+        self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
+    ) -> tuple[list[Family | None], Numbers]:
+        """Give the families of keys by prefix and rank, None for one of no chunks; and which."""
+        heads = self._heads(starts, stops, ranks)
+        prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
+        numbers: dict[tuple[bytes, int], int] = {}
+        which = [numbers.setdefault(prefix, len(numbers)) for prefix in prefixes]
+        families = [_family(prefix, separator, rank) for prefix, rank in numbers]
+        return families, np.repeat(which, np.diff(heads, append=len(starts)))
+
+    def _texts(self, starts: Numbers, stops: Numbers) -> list[bytes]:
+        spans = zip(starts.tolist(), stops.tolist(), strict=True)
+        return [self.text[start:stop] for start, stop in spans]
+
+    def _heads(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
+        """Give the rows whose text, or another number, is not that of the row before."""
+        lengths = stops - starts
+        differs = np.zeros(len(starts), np.bool_)
+        differs[0] = True
+        for other in (lengths, *others):
+            differs[1:] |= other[1:] != other[:-1]
+        longest = int(lengths[~differs].max(initial=0))
+        if longest > _LONGEST_COMPARED:
+            return np.arange(len(starts))
+        for place in range(0, longest, 8):
+            words = self.words[starts + place] << _unused_bits(lengths - place)
+            differs[1:] |= words[1:] != words[:-1]
+        return np.flatnonzero(differs)
+
+    def _spell(self, starts: Numbers, expected: bytes) -> Tests:
+        """Tell where a text of at most eight bytes stands."""
+        mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
+        spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
+        return spelled
+
+    def _numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
+        """Give the numbers that begin at places, where they end, and which are there.
+
+        Of at most 15 digits, as JSON spells them.
+        """
+        words = self.words[starts]
+        values, digits = _digits(words)
+        zero = (words & _BYTE) == _ZERO
+        regular = (digits >= 1) & ~(zero & (digits > 1))
+        if digits.max() == 8:
+            long = np.flatnonzero(digits == 8)
+            more, further = _digits(self.words[starts[long] + 8])
+            values[long] = values[long] * 10**further + more
+            digits[long] += further
+            regular &= digits < 16
+        return values, starts + digits, regular
 
 
-def _regular_rows(pieces: Sequence[bytes]) -> int:
-    """Give how many members at the beginning have the regular form around keys and URLs."""
-    rows = (len(pieces) - 2) // 4
-    openings, numbers = pieces[2 : 4 * rows : 4], pieces[4 : 4 * rows + 1 : 4]
-    for opening in (b": [", b":["):
-        if openings and openings[0] == opening and openings.count(opening) != rows:
-            rows = next(row for row, piece in enumerate(openings) if piece != opening)
-    text = b"".join(numbers[:rows]).replace(b", ", b",")
-    if text.translate(None, _DIGITS) != b",,]," * rows:
-        checks = (row for row in range(rows) if not _NUMBERS.fullmatch(numbers[row]))
-        rows = next(checks, rows)
-    return rows if openings and openings[0] in (b": [", b":[") else 0
+def _digits(words: Words) -> tuple[Numbers, Numbers]:
+    """Give the numbers that texts of eight bytes begin with, and how many digits these have."""
+    # A digit is 0x30 to 0x39: its upper half is 3, also when 6 is added. The carry of greater
+    # bytes changes none before them.
+    others = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
+    before = ((others & (~others + _ONE)) - _ONE) & _HIGHEST
+    digits = (((before >> np.uint64(7)) * _ONES) >> np.uint64(56)).view(np.int64)
+    words = (words << _unused_bits(digits)) & _LOWER
+    for bits, mask, weight in _PAIRS:
+        words = (words & mask) * weight + ((words >> bits) & mask)
+    return words.view(np.int64), digits
 
 
-def _add_rows(
-    keys: Sequence[bytes], urls: Sequence[bytes], numbers: bytes, builder: TableBuilder
-) -> bool:
-    """Add rows of one or more arrays; False when their keys or numbers are not regular."""
-    text = numbers.replace(b", ", b",").replace(b"],", b"")
-    ranges = _parse_numbers(text, 2 * len(keys))
-    if ranges is None:
-        return False
-    offsets, lengths = ranges.reshape(-1, 2).T
-    url_numbers = builder.url_numbers(urls)
-    indices = _parse_indices(keys)
-    if indices is not None:
-        builder.add(*indices, url_numbers, offsets, lengths)
-        return True
-    groups: dict[bytes, list[int]] = defaultdict(list)
-    for row, key in enumerate(keys):
-        groups[key[: key.rfind(b"/") + 1]].append(row)
-    if 8 * len(groups) > len(keys):
-        return False
-    for rows in groups.values():
-        indices = _parse_indices([keys[row] for row in rows])
-        if indices is None:
-            return False
-        builder.add(*indices, url_numbers[rows], offsets[rows], lengths[rows])
-    return True
+def _unused_bits(lengths: Numbers) -> Words:
+    """Give how far words are shifted to leave texts of up to eight bytes; 64 or more for none."""
+    return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
-def _parse_indices(keys: Sequence[bytes]) -> tuple[Family, NDArray[np.int64]] | None:
-    """Give the family and the chunk indices of keys; None unless they are all of one family."""
-    text = b'"' + b'"'.join(keys)
-    if b"\\" in text:
-        text = text.replace(b"\\/", b"/")
+def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
+    """Give the family of chunk keys with a prefix as it stands in the document."""
     try:
-        first = split_chunk_key(text[1:].partition(b'"')[0].decode())
-    except UnicodeDecodeError:
+        text = json.loads(b'"%b"' % prefix)
+    except ValueError:
         return None
-    if first is None:
-        return None
-    family, _ = first
-    beginning, separator = b'"' + family.prefix.encode(), family.separator.encode()
-    if text.count(beginning) != len(keys):
-        return None
-    text = text.replace(beginning, b",")
-    if text.translate(None, _DIGITS) != (b"," + separator * (family.rank - 1)) * len(keys):
-        return None
-    numbers = _parse_numbers(text.replace(separator, b","), family.rank * len(keys))
-    return None if numbers is None else (family, numbers.reshape(-1, family.rank))
-
-
-def _parse_numbers(text: bytes, count: int) -> NDArray[np.int64] | None:
-    """Give the numbers of ``,1,2,3``; None unless they are `count`, each spelled as JSON does."""
-    if text.translate(None, _DIGITS) != b"," * count or b",," in text or text.endswith(b","):
-        return None
-    numbers = np.fromstring(text[1:], dtype=np.int64, sep=",")
-    zeros = np.count_nonzero(numbers == 0)
-    if b",00" in text or text.count(b",0") != zeros or int(numbers.max()) >= LARGEST_NUMBER:
-        return None
-    return numbers
+    family = Family(text, separator, rank)
+    split = split_chunk_key(text + separator.join("0" * rank))
+    return family if split is not None and split[0] == family else None

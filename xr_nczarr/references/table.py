@@ -86,7 +86,7 @@ class Column:
 
     family: Family
     shape: tuple[int, ...]
-    codes: NDArray[np.int64] | None
+    codes: NDArray[Any] | None
     urls: tuple[str, ...]
     url_numbers: NDArray[Any]
     offsets: NDArray[Any]
@@ -99,7 +99,7 @@ class Column:
         """Give the reference of a chunk index."""
         row = code = flat_index(index, self.shape)
         if code is not None and self.codes is not None:
-            row = int(self.codes.searchsorted(code))
+            row = int(self.codes.searchsorted(self.codes.dtype.type(code)))
             if row == len(self.codes) or self.codes[row] != code:
                 return None
         return None if row is None else self.row(row)
@@ -230,7 +230,7 @@ class TableBuilder:
         lengths: NDArray[np.int64],
     ) -> None:
         """Add rows: a chunk index, a URL's number, offset and length each (-1: whole object)."""
-        block = (_smallest(indices), url_numbers, _smallest(offsets), _smallest(lengths))
+        block = tuple(_smallest(part) for part in (indices, url_numbers, offsets, lengths))
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
@@ -263,41 +263,44 @@ def _decode_url(text: bytes) -> str:
 
 
 def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]) -> Column:
-    last = np.max([indices.max(axis=0) for indices, *_ in blocks], axis=0)
-    shape = tuple(int(extent) + 1 for extent in last)
-    if math.prod(shape) > LARGEST_NUMBER:
-        raise ReferenceSetError(f"the chunk indices reach {shape}", key=family.prefix)
-    # Block by block: the indices of all rows would take more than everything else.
-    codes: NDArray[np.int64] | None = np.concatenate(
-        [np.ravel_multi_index(tuple(indices.T), shape) for indices, *_ in blocks]
-    )
-    url_numbers, offsets, lengths = (
-        np.concatenate([block[part] for block in blocks]) for part in (1, 2, 3)
-    )
+    # Block by block, and let go of at once: they take more than the column.
+    indices, url_numbers, *ranges = (list(parts) for parts in zip(*blocks, strict=True))
     blocks.clear()
-    if codes is not None and not (np.diff(codes) > 0).all():
+    last = np.max([block.max(axis=0) for block in indices], axis=0)
+    shape = tuple(int(extent) + 1 for extent in last)
+    size, rows = math.prod(shape), sum(map(len, indices))
+    if size > LARGEST_NUMBER:
+        raise ReferenceSetError(f"the chunk indices reach {shape}", key=family.prefix)
+    codes = np.empty(rows, np.min_scalar_type(-size))
+    filled = 0
+    for block in indices:
+        codes[filled : filled + len(block)] = np.ravel_multi_index(tuple(block.T), shape)
+        filled += len(block)
+    indices.clear()
+    order: Any = slice(None)
+    if not (codes[1:] > codes[:-1]).all():
         order = np.argsort(codes, kind="stable")
-        codes, url_numbers = codes[order], url_numbers[order]
-        offsets, lengths = offsets[order], lengths[order]
-        repeated = np.flatnonzero(np.diff(codes) == 0)
+        codes = codes[order]
+        repeated = np.flatnonzero(codes[1:] == codes[:-1])
         if len(repeated):
             index = np.unravel_index(int(codes[repeated[0]]), shape)
             text = family.separator.join(map(str, index))
             raise ReferenceSetError("the key is declared twice", key=family.prefix + text)
-    used = np.flatnonzero(np.bincount(url_numbers))
-    renumbered = np.zeros(int(used[-1]) + 1, dtype=np.min_scalar_type(len(used)))
-    renumbered[used] = np.arange(len(used))
+    first = min(int(block.min()) for block in url_numbers)
+    used = np.zeros(1 + max(int(block.max()) for block in url_numbers) - first, np.bool_)
+    for block in url_numbers:
+        used[block - first] = True
+    renumbered = (used.cumsum() - 1).astype(np.min_scalar_type(len(used)))
+    url_numbers = [renumbered[block - first] for block in url_numbers]
     return Column(
-        family=family,
-        shape=shape,
-        codes=None if len(url_numbers) == math.prod(shape) else codes,
-        urls=tuple(urls[number] for number in used.tolist()),
-        url_numbers=renumbered[url_numbers],
-        offsets=offsets,
-        lengths=lengths,
+        family,
+        shape,
+        None if rows == size else codes,
+        tuple(urls[first + number] for number in np.flatnonzero(used).tolist()),
+        *(np.concatenate(parts)[order] for parts in (url_numbers, *ranges)),
     )
 
 
-def _smallest(numbers: NDArray[np.int64]) -> NDArray[Any]:
-    """Give the numbers in 32 bits where they fit."""
-    return numbers if numbers.max(initial=0) >= 1 << 31 else numbers.astype(np.int32)
+def _smallest(numbers: NDArray[np.signedinteger]) -> NDArray[Any]:
+    """Give the numbers, none below -1, in as few bits as hold them."""
+    return numbers.astype(np.min_scalar_type(min(-1, ~numbers.max())))
