@@ -260,7 +260,7 @@ def test_d18_types_in_every_spelling(spelling, dtype):
         ("|b1", True, True),
         ("<c8", 0, 0),
         ("<c16", [1, "-Infinity"], complex(1, -np.inf)),
-        ("<M8[s]", "NaT", np.datetime64("NaT")),
+        ("<M8[s]", "NaT", np.datetime64("NaT", "ns")),
         ("<M8[s]", 0, np.datetime64(0, "s")),
         (">S1", "X", b"X"),
         (">S1", 5, b"5"),

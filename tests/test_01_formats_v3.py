@@ -130,7 +130,7 @@ ZARR_FILLS = [
     ("U3", "é"),
     ("V4", np.void(b"\1\2\3\4")),
     ([("a", "<i4"), ("b", "<f8")], (1, 2.5)),
-    ("M8[ns]", np.datetime64("NaT")),
+    ("M8[ns]", np.datetime64("NaT", "ns")),
     ("M8[s]", np.datetime64("2000-01-01")),
     ("uint64", 2**63),
     ("string", "x y"),
@@ -193,10 +193,9 @@ def test_the_types_and_fill_values_that_zarr_python_writes_parse_and_render_unch
         assert node.dtype == array.dtype
     assert_same_value(node.fill_value, array.fill_value)
     assert {**rendered(node), "storage_transformers": []} == members
-    assert rendered(replace(node, type_name="")) in (
-        rendered(node),
-        {**rendered(node), "data_type": "bytes"},
-    )
+    renamed = parse(rendered(replace(node, type_name="")))  # by our own name of the type
+    assert (renamed.dtype, renamed.codecs) == (node.dtype, node.codecs)
+    assert_same_value(renamed.fill_value, node.fill_value)
 
 
 @pytest.mark.parametrize("options", ZARR_OPTIONS.values(), ids=ZARR_OPTIONS)
@@ -360,7 +359,7 @@ def test_types_out_of_bounds_or_unknown_are_refused_with_their_place(data_type, 
         ("V3", "0x010203", np.void(b"\1\2\3")),
         ("V3", "", np.void(b"\0\0\0")),
         ("S5", "YWJj", b"abc"),
-        ("<M8[s]", "NaT", np.datetime64("NaT")),
+        ("<M8[s]", "NaT", np.datetime64("NaT", "ns")),
         ([("a", ">i4")], "AQAAAA==", np.array((1,), [("a", ">i4")])),
         ([("a", "<i4"), ("b", "<f8")], {"a": 1, "b": "Infinity"}, (1, np.inf)),
         ("<f8", None, None),

@@ -189,7 +189,9 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
 
 
-def render_fill_value(value: Any, dtype: DType, *, listed: bool = False) -> Json:
+def render_fill_value(
+    value: Any, dtype: DType, *, listed: bool = False, named: bool = False
+) -> Json:
     """Give the ``fill_value`` of a scalar of `dtype` in v3.
 
     None, which v3 does not permit, becomes the zero of the type: the default of zarr-python.
@@ -198,11 +200,17 @@ def render_fill_value(value: Any, dtype: DType, *, listed: bool = False) -> Json
     ----------
     listed
         Whether raw bytes are listed (the core specification) instead of Base64 (zarr-python).
+    named
+        Whether fields are named (``struct``) instead of Base64 of all (``structured``).
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)
     scalar = np.zeros((), dtype) if value is None else np.asarray(value, dtype)
     scalar = scalar.astype(dtype.newbyteorder("<"))
+    if named and dtype.names is not None:
+        return {
+            name: render_fill_value(scalar[name], dtype[name], named=True) for name in dtype.names
+        }
     return list(scalar.tobytes()) if listed else _rendered(scalar, scalar.dtype, exact=True)
 
 

@@ -232,13 +232,14 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
     text = any(spec.name == "vlen-utf8" for spec in node.codecs)
     data_type = render_data_type(node.dtype, node.type_name, text=text)
     listed = isinstance(data_type, str) and node.dtype.kind == "V"
+    named = isinstance(data_type, dict) and data_type["name"] == "struct"
     members = {
         "node_type": "array",
         "shape": list(node.shape),
         "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [*node.object_shape]}},
         "chunk_key_encoding": _render_chunk_keys(node.path, node.chunk_keys),
-        "fill_value": render_fill_value(node.fill_value, node.dtype, listed=listed),
+        "fill_value": render_fill_value(node.fill_value, node.dtype, listed=listed, named=named),
         "codecs": render_chain(node),
     }
     if node.chunk_runs:
