@@ -4,6 +4,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import xr_nczarr
 from tests.stores import FIXTURES, file_url, has_ncgen, write_with_ncgen
@@ -148,6 +149,46 @@ def test_every_number_and_text_comes_back_from_ncgen(tmp_path):
         assert file["strings"][:3].tolist() == [EVERY_CHARACTER, "NIL", ""]
         assert file.every == EVERY_CHARACTER
         assert file["text"][:].tobytes() == np.arange(300).astype("u1").tobytes()
+
+
+# Keywords that ncgen takes for names in their place, and every character that is allowed.
+NAMES = "data dimensions variables types group groups variable dimension vlen inf f Float 9lives"
+SPECIAL = r"""%!"#$&'()*,:;<=>[]^`{|}~.@-+ """
+NAMES = [*NAMES.split(), "1e5", "12", "日本", *(f"a{character}b" for character in SPECIAL)]
+
+
+@needs_ncgen
+def test_ncgen_takes_every_name_that_it_has_a_spelling_for(tmp_path):
+    store = {}
+    inner = xr.Dataset({name: (name, [1, 2], {name: 1}) for name in NAMES}, attrs={"a%b": 2})
+    groups = {name: inner[["data", "a b"]] for name in ("9 lives", "g%b", "the data")}
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": inner, **groups}), store)
+    text = xr_nczarr.dump(store, name="data")
+    assert text.left_out == []
+    (tmp_path / "x.cdl").write_text(str(text))
+    run("ncgen", "-4", "-o", str(tmp_path / "data.nc"), str(tmp_path / "x.cdl"))
+    with xr.open_datatree(tmp_path / "data.nc") as again:
+        xr.testing.assert_identical(again, xr.open_datatree(store, engine="nczarr"))
+
+
+@needs_ncgen
+@pytest.mark.parametrize("name", ["float", "unlimited", "NIL", "_", "_DeflateLevel", "a?b", "+x"])
+@pytest.mark.parametrize("role", ["variable", "dimension", "attribute", "group"])
+def test_a_name_that_ncgen_does_not_take_is_shown_and_told(role, name, tmp_path, capsys):
+    place = dict.fromkeys(("variable", "dimension", "attribute"), "x") | {role: name}
+    inner = xr.Dataset(
+        {place["variable"]: (place["dimension"], [1])}, attrs={place["attribute"]: 2}
+    )
+    group = name if role == "group" else "/"
+    xr_nczarr.to_nczarr(inner, tmp_path / "n", group=group)
+    assert main(["dump", str(tmp_path / "n")]) == 1
+    found = capsys.readouterr().out
+    assert found.count(name.replace("?", r"\?")) > 1 - ("?" in name)
+    assert f"// ncgen takes no name '{name}'" in found
+    (tmp_path / "x.cdl").write_text(found)
+    command = ["ncgen", "-4", "-o", str(tmp_path / "x.nc"), str(tmp_path / "x.cdl")]
+    refused = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
+    assert refused or (role, name) == ("attribute", "_DeflateLevel")  # which it drops
 
 
 def array(dtype, fill="null", shape="[2]"):

@@ -99,7 +99,7 @@ DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
     cut_chunk: ("t/0", "expected 48"),
     make_consolidated_stale: (".zmetadata", "stale"),
-    hide_from_consolidated: (".zmetadata", "/b"),
+    hide_from_consolidated: (".zmetadata", "does not hold b/.zarray"),
     remove_array: ("/", "missing"),
     change_shape: ("a/.zattrs", "9 elements"),
     leave_a_journal: (".nczarr_unfinished", "interrupted"),
@@ -117,6 +117,24 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: Any, capsys) -> None:
     capsys.readouterr()
     assert main(["verify", str(store), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["whole"] is False
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_every_document_that_the_consolidated_one_has_otherwise_is_named(
+    tmp_path: Path, zarr_format: int
+) -> None:
+    store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=True)
+    names = ("a/.zattrs", "t/.zattrs") if zarr_format == 2 else ("a/zarr.json", "t/zarr.json")
+    for name in names:
+        members = json.loads((store / name).read_text())
+        (store / name).write_text(json.dumps(members | {"new": {"must_understand": False}}))
+    (store / "t" / names[0].rpartition("/")[2].replace("attrs", "array")).unlink()
+    found = [problem for place, problem in errors(store) if place in (".zmetadata", "zarr.json")]
+    array = names[0].rpartition("/")[2].replace("attrs", "array")
+    assert f"is stale: holds another {names[0]}" in found
+    assert f"holds t/{array}, which is missing in the store" in found
+    xr_nczarr.consolidate(store)
+    assert not [place for place, _ in errors(store) if place in (".zmetadata", "zarr.json")]
 
 
 def test_what_is_left_over_is_told(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """A store as CDL, the text of ``ncdump``, from which ``ncgen`` makes the same dataset again.
 
-It is what ncdump 4.9 prints, but for three things that would not make the same dataset: numbers
-have as many digits as it takes to tell them apart, a line break does not end a row of characters,
-and NULs at the end of one are shown where ncgen would put another fill value.
+It is what ncdump 4.9 prints, but for what would not make the same dataset: numbers have as many
+digits as it takes to tell them apart, a line break does not end a row of characters, NULs at the
+end of one are shown where ncgen would put another fill value, and a per cent sign in a name is
+escaped. Comments name what ncgen has no spelling for, as a variable ``float``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from xr_nczarr.netcdf.annotations import find_types
 from xr_nczarr.netcdf.types import attribute_type
 from xr_nczarr.tools.cdl_values import (
     attribute_text,
+    has_spelling,
     name_text,
     row_text,
     type_name,
@@ -29,7 +31,7 @@ from xr_nczarr.tools.cdl_values import (
 from xr_nczarr.tools.slabs import slabs
 
 _LONGEST_LINE = 78
-_KEYWORDS = frozenset({"variable", "dimension", "data", "group", "types"})
+_SECTIONS = ("dimension", "dimensions", "variable", "variables", "data", "group", "types")
 
 
 def dump(
@@ -115,7 +117,18 @@ class Cdl:
     def left_out(self) -> list[str]:
         """What CDL or this program has no word for, one sentence each."""
         found = (item for group in self.opened.root.walk() for item in group.variables.values())
-        return [text for text in map(_reason_to_leave_out, found) if text]
+        return [*self._without_spelling(), *filter(None, map(_reason_to_leave_out, found))]
+
+    def _without_spelling(self) -> Iterator[str]:
+        names = {self.name}
+        for group in self.opened.root.walk():
+            names |= {group.path.rpartition("/")[2] or self.name, *group.attributes}
+            names |= group.dimensions.keys() | group.variables.keys()
+            for variable in group.variables.values():
+                names |= variable.attributes.keys() - {"_FillValue"}
+        for name in sorted(names):
+            if not has_spelling(name):
+                yield f"ncgen takes no name {quote(name)!r}, however it is spelled"
 
     def __str__(self) -> str:
         return "".join(self).rstrip("\n")
@@ -124,6 +137,7 @@ class Cdl:
 
     def __iter__(self) -> Iterator[str]:
         yield f"netcdf {name_text(self.name)} {{\n"
+        yield from (f"// {sentence}\n" for sentence in self._without_spelling())
         yield from self._group(self.opened.root, "")
         yield "}\n"
 
@@ -245,7 +259,7 @@ class _Line:
 def _attributes(owner: str, attributes: dict[str, Any], node: Any, indent: str) -> Iterator[str]:
     types = {} if node is None else find_types(node)
     # ncgen would take these for the beginning of a section.
-    owner += " " if owner in _KEYWORDS else ""
+    owner += " " if owner in _SECTIONS else ""
     for name, value in attributes.items():
         text, is_string = attribute_text(value, attribute_type(types.get(name)))
         prefix = "string " if is_string else ""

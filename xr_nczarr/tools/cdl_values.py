@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,21 @@ _IN_TEXT = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {
 }
 _IN_CHARACTERS = {code: f"\\{code:03o}" for code in range(128, 256)} | _IN_TEXT
 _IN_NAME = {code: f"\\%{code:02x}" for code in (*range(32), 127)} | {
-    ord(character): f"\\{character}" for character in " !\"#$&'()*,:;<=>?[]\\^`{|}~"
+    ord(character): f"\\{character}" for character in " !\"#$%&'()*,:;<=>?[]\\^`{|}~"
 }
+# Words that ncgen never takes for a name, however they are escaped.
+_RESERVED = (
+    "float double real char byte ubyte short ushort int integer long uint int64 uint64 string "
+    "compound enum opaque unlimited UNLIMITED netcdf NETCDF nan nanf NaN NaNf Infinity Infinityf "
+    "Inff nil Nil NIL _ _FillValue _Format _Storage _ChunkSizes _Fletcher32 _DeflateLevel _Shuffle "
+    "_Endianness _NoFill _Filter _Codecs _NCProperties _IsNetcdf4 _SuperblockVersion"
+)
+_LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
+
+
+def has_spelling(name: str) -> bool:
+    """Tell whether ncgen can be given a name: ``?`` and its keywords it cannot."""
+    return name not in _RESERVED.split() and _LEGAL.fullmatch(name) is not None
 
 
 def name_text(name: str) -> str:

@@ -18,7 +18,7 @@ from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
 from xr_nczarr.formats.journal import JOURNAL
-from xr_nczarr.hierarchy import FORMATS, open_hierarchy
+from xr_nczarr.hierarchy import FORMATS, Document
 from xr_nczarr.model import parent_path
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
@@ -27,6 +27,7 @@ from xr_nczarr.tools.readers import concerns, in_documents
 
 _AT_ONCE = 1024
 _LISTED = "present, and not listed"
+_CONSOLIDATE = "Run nczarr consolidate, unless it is the single document that is wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +160,35 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
-    """Compare the consolidated document with the single ones."""
-    store, single = opened.store, opened.hierarchy
-    key = FORMATS[single.zarr_format].consolidated_key()
-    if single.consolidated or key is None:
+    """Compare each document that the consolidated one holds, or should, with the single one."""
+    module = FORMATS[opened.hierarchy.zarr_format]
+    key = module.consolidated_key()
+    if opened.hierarchy.consolidated or key is None:
         return
+    (data,) = opened.store.fetch([key])
     try:
-        held = open_hierarchy(store, zarr_format=single.zarr_format, limits=opened.options.limits)
-        if not held.consolidated:
-            return
-        open_hierarchy(store, zarr_format=single.zarr_format, consolidated="check")
+        document = data and Document(key, data, limits=opened.options.limits, consolidated=True)
+        held = document and module.expand_consolidated(document)
     except MetadataError as error:
-        yield Finding("error", key, f"{error.place}: {error.problem}", "nczarr consolidate")
+        yield Finding("error", key, f"{error.place}: {error.problem}", _CONSOLIDATE)
         return
-    for path in single.nodes.keys() - held.nodes.keys():
-        yield Finding("error", key, f"does not hold {path}", "nczarr consolidate")
+    if not held:
+        return
+    nodes = [name for path in opened.hierarchy.nodes for name in module.node_keys(path)]
+    names = list(dict.fromkeys([*held, *nodes]))
+    for name, single in zip(names, opened.store.fetch(names), strict=True):
+        inner = held.get(name)
+        if inner is None and single is None:
+            continue
+        if inner is None:
+            problem = f"does not hold {name}"
+        elif single is None:
+            problem = f"holds {name}, which is missing in the store"
+        elif Document(name, single, limits=opened.options.limits).value == inner.value:
+            continue
+        else:
+            problem = f"is stale: holds another {name}"
+        yield Finding("error", key, problem, _CONSOLIDATE)
 
 
 def _decode(
