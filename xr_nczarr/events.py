@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from threading import Lock
 from typing import Any, Self
+
+from xr_nczarr.locks import ProcessLock
 
 
 class Events:
@@ -21,7 +22,7 @@ class Events:
     def __init__(self) -> None:
         self.filled: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Events, ()

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from xr_nczarr.chunks.writing import PartWriter
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.events import Events
+from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage.protocol import Store
 

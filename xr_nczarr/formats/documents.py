@@ -10,13 +10,13 @@ import math
 import re
 import reprlib
 from collections.abc import Collection, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from xr_nczarr.errors import LimitError, MetadataError, quote
 from xr_nczarr.formats.json_text import StrictText, parse_json
+from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
 
 MAX_DIMENSIONS = 64

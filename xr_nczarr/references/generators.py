@@ -14,10 +14,10 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from xr_nczarr.errors import NczarrError, ReferenceSetError, quote
+from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
     Reference,

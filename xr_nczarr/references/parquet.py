@@ -15,10 +15,11 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError, quote
+from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json
 from xr_nczarr.references.entries import (
     InlineBytes,

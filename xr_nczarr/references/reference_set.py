@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
 from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, quote
+from xr_nczarr.locks import cached_property
 from xr_nczarr.references.expressions import LONGEST_TEXT, power, product, remainder
 
 

@@ -12,7 +12,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError, quote
+from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
     Reference,

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from itertools import islice
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 
 from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError, quote
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import merge_ranges, windows
@@ -89,7 +89,7 @@ class FilesystemStore:
         self._locks = KeyLocks()
         # Caches and filesystems without concurrency of their own need not be safe in threads.
         self._alone = not filesystem.async_impl or hasattr(filesystem, "fs")
-        self._turn = Lock() if self._alone else nullcontext()
+        self._turn = ProcessLock() if self._alone else nullcontext()
 
     @classmethod
     def connect(

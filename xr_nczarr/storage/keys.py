@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 
 from xr_nczarr.errors import RefusedError, quote
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.protocol import Listing
 
 
@@ -52,7 +52,7 @@ class KeyLocks:
     """Locks by key that hold within this process; a copy in another process has its own."""
 
     def __init__(self) -> None:
-        self._locks = tuple(Lock() for _ in range(64))
+        self._locks = tuple(ProcessLock() for _ in range(64))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeyLocks, ()

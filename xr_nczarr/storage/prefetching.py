@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, Store
 
 
@@ -20,7 +20,7 @@ class PrefetchingStore:
         self._store = store
         self._keys = frozenset(keys)
         self._fetched: dict[str, Bytes | None] | None = None
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     @property
     def name(self) -> str:

@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from xr_nczarr.errors import (
@@ -15,6 +14,7 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
+from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix

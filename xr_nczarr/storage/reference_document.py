@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
 from xr_nczarr.codecs.whole import decompressed
 from xr_nczarr.errors import NotFoundError, ReferenceSetError
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.model import Limits
 from xr_nczarr.references import ReferenceSet, parse_references
 from xr_nczarr.references.templates import Language
@@ -22,7 +21,7 @@ _KEPT_SETS = 4
 
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
 _kept: deque[ReferenceSet] = deque(maxlen=_KEPT_SETS)
-_lock = Lock()
+_lock = ProcessLock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +100,3 @@ class ReferenceDocument:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=32).digest()
-
-
-def _after_fork() -> None:
-    """Let go of a lock that another thread held when the process forked."""
-    global _lock
-    _lock = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

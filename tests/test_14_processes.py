@@ -1,0 +1,130 @@
+"""Forks and new processes amid reading, and several that write, or die while they do."""
+
+import json
+import os
+import signal
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from tests.processes import in_a_child, in_a_new_interpreter
+from xr_nczarr import to_nczarr
+from xr_nczarr.locks import ProcessLock, cached_property
+
+FORKS = int(os.environ.get("NCZARR_FORKS", "4"))
+
+
+def values():
+    return xr.Dataset({"a": (("y", "x"), np.arange(200.0).reshape(20, 10))})
+
+
+def read(*datasets):
+    return all(bool((one.a.values == values().a.values).all()) for one in datasets)
+
+
+def fork(action, *arguments):
+    """Do something in a forked process, for 20 seconds at most; give how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        os._exit(0 if action(*arguments) else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextmanager
+def meanwhile(action):
+    """Do something again and again in two threads."""
+    stop, results = threading.Event(), []
+
+    def repeat():
+        while not stop.is_set():
+            results.append(action())
+
+    threads = [threading.Thread(target=repeat) for _ in range(2)]
+    for one in threads:
+        one.start()
+    try:
+        yield results
+    finally:
+        stop.set()
+        for one in threads:
+            one.join()
+
+
+def amid_reading(urls):
+    """Fork while threads read one dataset of each URL, and read in a spawned process as well."""
+    found = {}
+    with ExitStack() as opened:
+        datasets = [
+            opened.enter_context(xr.open_dataset(url, engine="nczarr", cache=False)) for url in urls
+        ]
+        for url, dataset in zip(urls, datasets, strict=True):
+            with meanwhile(lambda: read(dataset)) as results:  # noqa: B023 (it ends before)
+                codes = [fork(read, dataset) for _ in range(FORKS)]
+            found[url] = {*codes} == {0} and all(results)
+        with meanwhile(lambda: read(*datasets)) as results:
+            spawned = in_a_child("spawn", read, *datasets)
+        return found, spawned and all(results)
+
+
+def test_processes_that_begin_amid_reading_read_as_well(http_server):
+    root, url = Path(http_server.root), http_server.url
+    to_nczarr(values(), f"{root}/s", encoding={"a": {"chunks": (10, 10)}}, zarr_format=2)
+    (root / "set.json").write_text(json.dumps(references_of(root / "s", url)))
+    urls = [f"{root}/s", f"{url}/s", f"{url}/set.json"]
+    urls += [f"simplecache::{url}/s", f"blockcache::{url}/s"]
+    assert in_a_new_interpreter(amid_reading, urls) == (dict.fromkeys(urls, True), True)
+
+
+class Slow:
+    """Something that takes its time."""
+
+    def __init__(self, begun, stop):
+        self.begun = begun
+        self.stop = stop
+
+    @cached_property
+    def value(self):
+        self.begun.set()
+        return self.stop.wait(20)
+
+
+def fork_while_locked():
+    """Fork while another thread holds a lock and computes a property."""
+    begun, stop, lock = threading.Event(), threading.Event(), ProcessLock()
+
+    def hold():
+        with lock:
+            return Slow(begun, stop).value
+
+    def take():
+        with lock:
+            stop.set()
+            return Slow(begun, stop).value
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    begun.wait(20)
+    try:
+        return fork(take)
+    finally:
+        stop.set()
+        holder.join()
+
+
+def test_a_fork_waits_for_nobody_that_is_not_there():
+    assert in_a_new_interpreter(fork_while_locked) == 0
+
+
+def references_of(store, url):
+    """A set of all that a store has, the documents inline."""
+    found = {}
+    for path in store.rglob("*"):
+        if path.is_file():
+            key, size = str(path.relative_to(store)), path.stat().st_size
+            text = path.name.startswith(".")
+            found[key] = path.read_text() if text else [f"{url}/s/{key}", 0, size]
+    return found

@@ -1,0 +1,48 @@
+"""Locks of one process: a fork begins with all of them free, for their holders are not there."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet
+
+_T = TypeVar("_T")
+
+
+class ProcessLock:
+    """Keeps threads of this process apart; a thread may take it again. A copy has its own."""
+
+    _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._all.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProcessLock, ()
+
+
+class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in functools)
+    """That of functools, which before Python 3.12 locks, in every class, all who compute one."""
+
+    def __init__(self, func: Callable[[Any], _T]) -> None:
+        super().__init__(func)
+        self.lock = ProcessLock()
+
+
+def _after_fork() -> None:
+    for one in list(ProcessLock._all):
+        one._lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
