@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import pickle
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,12 @@ from tests.processes import in_a_child, in_a_new_interpreter
 from tests.servers import HttpServer, Request, S3Server
 from xr_nczarr.errors import (
     AccessDeniedError,
+    LimitError,
     StorageConnectionError,
     StorageError,
     StorageTimeoutError,
 )
+from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, FilesystemStore, Retry, open_store
 
 CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(200)}
@@ -364,3 +367,22 @@ def test_a_mapper_of_a_filesystem_with_its_own_options_is_taken_as_it_is(
     assert s3_server.requests_for("/bucket/x/a/0")
     assert fetch(store, "a/0") == [b"1"]
     assert store.name == "s3://bucket/x"
+
+
+def test_no_more_of_a_whole_object_is_read_than_may_be(s3_server: S3Server) -> None:
+    limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=10)
+    for name, size in (("few", 10), ("many", 11), ("none", 0)):
+        s3_server.put(f"x/{name}", bytes(size))
+    options = s3_server.storage_options
+    plain = open_store("s3://bucket/x", storage_options=options, limits=limits)
+    refs = {name: [f"s3://bucket/x/{name}"] for name in ("few", "many", "none")}
+    listed = open_store(refs, storage_options={"s3://bucket/": options}, limits=limits)
+    for store in (plain, pickle.loads(pickle.dumps(plain)), listed):
+        assert list(store.fetch(["few", "none"])) == [bytes(10), b""]
+        with pytest.raises(LimitError, match="max_chunk_bytes"):
+            list(store.fetch(["few", "many"]))
+    sent = s3_server.requests_for("/bucket/x/many")
+    assert {one.range for one in sent if one.method == "GET"} == {"bytes=0-10"}
+    fsspec.filesystem("memory").pipe_file("/limit/many", bytes(11))
+    with pytest.raises(LimitError, match="max_chunk_bytes"):
+        list(open_store({"a": ["memory://limit/many"]}, limits=limits).fetch(["a"]))

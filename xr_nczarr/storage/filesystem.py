@@ -15,7 +15,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 
-from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    LimitError,
+    NczarrError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+    quote,
+)
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
@@ -64,6 +71,8 @@ class FilesystemStore:
         How failures that may pass are tried again.
     missing_status
         HTTP answers that mean *not there*. 403 belongs here where a store hides absence so.
+    most_bytes
+        Of an object that is asked for whole; None for any number. No more than that is read.
     """
 
     remote = True
@@ -76,6 +85,7 @@ class FilesystemStore:
         name: str | None = None,
         retry: Retry | None = None,
         missing_status: tuple[int, ...] = (404,),
+        most_bytes: int | None = None,
     ) -> None:
         self.web = _is_web(filesystem)
         base, mark, query = root.partition("?") if self.web else (root, "", "")
@@ -84,6 +94,7 @@ class FilesystemStore:
         self.name = name or mask(filesystem.unstrip_protocol(root))
         self.retry = retry or Retry()
         self.missing_status = missing_status
+        self.most_bytes = most_bytes
         self._filesystem = filesystem
         self._process = os.getpid()
         self._locks = KeyLocks()
@@ -97,17 +108,17 @@ class FilesystemStore:
         url: str,
         storage_options: Mapping[str, Any] | None = None,
         *,
-        retry: Retry | None = None,
-        missing_status: tuple[int, ...] = (404,),
         trust: Trust | None = None,
-        most_bytes: int | None = None,
+        **rules: Any,
     ) -> FilesystemStore:
         """Give the store at a URL of fsspec, chained or not; nothing is requested yet.
 
         Parameters
         ----------
-        trust, most_bytes
-            Whom a web server may send on to, and how long its objects may be.
+        trust
+            Whom a web server may send on to.
+        rules
+            `retry`, `missing_status` and `most_bytes`, as of the class.
 
         Raises
         ------
@@ -116,13 +127,13 @@ class FilesystemStore:
         NotFoundError
             When an archive that the URL goes through is not there.
         """
-        retry = retry or Retry()
+        retry = rules.get("retry") or Retry()
         options = dict(storage_options or {})
         try:
             if url.startswith(("http://", "https://")):
                 from xr_nczarr.storage.http import web_options
 
-                options = web_options(options, retry, trust, most_bytes)
+                options = web_options(options, retry, trust, rules.get("most_bytes"))
             elif url.startswith(("s3://", "s3a://")):
                 options = _s3_options(options, retry)
             filesystem, root = fsspec.core.url_to_fs(url, **options)
@@ -138,12 +149,11 @@ class FilesystemStore:
             raise NotFoundError("there is nothing", store=mask(url)) from error
         except OSError as error:
             raise storage_error(error, store=mask(url), key=None) from error
-        return cls(filesystem, root, name=mask(url), retry=retry, missing_status=missing_status)
+        return cls(filesystem, root, name=mask(url), **rules)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rebuild = partial(
-            type(self), name=self.name, retry=self.retry, missing_status=self.missing_status
-        )
+        rules = {name: getattr(self, name) for name in ("retry", "missing_status", "most_bytes")}
+        rebuild = partial(type(self), name=self.name, **rules)
         return rebuild, (self._filesystem, self.root + self.query)
 
     def __repr__(self) -> str:
@@ -157,10 +167,8 @@ class FilesystemStore:
         """Yield each byte range in order, None where the object is not there."""
         for key, start, length in ranges:
             if length < 0 or start < 0 < start + length:
-                problem, remedy = (
-                    f"{length} bytes from {start} are no range",
-                    "Its index is damaged.",
-                )
+                problem = f"{length} bytes from {start} are no range"
+                remedy = "Its index is damaged."
                 raise StorageError(problem, remedy=remedy, store=self.name, key=key)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
         asked_for = [one.range for _, merged in plans for one in merged]
@@ -185,8 +193,12 @@ class FilesystemStore:
         """
         self._check_writable()
         source = iter(items)
+
+        def put(item: tuple[str, Bytes]) -> None:
+            self._patiently(partial(_write, bytes(item[1])), self._path(item[0]), item[0])
+
         while batch := list(islice(source, _HELPERS * _AT_ONCE)):
-            self._each(self._put_one, batch)
+            self._each(put, batch)
 
     def create(self, key: str, data: bytes) -> bool:
         """Put an object where there is none, and tell whether it is what is there now.
@@ -249,7 +261,7 @@ class FilesystemStore:
             paths = [self._path(prefix)]
         else:
             root = f"{self.root}/{prefix}".rstrip("/")
-            paths = self._patiently(_found, root, prefix)
+            paths = list(self._patiently(_details, root, prefix))
         # Not `rm`, which takes names with * and ? for patterns.
         self._each(lambda path: self._patiently(_remove, path, prefix), paths)
 
@@ -315,7 +327,9 @@ class FilesystemStore:
             found = self._cat([requests[index] for index in pending])
             for index, answer in zip(pending, found, strict=True):
                 if not isinstance(answer, Exception):
-                    answers[index] = answer
+                    answers[index] = self._checked(answer, requests[index])
+                elif self._is_empty(answer, requests[index]):
+                    answers[index] = b""
                 elif not self._is_missing(answer):
                     failed[index] = answer
             if not failed:
@@ -332,16 +346,33 @@ class FilesystemStore:
     def _cat(self, requests: Sequence[_Request]) -> list[bytes | Exception]:
         """Give an answer or an error for each; no name is taken for a pattern."""
         paths = [self._path(one.key) for one in requests]
-        starts, ends = [one.start for one in requests], [one.end for one in requests]
+        most = None if self.web else self.most_bytes  # `http` sees how long an answer is
+        whole = (None, None) if most is None else (0, most + 1)
+        bounds = [whole if one.start is None else (one.start, one.end) for one in requests]
         options = {"on_error": "return", **({} if self._alone else {"batch_size": _AT_ONCE})}
         try:
             with self._turn:
-                return list(self._live().cat_ranges(paths, starts, ends, **options))
+                return list(
+                    self._live().cat_ranges(paths, *map(list, zip(*bounds, strict=True)), **options)
+                )
         except foreign_errors() as error:
             if len(requests) == 1:
                 return [error]
         # The caching filesystems fail as a whole when one object is not there.
         return [self._cat([request])[0] for request in requests]
+
+    def _checked(self, answer: bytes, request: _Request) -> bytes:
+        """Give an answer, unless it is of a whole object that is longer than may be."""
+        most = self.most_bytes
+        if request.start is not None or most is None or len(answer) <= most:
+            return answer
+        remedy = "If that is right, raise max_chunk_bytes or max_consolidated_bytes."
+        problem = f"the object has more than {most:,} bytes"
+        raise LimitError(problem, remedy=remedy, store=self.name, key=request.key)
+
+    def _is_empty(self, error: Exception, request: _Request) -> bool:
+        """Tell whether an object has no bytes to give some of: S3 says so by an error."""
+        return request.start is None and status_of(error) == 416 and self.size(request.key) == 0
 
     def _exactly(self, asked: ByteRange, answer: bytes) -> bytes:
         """Give the bytes asked for, cut from the whole object where the server sent that."""
@@ -352,10 +383,8 @@ class FilesystemStore:
             start = asked.start + len(answer) if asked.start < 0 else asked.start
             if start >= 0 and start + asked.length <= len(answer):
                 return answer[start : start + asked.length]
-        hint = ""
-        if page:
-            beginning = quote(answer[:40].decode("utf-8", "replace"))
-            hint = f"; the answer is a web page that begins with {beginning}"
+        beginning = quote(answer[:40].decode("utf-8", "replace"))
+        hint = f"; the answer is a web page that begins with {beginning}" if page else ""
         raise StorageError(
             f"expected {asked.length} bytes from {asked.start}, got {len(answer)}{hint}",
             remedy="The object was cut or changed, or the server does not know byte ranges.",
@@ -370,9 +399,6 @@ class FilesystemStore:
             return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.missing_status
-
-    def _put_one(self, item: tuple[str, Bytes]) -> None:
-        self._patiently(partial(_write, bytes(item[1])), self._path(item[0]), item[0])
 
     def _each(self, work: Callable[[_Item], None], items: Sequence[_Item]) -> None:
         """Do something for each item, several at once where the filesystem can."""
@@ -448,11 +474,6 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
         if is_missing_bucket(error):
             raise
         return []
-
-
-def _found(filesystem: Any, path: str) -> list[str]:
-    filesystem.invalidate_cache()
-    return list(filesystem.find(path))
 
 
 def _details(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:

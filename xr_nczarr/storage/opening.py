@@ -67,10 +67,15 @@ def open_store(
         references = open_references(target, storage_options, limits=limits, retry=retry)
         if references is not None:
             return references
+    largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
     if isinstance(target, Mapping):
         if hasattr(target, "fs") and hasattr(target, "root"):
             return FilesystemStore(
-                target.fs, target.root, retry=retry, missing_status=missing_status
+                target.fs,
+                target.root,
+                retry=retry,
+                missing_status=missing_status,
+                most_bytes=largest,
             )
         return MemoryStore(target)
     if not isinstance(target, str | os.PathLike):
@@ -79,12 +84,13 @@ def open_store(
             return store
         raise UnsupportedError(f"a {type(target).__name__} does not name a store")
     location = parse_url(target)
-    largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
     if location.path is not None:
         must_exist = mode.startswith("r")
         local = LocalStore(location.path, sync, must_exist, follow_symlinks, largest)
         return _open_local(location, local)
-    connect = partial(FilesystemStore.connect, retry=retry, missing_status=missing_status)
+    connect = partial(
+        FilesystemStore.connect, retry=retry, missing_status=missing_status, most_bytes=largest
+    )
     options = _merge_options(location.storage_options, storage_options or {})
     return _open_remote(location.url, location.medium == "zip", options, connect, largest)
 
