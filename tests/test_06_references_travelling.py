@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.references import write
 from xr_nczarr.storage import open_store, reference_document
 
 CHUNKS = 12_000
@@ -116,6 +117,20 @@ def test_a_dictionary_travels_itself(tmp_path, forget):
     assert len(travelled) > 64 << 10
     (data,) = pickle.loads(travelled).fetch(["t/0"])
     assert len(data) == 4
+
+
+def test_of_a_parquet_set_the_documents_of_a_variable_travel(tmp_path):
+    np.arange(CHUNKS, dtype="<i4").tofile(tmp_path / "data.bin")
+    refs = document(tmp_path / "data.bin")["refs"]
+    refs[".zattrs"] = json.dumps({"long": "text" * 10_000})
+    write(refs, tmp_path / "set.parq", record_size=2000)
+    dataset = xr.open_dataset(tmp_path / "set.parq", engine="nczarr", chunks={"x": 6000})
+    graph = dict(dataset.t.data.__dask_graph__())
+    assert max(len(pickle.dumps(task)) for task in graph.values()) < 2500
+    pickled = pickle.dumps(lazy_array(xr.open_dataset(tmp_path / "set.parq", engine="nczarr")))
+    assert len(pickled) < 2000
+    part = pickle.loads(pickled).read((slice(1998, 2002),))
+    assert part.tolist() == VALUES[1998:2002].tolist()
 
 
 def test_a_small_part_of_a_large_set_travels_itself(tmp_path, forget):

@@ -1,6 +1,7 @@
 """Reference sets of stores that are there: written, read again, and seen by the others' readers."""
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import zarr
 
 from tests.reading import RAW, WAYS, assert_reads_as, read_groups
 from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.references import InlineBytes, Target, expand, parse_references, write
 from xr_nczarr.storage import open_store
 
@@ -168,7 +169,30 @@ def test_sets_are_written_to_and_about_buckets(tmp_path, s3_server):
         xr.testing.assert_equal(found.load(), dataset)
 
 
-def test_chunks_of_version_3_have_no_place_in_parquet(tmp_path):
-    regular(tmp_path / "store", zarr_format=3)
+def test_a_parquet_set_is_replaced_whole_or_not_at_all(tmp_path, s3_server):
+    """Chunks of version 3 have no place in parquet: that shows when the others are written."""
+    dataset = regular(tmp_path / "store")
+    mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
+    options = s3_server.storage_options
+    local, remote = str(tmp_path / "set.parq"), f"s3://{s3_server.bucket}/set.parq"
+    for target in (local, remote):
+        with pytest.raises(UnsupportedError, match="JSON"):
+            write(mixed, target, target_options=options if target == remote else None)
+    assert sorted(os.listdir(tmp_path)) == ["store"]
+    bucket = open_store(s3_server.url, storage_options=options)
+    assert bucket.list_names("set.parq/") == ([], [])
+    for _ in range(2):
+        write(tmp_path / "store", local, record_size=10)
+    assert sorted(os.listdir(tmp_path)) == ["set.parq", "store"]
     with pytest.raises(UnsupportedError, match="JSON"):
-        write(tmp_path / "store", tmp_path / "set.parq")
+        write(mixed, local)
+    xr.testing.assert_equal(xr.open_dataset(local, engine="nczarr").load(), dataset)
+
+
+def test_a_directory_of_other_things_is_not_replaced(tmp_path):
+    regular(tmp_path / "store")
+    (tmp_path / "mine.parquet").mkdir()
+    (tmp_path / "mine.parquet/part.0.parquet").write_bytes(b"mine")
+    with pytest.raises(ConflictError, match=r"mine\.parquet: what is there is no reference set"):
+        write(tmp_path / "store", tmp_path / "mine.parquet")
+    assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]

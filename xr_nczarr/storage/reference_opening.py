@@ -222,7 +222,7 @@ def _is_named_set(target: Any) -> bool:
     if url.path is None:
         return is_parquet(url.url) or url.url.partition("?")[0].endswith(_SUFFIXES)
     if os.path.isdir(url.path):
-        return _mentions_records(f"{url.path}/.zmetadata")
+        return is_record_directory(url.path)
     return url.path.endswith(_SUFFIXES)
 
 
@@ -231,8 +231,9 @@ def is_parquet(url: str) -> bool:
     return url.partition("?")[0].rstrip("/").endswith(_PARQUET_SUFFIXES)
 
 
-def _mentions_records(path: str) -> bool:
-    """Tell kerchunk's ``.zmetadata`` from Zarr's, without reading all of it."""
+def is_record_directory(folder: str) -> bool:
+    """Tell a directory of kerchunk's parquet files from a Zarr store, without reading all of it."""
+    path = f"{folder}/.zmetadata"
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:

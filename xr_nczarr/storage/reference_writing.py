@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references import (
     InlineBytes,
@@ -24,7 +24,7 @@ from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.opening import open_store
 from xr_nczarr.storage.protocol import Store
 from xr_nczarr.storage.reference import ReferenceStore
-from xr_nczarr.storage.reference_opening import is_parquet
+from xr_nczarr.storage.reference_opening import is_parquet, is_record_directory
 from xr_nczarr.storage.trust import local_path
 from xr_nczarr.storage.url import parse_url
 from xr_nczarr.storage.zip import ZipStore
@@ -65,6 +65,8 @@ def write(
     ------
     UnsupportedError
         When chunks have no address of their own: entries of a zip file that are deflated.
+    ConflictError
+        When a directory of another kind is where that of parquet files is to be.
 
     Examples
     --------
@@ -76,15 +78,47 @@ def write(
     url = parse_url(target).url.rstrip("/")
     if is_parquet(url):
         items = render_parquet_references(tabulated(references), record_size=record_size)
-        _folder(url, target_options).put(items)
+        _put_directory(_folder(url, target_options), items)
     else:
         folder, _, name = url.rpartition("/")
         _folder(folder, target_options).put([(name, render_references(references))])
 
 
-def _folder(url: str, options: Mapping[str, Any] | None) -> Store:
+def _folder(url: str, options: Mapping[str, Any] | None) -> LocalStore | FilesystemStore:
     path = local_path(url)
     return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
+
+
+def _put_directory(
+    folder: LocalStore | FilesystemStore, items: Iterable[tuple[str, bytes]]
+) -> None:
+    """Put the files of a set in place of the one that is there; leave none if it fails."""
+    if isinstance(folder, LocalStore):
+        if os.path.lexists(folder.root) and not is_record_directory(folder.root):
+            raise ConflictError(
+                "what is there is no reference set",
+                remedy="Remove it, or choose another name.",
+                store=folder.name,
+            )
+        staging = folder.staging()
+        try:
+            staging.put(items)
+            folder.commit(staging)
+        except BaseException:
+            staging.discard()
+            raise
+        return
+    # Objects are not put together: without the last one they are no set.
+    folder.delete(".zmetadata")
+    begun: list[str] = []
+    try:
+        for name, data in items:
+            begun.append(name)
+            folder.put([(name, data)])
+    except BaseException:
+        for name in begun:
+            folder.delete(name)
+        raise
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
