@@ -109,7 +109,6 @@ def test_a_wrong_fragment_is_an_error_that_says_what_is_right(url: str, message:
 def test_names_hide_secrets() -> None:
     for url in ("https://me:pw@h/x?token=pw", "simplecache::https://me:pw@h/x?token=pw"):
         store = open_store(url)
-        assert "pw" not in parse_url(url).name
         assert "pw" not in store.name
         assert "pw" not in repr(store)
 

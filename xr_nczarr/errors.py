@@ -7,6 +7,7 @@ is formatted before somebody prints it.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, Self
 
 _LONGEST_NAME = 200
@@ -97,6 +98,22 @@ def _rebuild(kind: type[NczarrError], problem: str, fields: dict[str, Any]) -> N
     return error
 
 
+class Place:
+    """A block of code in which errors of ours learn the fields that they do not know yet."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, NczarrError):
+            error.located(**self._fields)
+
+
 class NotFoundError(NczarrError, FileNotFoundError):
     """There is no store, node or dataset where one was asked for."""
 
@@ -151,3 +168,8 @@ class StorageTimeoutError(StorageError, TimeoutError):
 
 class StorageConnectionError(StorageError, ConnectionError):
     """The connection failed or broke, and the retries are used up."""
+
+
+def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
+    """Give the error that says what was found at `place` and what was expected."""
+    return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)

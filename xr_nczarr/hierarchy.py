@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-from xr_nczarr.errors import LimitError, MetadataError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import LimitError, MetadataError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats import v1, v2, v3, v3_draft
 from xr_nczarr.formats.documents import Document as Document
 from xr_nczarr.formats.editing import Change as Change
@@ -100,12 +100,9 @@ def open_hierarchy(
     MetadataError
         When the root is damaged, or the consolidated document is stale with ``"check"``.
     """
-    try:
+    with Place(store=store.name):
         search = _Search(store, group, subgroups, convention, data_type_fallback, limits)
         return search.run(zarr_format, consolidated)
-    except NczarrError as error:
-        error.located(store=store.name)
-        raise
 
 
 class _Search:

@@ -249,17 +249,6 @@ class Hierarchy:
     zarr_format: str
     consolidated: bool = False
 
-    def children(self, path: str) -> list[Node]:
-        """Give the nodes directly below `path`, in the order of the store."""
-        prefix = path.rstrip("/") + "/"
-        return [
-            node
-            for name, node in self.nodes.items()
-            if len(name) > len(prefix)
-            and name.startswith(prefix)
-            and "/" not in name[len(prefix) :]
-        ]
-
 
 def key_prefix(path: str) -> str:
     """Give what the keys of the documents of the node at `path` begin with, but in the v3 draft."""

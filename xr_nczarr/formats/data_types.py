@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import UnsupportedError, quote
+from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import typestrings
 from xr_nczarr.formats.documents import (
     read_integer,
@@ -21,7 +21,6 @@ from xr_nczarr.formats.documents import (
     read_object,
     read_text,
     required,
-    unexpected,
 )
 from xr_nczarr.model import Json
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import LimitError, MetadataError, quote
+from xr_nczarr.errors import LimitError, MetadataError, Place, unexpected
 from xr_nczarr.formats.json_text import StrictText, parse_json
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
@@ -67,10 +66,8 @@ class Document:
         MetadataError
             For what is no JSON in UTF-8, for repeated names and for nesting beyond ``max_depth``.
         """
-        try:
+        with Place(key=self.key):
             return self._parsed[0]
-        except MetadataError as error:
-            raise error.located(key=self.key)  # noqa: B904 (the same error, its cause kept)
 
     def member(self, name: str, *, key: str | None = None) -> Document:
         """Give member `name` of this document's object as a document stored under `key`."""
@@ -79,10 +76,8 @@ class Document:
     def attributes(self, member: str | None = None) -> Attributes:
         """Give this document's object, or the one that is its `member`, as user attributes."""
         source = self if member is None else self.member(member)
-        try:
+        with Place(key=self.key):
             return Attributes(read_object(source.value, member), source=source)
-        except MetadataError as error:
-            raise error.located(key=self.key)  # noqa: B904
 
     def literal(self, name: str) -> str:
         """Give the text of member `name`'s value as it is spelled in the document."""
@@ -227,8 +222,3 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
         place = name if place is None else f"{place}.{name}"
         raise MetadataError("found nothing, expected this member", place=place)
     return members[name]
-
-
-def unexpected(value: Json, expected: str, place: str | None) -> MetadataError:
-    """Give the error that says what was found at `place` and what was expected."""
-    return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import quote
+from xr_nczarr.errors import quote, unexpected
 from xr_nczarr.formats.data_types import DType, check_members
-from xr_nczarr.formats.documents import read_integer, read_list, read_text, required, unexpected
+from xr_nczarr.formats.documents import read_integer, read_list, read_text, required
 from xr_nczarr.model import Json
 
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")

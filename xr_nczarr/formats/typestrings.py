@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError, quote
+from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import (
     MAX_ITEM_BYTES,
     read_lengths,
     read_list,
     read_text,
-    unexpected,
 )
 from xr_nczarr.model import Json
 

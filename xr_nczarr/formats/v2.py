@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xr_nczarr.errors import MetadataError, NczarrError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    MetadataError,
+    NczarrError,
+    UnsupportedError,
+    quote,
+    unexpected,
+)
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,
@@ -18,7 +24,6 @@ from xr_nczarr.formats.documents import (
     read_text,
     render_json,
     required,
-    unexpected,
     without,
 )
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
@@ -155,9 +160,8 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
     listed = [] if value is None else value if isinstance(value, list) else [value]
     specs = []
     for document in listed:
-        configuration = dict(read_object(document, place))
-        name = read_text(required(configuration, "id"), place)
-        del configuration["id"]
+        name = read_text(required(read_object(document, place), "id"), place)
+        configuration = without(document, ("id",))
         specs.append(CodecSpec(name, respelled(name, configuration), place, document))
     return tuple(specs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xr_nczarr.errors import NczarrError, UnsupportedError, quote
+from xr_nczarr.errors import NczarrError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import named, parse_data_type, render_data_type, unknown
 from xr_nczarr.formats.documents import (
@@ -22,7 +22,7 @@ from xr_nczarr.formats.documents import (
     read_text,
     render_json,
     required,
-    unexpected,
+    without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.v3_codecs import parse_chain, render_chain
@@ -109,7 +109,7 @@ def parse_node(
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
     """Give the members of extensions, all of which must say that they may be ignored."""
-    extra = {name: value for name, value in members.items() if name not in known}
+    extra = without(members, known)
     for name, value in extra.items():
         if not isinstance(value, dict) or value.get("must_understand") is not False:
             raise unknown("member", name, name)
@@ -279,7 +279,7 @@ def expand_consolidated(document: Document) -> dict[str, Document] | None:
         documents[key] = inline.member(name, key=key)
         if isinstance(node, dict) and _CONSOLIDATED in node:
             # zarr-python says so of each group again; the group's own document does not.
-            documents[key].value = {k: v for k, v in node.items() if k != _CONSOLIDATED}
+            documents[key].value = without(node, (_CONSOLIDATED,))
     return documents
 
 

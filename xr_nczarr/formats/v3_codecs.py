@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from xr_nczarr.errors import UnsupportedError, quote
+from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import DType, check_members, named, unknown
 from xr_nczarr.formats.documents import (
@@ -19,7 +19,7 @@ from xr_nczarr.formats.documents import (
     read_object,
     read_text,
     required,
-    unexpected,
+    without,
 )
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
@@ -95,7 +95,7 @@ def _parse_named(item: Json, place: str, rank: int) -> CodecSpec:
         raise unknown("codec", name, place)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
-        configuration = {key: found for key, found in configuration.items() if key != "id"}
+        configuration = without(configuration, ("id",))
     return _parse_spec(name, configuration, place, rank, item)
 
 
@@ -115,7 +115,7 @@ def _parse_spec(
         configuration = {"order": order}
     if name == "blosc":
         # Decoding reads the type's size from the chunk; encoding takes it from the dtype.
-        configuration = {key: found for key, found in configuration.items() if key != "typesize"}
+        configuration = without(configuration, ("typesize",))
         if isinstance(configuration.get("shuffle"), str):
             shuffle = read_text(configuration["shuffle"], place, _SHUFFLES)
             configuration["shuffle"] = _SHUFFLES.index(shuffle)
@@ -228,6 +228,15 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
 
 
+def draft_filters(members: Mapping[str, Json]) -> list[Json]:
+    """Give the filters that zarr-python keeps among the draft's attributes, if they are any."""
+    filters = members.get("attributes", {}).get("filters")
+    if "codecs" in members or not isinstance(filters, list):
+        return []
+    named = [isinstance(item, dict) and isinstance(item.get("id"), str) for item in filters]
+    return filters if all(named) else []
+
+
 def parse_draft_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
     """Give the codecs of an array: its memory layout, `filters`, ``codecs``, ``compressor``."""
     specs: list[CodecSpec] = []
@@ -236,9 +245,7 @@ def parse_draft_codecs(members: Mapping[str, Json], filters: Json, rank: int) ->
         raise unknown("chunk memory layout", order.get("extension"), _LAYOUT)
     if read_text(order, _LAYOUT, ("C", "F")) == "F":
         specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
-    for item in filters:
-        configuration = {name: value for name, value in item.items() if name != "id"}
-        specs.append(CodecSpec(item["id"], configuration, "filters", item))
+    specs += [CodecSpec(item["id"], without(item, ("id",)), "filters", item) for item in filters]
     for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
         specs.append(_parse_draft_codec(item, f"codecs[{i}]", rank))
     if members.get("compressor") is not None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from xr_nczarr.errors import NczarrError, UnsupportedError, quote
+from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v3
 from xr_nczarr.formats.data_types import (
     check_members,
@@ -31,10 +31,15 @@ from xr_nczarr.formats.documents import (
     read_text,
     render_json,
     required,
-    unexpected,
+    without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
-from xr_nczarr.formats.v3_codecs import ordered, parse_draft_codecs, render_draft_codecs
+from xr_nczarr.formats.v3_codecs import (
+    draft_filters,
+    ordered,
+    parse_draft_codecs,
+    render_draft_codecs,
+)
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -83,7 +88,7 @@ def layout(documents: Mapping[str, Document], *, data_type_fallback: bool = Fals
     UnsupportedError
         For a version, an encoding or an extension that is not known here, by its name.
     """
-    try:
+    with Place(key=_ENTRY):
         members = read_object(documents[_ENTRY].value, None)
         version = read_text(required(members, "zarr_format"), "zarr_format")
         match = _VERSION.fullmatch(version)
@@ -95,8 +100,6 @@ def layout(documents: Mapping[str, Document], *, data_type_fallback: bool = Fals
         _check_extensions(members)
         encoding = required(members, "metadata_encoding")
         suffix = _parse_suffix(encoding, members)
-    except NczarrError as error:
-        raise error.located(key=_ENTRY)  # noqa: B904 (the same error, its cause kept)
     # Between the end of "root" in keys and the last change of the entry point lie some weeks.
     own, early = (
         documents.keys() & Layout(old, suffix).node_keys("/")[1:] for old in (False, True)
@@ -218,11 +221,10 @@ class Layout:
         if "extension" in grid or grid.get("type") != "regular":
             raise unknown("chunk grid", grid.get("extension", grid.get("type")), "chunk_grid")
         separator = read_text(grid.get("separator", "/"), "chunk_grid.separator", ("/", "."))
-        filters = _find_filters(members)
+        filters = draft_filters(members)
         if filters:
-            attributes = known["attributes"]
-            kept = {name: value for name, value in attributes.items() if name != "filters"}
-            known["attributes"] = Attributes(kept, attributes.source)
+            found = known["attributes"]
+            known["attributes"] = Attributes(without(found, ("filters",)), found.source)
         dtype, codecs = ordered(dtype, parse_draft_codecs(members, filters, rank))
         chunks, place = required(grid, "chunk_shape", "chunk_grid"), "chunk_grid.chunk_shape"
         fill = required(members, "fill_value")
@@ -288,15 +290,6 @@ class Layout:
             **render_draft_codecs(node, spelled),
             "fill_value": "+Infinity" if fill == "Infinity" else fill,
         }
-
-
-def _find_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Give the filters that zarr-python keeps among the attributes, if they are any."""
-    filters = members.get("attributes", {}).get("filters")
-    if "codecs" in members or not isinstance(filters, list):
-        return []
-    named = [isinstance(item, dict) and isinstance(item.get("id"), str) for item in filters]
-    return filters if all(named) else []
 
 
 _OWN = Layout()

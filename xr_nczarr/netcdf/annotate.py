@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import NczarrError, UnsupportedError, quote
+from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
@@ -97,11 +97,7 @@ class _Writer:
             yield from self.nodes_of(child)
 
     def group_node(self, group: Group) -> GroupNode:
-        held: dict[str, dict[str, Json]] = {
-            "attributes": {},
-            "members": without_annotations(group.node.members) if group.node else {},
-            "sidecars": without_annotations(group.node.sidecars) if group.node else {},
-        }
+        held = _held(group.node)
         for vintage in self.vintages:
             annotation = _group_annotation(group, vintage)
             if self.names_scalars(vintage) and group.path == "/":
@@ -111,23 +107,13 @@ class _Writer:
                 held[vintage.holder][vintage.superblock] = (
                     {"version": "3.0.0", "format": 3} if self.version_3 else {"version": "2.0.0"}
                 )
-        attributes = self.with_types(group.attributes, held, group.path)
-        return GroupNode(
-            path=group.path,
-            attributes=Attributes(attributes),
-            members=held["members"],
-            sidecars=held["sidecars"],
-        )
+        return GroupNode(path=group.path, **self.with_types(group.attributes, held, group.path))
 
     def array_node(self, variable: Variable) -> ArrayNode:
         if variable.node is None:
             raise variable.error or NczarrError("there is no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
-        held: dict[str, dict[str, Json]] = {
-            "attributes": {},
-            "members": without_annotations(node.members),
-            "sidecars": without_annotations(node.sidecars),
-        }
+        held = _held(node)
         names = [dimension.name for dimension in variable.dimensions]
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
@@ -141,13 +127,10 @@ class _Writer:
             elif variable.kind == "char" and node.type_name == "|S1":
                 annotation["type_alias"] = "char"
             held[vintage.holder][vintage.array] = annotation
-        attributes = self.with_types(variable.attributes, held, variable.path, node.dtype)
         return replace(
             node,
             dimension_names=tuple(names) if self.names_dimensions else None,
-            attributes=Attributes(attributes),
-            members=held["members"],
-            sidecars=held["sidecars"],
+            **self.with_types(variable.attributes, held, variable.path, node.dtype),
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
@@ -188,41 +171,42 @@ class _Writer:
         held: dict[str, dict[str, Json]],
         path: str,
         dtype: np.dtype[Any] | None = None,
-    ) -> dict[str, Json]:
-        """Give all attributes of a node: the user's, the annotations, and the types of both."""
+    ) -> dict[str, Any]:
+        """Give all that a node holds: the user's attributes, annotations, and the types of both."""
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
         for name, value in values.items():
             if is_bookkeeping(name):
                 continue
-            try:
+            with Place(variable=path, place=f"attribute {name}"):
                 if name == "_FillValue" and dtype is not None:
                     encoded = encode_fill_value(
                         value, dtype, typed=self.typed, version_3=self.version_3
                     )
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
-            except UnsupportedError as error:
-                error.located(variable=path, place=f"attribute {name}")
-                raise
             if encoded is not None:
                 # netcdf-c opens nothing where a user's attribute is of the type JSON.
                 text = encoded[1] == JSON and not self.version_3
                 attributes[name], types[name] = encoded[0], TEXT if text else encoded[1]
         attributes |= held["attributes"]
-        own = dict.fromkeys(
-            (name for name in held["attributes"] if name != XARRAY_DIMENSIONS), JSON
-        )
+        own = {name: JSON for name in held["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
+            listed = types
             # Those before 4.9.1 read no attribute but their own as JSON, and fail at the type.
-            listed = (
-                types
-                if vintage.dialect == "nczarr-4.8.1"
-                else {**types, **own, vintage.types: JSON}
-            )
+            if vintage.dialect != "nczarr-4.8.1":
+                listed = {**types, **own, vintage.types: JSON}
             recorded = {name: spell_type(kind, vintage.dialect) for name, kind in listed.items()}
             attributes[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
-        return attributes
+        return {**held, "attributes": Attributes(attributes)}
+
+
+def _held(node: Node | None) -> dict[str, dict[str, Json]]:
+    """Give what a node holds beside attributes and annotations, where annotations will lie."""
+    if node is None:
+        return {"attributes": {}, "members": {}, "sidecars": {}}
+    members, sidecars = without_annotations(node.members), without_annotations(node.sidecars)
+    return {"attributes": {}, "members": members, "sidecars": sidecars}
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:

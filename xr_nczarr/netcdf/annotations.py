@@ -6,12 +6,11 @@ each row's inner spellings everywhere. What comes out is checked: sizes, names a
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from xr_nczarr.errors import MetadataError, quote
+from xr_nczarr.errors import MetadataError, unexpected
 from xr_nczarr.model import GroupNode, Json, Node, key_prefix
 
 Holder = Literal["attributes", "members", "sidecars"]
@@ -124,7 +123,7 @@ def find_group(node: Node) -> GroupAnnotation | None:
 def _parse_group(value: Json, vintage: Vintage) -> GroupAnnotation:
     found = GroupAnnotation(vintage)
     if not isinstance(value, dict):
-        found.problems.append(_unexpected(value, "an object", vintage.group))
+        found.problems.append(unexpected(value, "an object", vintage.group))
         return found
     problems = found.problems
     dimensions = _member(value, "dimensions", "dims", default={})
@@ -136,20 +135,20 @@ def _parse_group(value: Json, vintage: Vintage) -> GroupAnnotation:
     elif isinstance(dimensions, dict):
         items = list(dimensions.items())
     else:
-        problems.append(_unexpected(dimensions, "an object or a list", place))
+        problems.append(unexpected(dimensions, "an object or a list", place))
         items = []
     for name, item in items:
         size, unlimited = item, False
         if isinstance(item, dict):
             size, unlimited = item.get("size"), item.get("unlimited", False)
         if not isinstance(name, str) or not _is_name(name):
-            problems.append(_unexpected(name, "the name of a dimension", place))
+            problems.append(unexpected(name, "the name of a dimension", place))
         elif type(size) is not int or not 0 <= size < 1 << 63:
-            problems.append(_unexpected(size, "a size of 0 or more", f"{place}.{name}"))
+            problems.append(unexpected(size, "a size of 0 or more", f"{place}.{name}"))
         elif unlimited not in (0, 1):
-            problems.append(_unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
+            problems.append(unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
         elif name in found.dimensions:
-            problems.append(_unexpected(name, "each dimension once", place))
+            problems.append(unexpected(name, "each dimension once", place))
         else:
             found.dimensions[name] = (size, bool(unlimited))
     return GroupAnnotation(
@@ -186,17 +185,17 @@ def find_array(node: Node) -> ArrayAnnotation | None:
             continue
         value = held[vintage.array]
         if not isinstance(value, dict):
-            raise _unexpected(value, "an object", vintage.array)
+            raise unexpected(value, "an object", vintage.array)
         references = _member(value, "dimension_references", "dimrefs", default=None)
         place = f"{vintage.array}.{vintage.references}"
         if references is not None and (
             not isinstance(references, list)
             or not all(isinstance(name, str) for name in references)
         ):
-            raise _unexpected(references, "a list of dimensions' paths", place)
+            raise unexpected(references, "a list of dimensions' paths", place)
         alias = _member(value, "type_alias", "nczarr_type", default=None)
         if alias is not None and not isinstance(alias, str):
-            raise _unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
+            raise unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
         return ArrayAnnotation(vintage, references, alias, place)
     return None
 
@@ -264,7 +263,7 @@ def _names(
     if names is None:
         return None
     if not isinstance(names, list) or not all(map(_is_name, names)):
-        problems.append(_unexpected(names, "a list of names", place))
+        problems.append(unexpected(names, "a list of names", place))
         return None
     return list(dict.fromkeys(names))
 
@@ -276,7 +275,3 @@ def _is_name(name: object) -> bool:
         and "/" not in name
         and "\0" not in name
     )
-
-
-def _unexpected(value: object, expected: str, place: str) -> MetadataError:
-    return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)

@@ -9,12 +9,11 @@ other dimension the variable has an error.
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.errors import MetadataError, quote
+from xr_nczarr.errors import MetadataError, quote, unexpected
 from xr_nczarr.model import ArrayNode, BrokenNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf.annotations import (
     SCALAR_DIMENSION,
@@ -68,11 +67,8 @@ class DimensionScope:
         if shape in ((), (1,)) and names in ([], [SCALAR_DIMENSION]):
             return ()
         if not isinstance(names, list | tuple) or len(names) != len(shape):
-            raise MetadataError(
-                f"found {quote(reprlib.repr(names))}, expected {len(shape)} names, one for each"
-                f" dimension of the shape {shape}",
-                place=place,
-            )
+            expected = f"{len(shape)} names, one for each dimension of the shape {shape}"
+            raise unexpected(names, expected, place)
         unnamed = [size for name, size in zip(names, shape, strict=True) if name is None]
         anonymous = self.anonymous(unnamed)
         return tuple(
@@ -109,7 +105,7 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Give the dimension that a bare name means: here, or above if it has the same size."""
         if not isinstance(name, str) or not name:
-            raise MetadataError(f"found {quote(reprlib.repr(name))}, expected a name", place=place)
+            raise unexpected(name, "a name", place)
         own = group.dimensions.get(name)
         if own is not None:
             return self.fitting(own, size, place, group)

@@ -4,16 +4,16 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 (``None``); a refused, failed, short or over-long answer is an error that names the key.
 """
 
+from xr_nczarr.storage.caching import PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import boot, file_fingerprint, fingerprint
+from xr_nczarr.storage.keys import stored_sizes
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
-from xr_nczarr.storage.prefetching import PrefetchingStore
 from xr_nczarr.storage.protocol import ByteRange, Listing, Store
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.sizes import stored_sizes
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 

@@ -1,8 +1,4 @@
-"""Objects of a remote store kept on a local disk: what ``simplecache::`` means.
-
-fsspec's own writes an object under its final name while it arrives, so a second reader, or the
-next one after a broken connection, would take the part for the whole.
-"""
+"""Stores in front of others: objects kept on a local disk, or fetched in one wave and kept here."""
 
 from __future__ import annotations
 
@@ -12,18 +8,57 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from xr_nczarr.errors import StorageError
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, Store
 
 _AT_ONCE = 256
 
+_Source = TypeVar("_Source", bound=Store)
 
-class CachingStore:
-    """A store whose objects are fetched whole and once.
+
+class _InFront(Generic[_Source]):
+    """What a store in front of another one leaves to that."""
+
+    def __init__(self, source: _Source) -> None:
+        self.source = source
+
+    @property
+    def name(self) -> str:
+        """The name of the store behind."""
+        return self.source.name
+
+    @property
+    def remote(self) -> bool:
+        """Whether the store behind is remote."""
+        return self.source.remote
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write objects to the store behind."""
+        self.source.put(items)
+
+    def list_names(self, prefix: str) -> Listing:
+        """Give one level below `prefix`, as it is now."""
+        return self.source.list_names(prefix)
+
+    def delete(self, prefix: str) -> None:
+        """Remove what is at or below `prefix`."""
+        self.source.delete(prefix)
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Take the lock of the store behind."""
+        return self.source.lock(key)
+
+
+class CachingStore(_InFront[SizedStore]):
+    """A store whose objects are fetched whole and once: what ``simplecache::`` means.
+
+    fsspec's own writes an object under its final name while it arrives, so a second reader, or the
+    next one after a broken connection, would take the part for the whole.
 
     Parameters
     ----------
@@ -35,10 +70,8 @@ class CachingStore:
         Absolute path of the cache, shared by all who name it; None for one of this process.
     """
 
-    remote = True
-
     def __init__(self, source: SizedStore, url: str, folder: str | None = None) -> None:
-        self.source = source
+        super().__init__(source)
         self.url = url
         self.folder = folder
         if folder is None:
@@ -48,11 +81,6 @@ class CachingStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachingStore, (self.source, self.url, self.folder)
-
-    @property
-    def name(self) -> str:
-        """The name of the store behind the cache."""
-        return self.source.name
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
@@ -77,23 +105,15 @@ class CachingStore:
         return self.source.size(key) if known is None else known
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects to the store behind the cache."""
+        """Write objects to the store behind the cache, which forgets them."""
         for key, data in items:
             self.source.put([(key, data)])
             self._cache.delete(self._cached(key))
-
-    def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, as it is now."""
-        return self.source.list_names(prefix)
 
     def delete(self, prefix: str) -> None:
         """Remove objects; the cache forgets all."""
         self.source.delete(prefix)
         self._cache.delete("")
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Take the lock of the store behind the cache."""
-        return self.source.lock(key)
 
     def _fill(self, keys: Iterable[str]) -> None:
         """Cache those objects that are there and not yet cached."""
@@ -108,3 +128,49 @@ class CachingStore:
         """Give the name in the cache: a digest, since the key can be too long for a file."""
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
+
+
+class PrefetchingStore(_InFront[Store]):
+    """A store that fetches all of `keys` when the first of them is asked for, and keeps them.
+
+    Pickles as the store itself: what was fetched stays here.
+    """
+
+    def __init__(self, source: Store, keys: Sequence[str]) -> None:
+        super().__init__(source)
+        self._keys = frozenset(keys)
+        self._fetched: dict[str, Bytes | None] | None = None
+        self._lock = ProcessLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.source,)
+
+    def __dask_tokenize__(self) -> Any:
+        return self.source
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for one that is not there."""
+        if not self._keys.issuperset(keys):
+            return self.source.fetch(keys)
+        with self._lock:
+            if self._fetched is None:
+                wave = sorted(self._keys)
+                self._fetched = dict(zip(wave, self.source.fetch(wave), strict=True))
+        return iter([self._fetched[key] for key in keys])
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, of the objects that are fetched as a whole anyway."""
+        if not self._keys.issuperset(span.key for span in ranges):
+            return self.source.fetch_ranges(ranges)
+        whole = self.fetch([span.key for span in ranges])
+        pieces: list[Bytes | None] = []
+        for span, data in zip(ranges, whole, strict=True):
+            if data is not None and not 0 <= span.start <= len(data) - span.length:
+                return self.source.fetch_ranges(ranges)  # which says what is wrong
+            end = span.start + span.length
+            pieces.append(None if data is None else memoryview(data)[span.start : end])
+        return iter(pieces)
+
+
+def _itself(store: Store) -> Store:
+    return store

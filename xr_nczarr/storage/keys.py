@@ -1,4 +1,4 @@
-"""Which keys a store accepts, and what one level of a flat set of keys looks like."""
+"""Keys: which a store accepts, one level of them, all of them with sizes, and their locks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.locks import ProcessLock
-from xr_nczarr.storage.protocol import Listing
+from xr_nczarr.storage.protocol import Listing, Store
 
 
 def check_key(key: str, store: str) -> None:
@@ -46,6 +46,28 @@ def one_level(keys: Iterable[str], prefix: str) -> Listing:
             name, slash, _ = key[len(prefix) :].partition("/")
             (prefixes if slash else objects).add(name)
     return Listing(sorted(objects), sorted(prefixes))
+
+
+def stored_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int | None]]:
+    """Yield key and size in bytes of every object below `prefix`.
+
+    The size is None where only a request for the object would tell.
+
+    Raises
+    ------
+    UnsupportedError
+        Where nothing can be listed (plain HTTP), or too much.
+    """
+    own: Any = getattr(store, "sizes", None)
+    if own is not None:
+        yield from own(prefix)
+        return
+    size: Any = getattr(store, "size", lambda _: None)
+    objects, prefixes = store.list_names(prefix)
+    for name in objects:
+        yield prefix + name, size(prefix + name)
+    for name in prefixes:
+        yield from stored_sizes(store, f"{prefix}{name}/")
 
 
 class KeyLocks:

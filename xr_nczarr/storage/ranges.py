@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from xr_nczarr.errors import StorageError
-from xr_nczarr.storage.protocol import ByteRange
+from xr_nczarr.storage.protocol import ByteRange, Bytes
 
 
 class MergedRange(NamedTuple):
@@ -31,6 +31,12 @@ def first_byte(one: ByteRange, size: int, store: str) -> int:
             key=one.key,
         )
     return first
+
+
+def cut_range(data: Bytes, one: ByteRange, store: str) -> Bytes:
+    """Give a range of an object that is there as a whole."""
+    first = first_byte(one, len(data), store)
+    return data[first : first + one.length]
 
 
 def merge_ranges(

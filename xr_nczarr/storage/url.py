@@ -65,11 +65,6 @@ class Location:
         """The absolute path of a local target, None of every other one."""
         return self.url if os.path.isabs(self.url) else None
 
-    @property
-    def name(self) -> str:
-        """The URL without secrets."""
-        return self.url if self.path else mask(self.url)
-
 
 def parse_url(target: object) -> Location:
     """Give the location that a path, a URL or an NCZarr URL names.

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from xr_nczarr.errors import LimitError, NotFoundError, StorageError, UnsupportedError
+from xr_nczarr.errors import LimitError, NotFoundError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
-from xr_nczarr.storage.ranges import first_byte
+from xr_nczarr.storage.ranges import cut_range, first_byte
 from xr_nczarr.storage.replacing import hidden_path, is_hidden, sync_filesystem
 from xr_nczarr.storage.retries import failing_as_ours
-
-_HEADER = 30  # bytes of a local header before its name
-_LONGEST_EXTRA = 2 * 0xFFFF
-_TAIL = 64 << 10  # bytes at the end of the file, where its directory mostly fits
-_JUNK = "__MACOSX/"
-
-
-class _Entry(NamedTuple):
-    """Where an object lies in the file: from its local header, up to `span` bytes."""
-
-    offset: int
-    span: int
-    info: zipfile.ZipInfo
-
-    @property
-    def deflated(self) -> bool:
-        """Whether its bytes in the file are not its content."""
-        return self.info.compress_type == zipfile.ZIP_DEFLATED
+from xr_nczarr.storage.zip_index import HEADER, Entry, damaged, data_start, decode, read_index
 
 
 class ZipStore:
@@ -59,7 +39,7 @@ class ZipStore:
         self.folder = folder
         self.key = key
         self.max_object_bytes = max_object_bytes
-        self._index: dict[str, _Entry] | None = None
+        self._index: dict[str, Entry] | None = None
         self._locks = KeyLocks()
 
     @classmethod
@@ -96,7 +76,7 @@ class ZipStore:
         entries = [self._entry(key) for key in keys]
         spans = self._read([(entry.offset, entry.span) for entry in entries if entry])
         for key, entry in zip(keys, entries, strict=True):
-            yield None if entry is None else self._decode(key, entry, next(spans))
+            yield None if entry is None else decode(next(spans), entry, key, self.name)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order; stored entries are read in part, others whole."""
@@ -111,12 +91,9 @@ class ZipStore:
         for one in ranges:
             if one.key in places:
                 yield next(stored)
-                continue
-            (data,) = self.fetch([one.key])
-            if data is not None:
-                first = first_byte(one, len(data), self.name)
-                data = data[first : first + one.length]
-            yield data
+            else:
+                (data,) = self.fetch([one.key])
+                yield None if data is None else cut_range(data, one, self.name)
 
     def size(self, key: str) -> int | None:
         """Give the size of an object in bytes, None when it is not there."""
@@ -130,9 +107,9 @@ class ZipStore:
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: one for key, one in entries.items() if one and not one.deflated}
-        headers = self._read([(entry.offset, _HEADER) for entry in stored.values()])
+        headers = self._read([(entry.offset, HEADER) for entry in stored.values()])
         return {
-            key: (entry.offset + self._data_start(key, entry, header), entry.info.file_size)
+            key: (entry.offset + data_start(header, entry, key, self.name), entry.info.file_size)
             for (key, entry), header in zip(stored.items(), headers, strict=True)
         }
 
@@ -225,42 +202,16 @@ class ZipStore:
                 raise NotFoundError("the zip file is no longer there", store=self.name)
             yield data
 
-    def _entries(self) -> dict[str, _Entry]:
-        """Give the entries by key, without the one folder around them all; they are read once."""
+    def _entries(self) -> dict[str, Entry]:
+        """Give the entries by key; they are read once."""
         if self._index is None:
             size = self.folder.size(self.key)
             if size is None:
                 raise NotFoundError("there is no such zip file", store=self.name)
-            source: Any = _RangeFile(self, size)
-            try:
-                with zipfile.ZipFile(source) as file:
-                    found, end = file.infolist(), file.start_dir
-            except (zipfile.BadZipFile, NotImplementedError, struct.error) as error:
-                raise self._damaged(f"found no readable zip file ({error})") from error
-            entries = self._checked(found, end)
-            folders = {name.partition("/")[0] if "/" in name else "" for name in entries}
-            prefix = f"{folders.pop()}/" if len(folders) == 1 and "" not in folders else ""
-            self._index = {name.removeprefix(prefix): entry for name, entry in entries.items()}
+            self._index = read_index(self._read, size, self.name)
         return self._index
 
-    def _checked(self, found: list[zipfile.ZipInfo], end: int) -> dict[str, _Entry]:
-        """Give the entries by name; names that lead elsewhere and overlaps are refused."""
-        infos = [info for info in found if not info.orig_filename.startswith(_JUNK)]
-        starts = sorted(info.header_offset for info in infos)
-        room = {start: after - start for start, after in pairwise([*starts, end])}
-        entries: dict[str, _Entry] = {}
-        for info in infos:
-            name, start = info.orig_filename, info.header_offset
-            check_key(name.removesuffix("/"), self.name)
-            needed = _HEADER + len(name) + info.compress_size
-            if room[start] < needed or len(room) < len(infos):
-                raise self._damaged("entries of the file overlap: it is hostile", name)
-            if not info.is_dir():
-                span = min(room[start], needed + 3 * len(name) + _LONGEST_EXTRA)
-                entries[name] = _Entry(start, span, info)
-        return entries
-
-    def _entry(self, key: str) -> _Entry | None:
+    def _entry(self, key: str) -> Entry | None:
         """Give an entry that can be decoded within the limits, None if there is none."""
         check_key(key, self.name)
         entry = self._entries().get(key)
@@ -275,7 +226,7 @@ class ZipStore:
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            raise self._damaged("the entry is stored, and its two sizes differ", key)
+            raise damaged("the entry is stored, and its two sizes differ", self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
             raise LimitError(
                 f"the entry has {info.file_size} bytes ({info.compress_size} stored), "
@@ -285,64 +236,6 @@ class ZipStore:
                 key=key,
             )
         return entry
-
-    def _decode(self, key: str, entry: _Entry, data: Bytes) -> Bytes:
-        """Give the object in the bytes of its local header and what follows."""
-        size, start = entry.info.file_size, self._data_start(key, entry, data)
-        content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
-        if entry.deflated:
-            decoder = zlib.decompressobj(-zlib.MAX_WBITS)
-            try:
-                content = decoder.decompress(content, size + 1)
-            except zlib.error as error:
-                raise self._damaged(f"the entry does not inflate ({error})", key) from error
-        if len(content) != size or zlib.crc32(content) != entry.info.CRC:
-            problem = f"the entry's {len(content)} bytes (expected {size}) have a wrong checksum"
-            raise self._damaged(problem, key)
-        return content
-
-    def _data_start(self, key: str, entry: _Entry, data: Bytes) -> int:
-        """Give the bytes from an entry's local header to its data."""
-        mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
-        # With this flag the checksum follows the data.
-        if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
-            raise self._damaged("the entry is not where the directory of the file says", key)
-        return int(_HEADER + name_length + extra_length)
-
-    def _damaged(self, problem: str, key: str | None = None) -> StorageError:
-        remedy = "The file was cut, changed or damaged: copy or write it again."
-        return StorageError(problem, remedy=remedy, store=self.name, key=key)
-
-
-class _RangeFile:
-    """The file as `zipfile` reads it; its end comes in one request."""
-
-    def __init__(self, store: ZipStore, size: int) -> None:
-        self._store = store
-        self._size = size
-        self._position = 0
-        self._tail = self._range(max(0, size - _TAIL), size)
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
-        self._position = offset + (self._size if whence == os.SEEK_END else 0)
-        if self._position < 0:
-            raise OSError("seek before the beginning")
-
-    def read(self, count: int = -1) -> bytes:
-        start = min(self._position, self._size)
-        self._position = end = self._size if count < 0 else min(start + count, self._size)
-        before = self._size - len(self._tail)
-        return (
-            self._tail[start - before : end - before]
-            if start >= before
-            else self._range(start, end)
-        )
-
-    def _range(self, start: int, end: int) -> bytes:
-        return bytes(next(self._store._read([(start, end - start)])))
 
 
 def _pack(file: zipfile.ZipFile, root: str, prefix: str) -> None:

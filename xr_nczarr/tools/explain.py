@@ -299,7 +299,7 @@ def _requests(
 def _sizes(array: ChunkedArray, keys: Sequence[str]) -> list[int | None]:
     """Give the sizes of objects: 0 for what is not there, None where the store does not tell."""
     store: Any = array.store
-    store = getattr(store, "_store", store) if isinstance(store, PrefetchingStore) else store
+    store = store.source if isinstance(store, PrefetchingStore) else store
     if isinstance(store, ReferenceStore):
         found = map(store.references.resolve, keys)
         return [

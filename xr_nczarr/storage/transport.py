@@ -1,0 +1,299 @@
+"""How a filesystem of fsspec is asked: many requests at once, and again where that may help."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import fsspec
+
+from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.locks import ProcessLock
+from xr_nczarr.storage.retries import (
+    Retry,
+    foreign_errors,
+    is_missing_bucket,
+    is_transient,
+    status_of,
+    storage_error,
+)
+from xr_nczarr.storage.trust import Trust
+from xr_nczarr.storage.url import mask
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+_HELPERS = 2
+_AT_ONCE = 32  # of each helper
+IN_FLIGHT = _HELPERS * _AT_ONCE
+_LONGEST_BATCH = 128
+_BYTES_AHEAD = 64 << 20  # of each batch, as far as the sizes are known
+_FIRST_BATCH = 8  # while they are not
+
+
+class Request(NamedTuple):
+    """Bytes from `start` up to `end` of what lies at `path`; a negative start counts from the end.
+
+    `key` is its name in messages.
+    """
+
+    key: str
+    path: str
+    start: int | None = None
+    end: int | None = None
+
+
+class Transport:
+    """A filesystem of fsspec, reached through its public batch calls alone.
+
+    Parameters
+    ----------
+    filesystem
+        An instance of fsspec. It is made anew in a forked process, where fsspec's own would fail.
+    store
+        Name of the store in messages.
+    web
+        Whether this is plain HTTP, where `http` sees how long an answer is.
+    secret
+        Whether texts of errors can hold secrets of the URL.
+    retry
+        How failures that may pass are tried again.
+    missing_status
+        HTTP answers that mean *not there*. 403 belongs here where a store hides absence so.
+    most_bytes
+        Of an object that is asked for whole; None for any number. No more than that is read.
+    """
+
+    def __init__(
+        self,
+        filesystem: Any,
+        store: str,
+        *,
+        web: bool,
+        secret: bool,
+        retry: Retry | None = None,
+        missing_status: tuple[int, ...] = (404,),
+        most_bytes: int | None = None,
+    ) -> None:
+        self.store = store
+        self.retry = retry or Retry()
+        self.missing_status = missing_status
+        self.most_bytes = most_bytes
+        self._web = web
+        self._secret = secret
+        self._filesystem = filesystem
+        self._process = os.getpid()
+        # Caches and filesystems without concurrency of their own need not be safe in threads.
+        self._alone = not filesystem.async_impl or hasattr(filesystem, "fs")
+        self._turn = ProcessLock() if self._alone else nullcontext()
+
+    @property
+    def filesystem(self) -> Any:
+        """The filesystem of this process."""
+        if self._process != os.getpid():
+            self._filesystem = copy.deepcopy(self._filesystem)
+            self._process = os.getpid()
+        return self._filesystem
+
+    def answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
+        """Yield the answers in order, while helpers wait for those of the next batches."""
+        largest = 0
+
+        def batches() -> Iterator[Sequence[Request]]:
+            first, count = 0, _AT_ONCE if len(requests) <= _AT_ONCE else _FIRST_BATCH
+            while first < len(requests):
+                yield requests[first : first + count]
+                first += count
+                if largest:
+                    count = max(1, min(2 * count, _LONGEST_BATCH, _BYTES_AHEAD // largest))
+
+        source = batches()
+        if self._alone or len(requests) <= _AT_ONCE:
+            for batch in source:
+                yield from self._request(batch)
+            return
+        helpers = ThreadPoolExecutor(_HELPERS, "fetch")
+        try:
+            pending = deque(helpers.submit(self._request, one) for one in islice(source, _HELPERS))
+            while pending:
+                answers = pending.popleft().result()
+                largest = max(largest, 1, *(len(answer or b"") for answer in answers))
+                pending.extend(helpers.submit(self._request, one) for one in islice(source, 1))
+                yield from answers
+        finally:
+            helpers.shutdown(wait=True, cancel_futures=True)
+
+    def each(self, work: Callable[[_Item], None], items: Sequence[_Item]) -> None:
+        """Do something for each item, several at once where the filesystem can."""
+        with ThreadPoolExecutor(1 if self._alone else IN_FLIGHT, "each") as helpers:
+            for _ in helpers.map(work, items):
+                pass
+
+    def do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
+        """Do something with a path of the filesystem, again as long as its failure may pass."""
+        for _ in self.retry.tries():
+            try:
+                return action(self.filesystem, path)
+            except NotImplementedError as error:
+                problem = "the filesystem cannot do that"
+                raise UnsupportedError(problem, store=self.store, key=key) from error
+            except foreign_errors() as error:
+                failure = error
+                if not is_transient(error):
+                    break
+                self.retry.note(error)
+        raise self._failure(failure, Request(key, path))
+
+    def size(self, path: str, key: str) -> int | None:
+        """Give the size of what lies at a path in bytes, None when it is not there."""
+        return self.do(_size, path, key)
+
+    def _request(self, requests: Sequence[Request]) -> list[bytes | None]:
+        """Give all answers, None for what is not there; what fails is tried again if it may."""
+        answers: list[bytes | None] = [None] * len(requests)
+        pending = list(range(len(requests)))
+        for _ in self.retry.tries():
+            failed: dict[int, Exception] = {}
+            found = self._cat([requests[index] for index in pending])
+            for index, answer in zip(pending, found, strict=True):
+                if not isinstance(answer, Exception):
+                    answers[index] = self._checked(answer, requests[index])
+                elif self._is_empty(answer, requests[index]):
+                    answers[index] = b""
+                elif not self._is_missing(answer):
+                    failed[index] = answer
+            if not failed:
+                return answers
+            pending = list(failed)
+            lasting = [index for index in failed if not is_transient(failed[index])]
+            if lasting:
+                pending = lasting
+                break
+            for error in failed.values():
+                self.retry.note(error)
+        raise self._failure(failed[pending[0]], requests[pending[0]])
+
+    def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
+        """Give an answer or an error for each; no name is taken for a pattern."""
+        most = None if self._web else self.most_bytes
+        whole = (None, None) if most is None else (0, most + 1)
+        bounds = [whole if one.start is None else (one.start, one.end) for one in requests]
+        starts, ends = map(list, zip(*bounds, strict=True))
+        options = {"on_error": "return", **({} if self._alone else {"batch_size": _AT_ONCE})}
+        try:
+            with self._turn:
+                paths = [one.path for one in requests]
+                return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
+        except foreign_errors() as error:
+            if len(requests) == 1:
+                return [error]
+        # The caching filesystems fail as a whole when one object is not there.
+        return [self._cat([request])[0] for request in requests]
+
+    def _checked(self, answer: bytes, request: Request) -> bytes:
+        """Give an answer, unless it is of a whole object that is longer than may be."""
+        most = self.most_bytes
+        if request.start is not None or most is None or len(answer) <= most:
+            return answer
+        remedy = "If that is right, raise max_chunk_bytes or max_consolidated_bytes."
+        problem = f"the object has more than {most:,} bytes"
+        raise LimitError(problem, remedy=remedy, store=self.store, key=request.key)
+
+    def _is_empty(self, error: Exception, request: Request) -> bool:
+        """Tell whether an object has no bytes to give some of: S3 says so by an error."""
+        if request.start is not None or status_of(error) != 416:
+            return False
+        return self.size(request.path, request.key) == 0
+
+    def _is_missing(self, error: Exception) -> bool:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return not is_missing_bucket(error)
+        if isinstance(error, KeyError):  # of zipfile: fsspec's chained zips hand it on, until 2026
+            return "There is no item named" in str(error)
+        status = 403 if isinstance(error, PermissionError) else status_of(error)
+        return status in self.missing_status
+
+    def _failure(self, error: Exception, request: Request) -> NczarrError:
+        """Give `error` as ours; without its text where that can hold secrets of the URL."""
+        key = request.key or None
+        if isinstance(error, NczarrError):
+            return error.located(store=self.store, key=key)
+        ours = storage_error(error, store=self.store, key=key)
+        if is_transient(error):
+            ours.remedy = "The retries are used up: try again later."
+        if request.start is not None:
+            end = "the end" if request.end is None else request.end
+            ours.place = f"bytes {request.start} to {end}"
+        ours.problem = mask(ours.problem) if "://" in ours.problem else ours.problem
+        ours.__cause__ = None if self._secret else error
+        return ours
+
+
+def filesystem_at(
+    url: str, storage_options: Mapping[str, Any], trust: Trust | None = None, **rules: Any
+) -> tuple[Any, str]:
+    """Give the filesystem of a URL of fsspec, chained or not, and the path in it.
+
+    Nothing is requested yet, but of an archive that the URL goes through. `trust` is whom a web
+    server may send on to, `rules` are those of `Transport`.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is no filesystem for the URL, or it is not installed.
+    NotFoundError
+        When an archive that the URL goes through is not there.
+    """
+    options = dict(storage_options)
+    retry = rules.get("retry") or Retry()
+    try:
+        if url.startswith(("http://", "https://")):
+            from xr_nczarr.storage.http import web_options
+
+            options = web_options(options, retry, trust, rules.get("most_bytes"))
+        elif url.startswith(("s3://", "s3a://")):
+            options = _s3_options(options, retry)
+        filesystem, root = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"a package for this kind of URL is missing ({error})",
+            remedy="Install it; xr-nczarr[http] and xr-nczarr[s3] bring the common ones.",
+            store=mask(url),
+        ) from error
+    except ValueError as error:
+        raise UnsupportedError(str(error), store=mask(url)) from error
+    except FileNotFoundError as error:  # an archive in the chain is opened at once
+        raise NotFoundError("there is nothing", store=mask(url)) from error
+    except OSError as error:
+        raise storage_error(error, store=mask(url), key=None) from error
+    return filesystem, root
+
+
+def _size(filesystem: Any, path: str) -> int | None:
+    try:
+        return int(filesystem.info(path)["size"] or 0)
+    except FileNotFoundError:
+        return None
+
+
+def _s3_options(options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
+    """Give options of s3fs for many small objects, and our own retries."""
+    config = {
+        "max_pool_connections": IN_FLIGHT,
+        "connect_timeout": retry.timeout_seconds,
+        "read_timeout": retry.timeout_seconds,
+        # One quick try more than ours: S3 answers 503 as part of its normal work.
+        "retries": {"total_max_attempts": 2},
+    }
+    return {
+        # s3fs asks for the size of each object before it fetches it, unless told otherwise.
+        "max_concurrency": 1,
+        **options,
+        "config_kwargs": {**config, **options.get("config_kwargs", {})},
+    }

@@ -1,0 +1,132 @@
+"""The entries of a zip file: where each lies, and what its bytes are. Nothing is believed."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from xr_nczarr.errors import StorageError
+from xr_nczarr.storage.keys import check_key
+from xr_nczarr.storage.protocol import Bytes
+
+Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
+"""Gives the bytes of a file at each (offset, length)."""
+
+HEADER = 30
+"""Bytes of a local header before its name."""
+
+_LONGEST_EXTRA = 2 * 0xFFFF
+_TAIL = 64 << 10  # bytes at the end of the file, where its directory mostly fits
+_JUNK = "__MACOSX/"
+
+
+class Entry(NamedTuple):
+    """Where an object lies in the file: from its local header, up to `span` bytes."""
+
+    offset: int
+    span: int
+    info: zipfile.ZipInfo
+
+    @property
+    def deflated(self) -> bool:
+        """Whether its bytes in the file are not its content."""
+        return self.info.compress_type == zipfile.ZIP_DEFLATED
+
+
+def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
+    """Give the entries of a file of `size` bytes by key, without one folder around them all.
+
+    Raises
+    ------
+    StorageError
+        For a damaged file, and for entries that overlap.
+    RefusedError
+        For names that lead elsewhere.
+    """
+    source: Any = _RangeFile(read, size)
+    try:
+        with zipfile.ZipFile(source) as file:
+            found, end = file.infolist(), file.start_dir
+    except (zipfile.BadZipFile, NotImplementedError, struct.error) as error:
+        raise damaged(f"found no readable zip file ({error})", store) from error
+    infos = [info for info in found if not info.orig_filename.startswith(_JUNK)]
+    starts = sorted(info.header_offset for info in infos)
+    room = {start: after - start for start, after in pairwise([*starts, end])}
+    entries: dict[str, Entry] = {}
+    for info in infos:
+        name, start = info.orig_filename, info.header_offset
+        check_key(name.removesuffix("/"), store)
+        needed = HEADER + len(name) + info.compress_size
+        if room[start] < needed or len(room) < len(infos):
+            raise damaged("entries of the file overlap: it is hostile", store, name)
+        if not info.is_dir():
+            span = min(room[start], needed + 3 * len(name) + _LONGEST_EXTRA)
+            entries[name] = Entry(start, span, info)
+    folders = {name.partition("/")[0] if "/" in name else "" for name in entries}
+    prefix = f"{folders.pop()}/" if len(folders) == 1 and "" not in folders else ""
+    return {name.removeprefix(prefix): entry for name, entry in entries.items()}
+
+
+def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
+    """Give the object in the bytes of its local header and what follows."""
+    size, start = entry.info.file_size, data_start(data, entry, key, store)
+    content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
+    if entry.deflated:
+        decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            content = decoder.decompress(content, size + 1)
+        except zlib.error as error:
+            raise damaged(f"the entry does not inflate ({error})", store, key) from error
+    if len(content) != size or zlib.crc32(content) != entry.info.CRC:
+        problem = f"the entry's {len(content)} bytes (expected {size}) have a wrong checksum"
+        raise damaged(problem, store, key)
+    return content
+
+
+def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
+    """Give the bytes from an entry's local header to its data."""
+    mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
+    # With this flag the checksum follows the data.
+    if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
+        raise damaged("the entry is not where the directory of the file says", store, key)
+    return int(HEADER + name_length + extra_length)
+
+
+def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
+    """Give the error for a file that is not what was written."""
+    remedy = "The file was cut, changed or damaged: copy or write it again."
+    return StorageError(problem, remedy=remedy, store=store, key=key)
+
+
+class _RangeFile:
+    """The file as `zipfile` reads it; its end comes in one request."""
+
+    def __init__(self, read: Read, size: int) -> None:
+        self._read = read
+        self._size = size
+        self._position = 0
+        self._tail = self._range(max(0, size - _TAIL), size)
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
+        self._position = offset + (self._size if whence == os.SEEK_END else 0)
+        if self._position < 0:
+            raise OSError("seek before the beginning")
+
+    def read(self, count: int = -1) -> bytes:
+        start = min(self._position, self._size)
+        self._position = end = self._size if count < 0 else min(start + count, self._size)
+        before = self._size - len(self._tail)
+        if start < before:
+            return self._range(start, end)
+        return self._tail[start - before : end - before]
+
+    def _range(self, start: int, end: int) -> bytes:
+        return bytes(next(self._read([(start, end - start)])))
