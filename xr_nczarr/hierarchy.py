@@ -198,10 +198,8 @@ class _Search:
         document = documents.get(self.module.consolidated_key() or "")
         if document is None or isinstance(self.module, v3_draft.Layout):
             return None
-        try:
+        with Place(key=document.key):
             expanded: dict[str, Document] | None = self.module.expand_consolidated(document)
-        except MetadataError as error:
-            raise error.located(key=document.key)  # noqa: B904 (the same error, its cause kept)
         return expanded
 
     def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:

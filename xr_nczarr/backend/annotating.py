@@ -10,15 +10,10 @@ from typing import Any
 
 from xr_nczarr.hierarchy import Change
 from xr_nczarr.model import GroupNode, Json, Node
-from xr_nczarr.netcdf.annotations import VINTAGES
+from xr_nczarr.netcdf.annotations import VINTAGES, spelling
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.model import Dimension
 from xr_nczarr.netcdf.types import spell_type
-
-_DIMENSIONS = ("dimensions", "dims")
-_ARRAYS = ("arrays", "vars")
-_GROUPS = ("groups", "subgroups")
-_TYPES = ("types", "attribute_types")
 
 
 def _annotations(node: Node, names: str) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
@@ -37,14 +32,10 @@ def _annotations(node: Node, names: str) -> Iterator[tuple[str, tuple[str, ...],
             yield holder, (name,), held[name], vintage.dialect
 
 
-def _spelled(value: Mapping[str, Json], spellings: Collection[str]) -> str | None:
-    return next((name for name in spellings if name in value), None)
-
-
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
     """Give the changes that set the sizes of a group's dimensions, known before or new."""
     for holder, leading, value, dialect in _annotations(node, "group"):
-        name = _spelled(value, _DIMENSIONS)
+        name = spelling(value, "dimensions")
         if name is None:
             continue
         stored = value[name]
@@ -69,8 +60,8 @@ def listing_changes(
 ) -> Iterator[Change]:
     """Give the changes that add names to the lists of a group's children."""
     for holder, leading, value, _ in _annotations(node, "group"):
-        for spellings, added in ((_ARRAYS, arrays), (_GROUPS, groups)):
-            name = _spelled(value, spellings)
+        for member, added in (("arrays", arrays), ("groups", groups)):
+            name = spelling(value, member)
             if name is not None and added:
                 listed = list(dict.fromkeys([*value[name], *added]))
                 yield Change(node.path, "group", holder, (*leading, name), listed)
@@ -91,7 +82,7 @@ def attribute_changes(
             continue
         yield Change(node.path, "group", "attributes", (attribute,), value)
         for holder, leading, held, dialect in annotated:
-            name = _spelled(held, _TYPES)
+            name = spelling(held, "type_list")
             if name is None:
                 continue
             spelled = spell_type(kind, dialect)

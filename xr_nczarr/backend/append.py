@@ -18,7 +18,7 @@ from xr_nczarr.backend.placing import Job, check_shared_objects, resolve_region
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.backend.sources import refuse_reading
 from xr_nczarr.backend.tree import Tree, skeleton
-from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
@@ -120,10 +120,8 @@ class _Planner:
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
         for name in map(str, dataset.variables):
             if name in stored:
-                try:
+                with Place(variable=child_path(path, name)):
                     self._write(group, name, variables[name], stored[name], region)
-                except NczarrError as error:
-                    raise error.located(variable=child_path(path, name)) from error.__cause__
         new = [name for name in map(str, dataset.variables) if name not in stored]
         if new:
             part = dataset[new]

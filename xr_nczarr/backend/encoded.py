@@ -31,7 +31,7 @@ from xr_nczarr.backend.requested import (
 )
 from xr_nczarr.backend.sources import blockwise, largest
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
+from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.netcdf.model import Kind
@@ -145,10 +145,8 @@ def encode_dataset(
 
 
 def _located(variable: Variable, name: str, layout: Layout, explicit: bool) -> EncodedVariable:
-    try:
+    with Place(variable=name):
         return encode_variable(variable, name, layout, explicit)
-    except NczarrError as error:
-        raise error.located(variable=name) from error.__cause__
 
 
 def _prepared(variable: Variable) -> Variable:

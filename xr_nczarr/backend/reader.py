@@ -24,7 +24,7 @@ from xr_nczarr.backend.options import Endian, OpenOptions
 from xr_nczarr.backend.origin import ENCODING_KEY, Origin
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, quote
+from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
 from xr_nczarr.events import Events
 from xr_nczarr.hierarchy import Convention, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy
@@ -108,14 +108,11 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         data_type_fallback=options.data_type_fallback,
         limits=options.limits,
     )
-    try:
+    with Place(store=store.name):
         root = interpret(
             hierarchy,
             use_zarr_fill_value_as_mask=options.use_zarr_fill_value_as_mask,
         )
-    except NczarrError as error:
-        error.located(store=store.name)
-        raise
     notes = tuple(note for item in root.walk() for note in item.reports)
     return OpenedStore(store, hierarchy, root, options, Origin(target, options, notes, events))
 

@@ -19,7 +19,7 @@ from xr_nczarr.chunks.reading import Array, Convert, PartReader
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
-from xr_nczarr.errors import NczarrError
+from xr_nczarr.errors import Place
 from xr_nczarr.events import Events
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
@@ -86,16 +86,13 @@ class ChunkedArray:
     def codec(self) -> ChunkCodec:
         """The compiled codec; compiling raises the precise reason for which there is none."""
         options = self.options
-        try:
+        with Place(store=self.store.name, variable=self.node.path):
             return compile_codec(
                 self.node,
                 limits=options.limits,
                 custom=options.codecs,
                 allow_pickle=options.allow_pickle,
             )
-        except NczarrError as error:
-            error.located(store=self.store.name, variable=self.node.path)
-            raise
 
     @cached_property
     def layout(self) -> Layout:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
-from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.errors import Place, UnsupportedError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Store
 
@@ -193,8 +193,5 @@ class _Source:
 
 def _at(key: str, work: Callable[..., Result], *arguments: Any) -> Result:
     """Do work on the object at `key`, and name it in an error."""
-    try:
+    with Place(key=key):
         return work(*arguments)
-    except NczarrError as error:
-        error.located(key=key)
-        raise

@@ -13,14 +13,7 @@ from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import bounded, filters, serializers
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
-from xr_nczarr.errors import (
-    LimitError,
-    MetadataError,
-    NczarrError,
-    RefusedError,
-    UnsupportedError,
-    quote,
-)
+from xr_nczarr.errors import LimitError, MetadataError, Place, RefusedError, UnsupportedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
 Builder = Callable[[Request], Step | None]
@@ -91,11 +84,8 @@ def check_codec(
     """Raise what `compile_codec` would raise because of a codec's name, shards included."""
     around = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     for spec in (*node.codecs, *around):
-        try:
+        with Place(place=_place(spec), variable=node.path):
             _find_builder(spec, custom or {}, allow_pickle)
-        except NczarrError as error:
-            error.located(place=_place(spec), variable=node.path)
-            raise
 
 
 def flow_of(
@@ -127,7 +117,7 @@ def compile_chain(
     steps: list[Step] = []
     encoded, most = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
-        try:
+        with Place(place=_place(spec)):
             builder = _find_builder(spec, custom, allow_pickle)
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
@@ -141,9 +131,6 @@ def compile_chain(
             if (step.encoded.size or 0) > most:
                 raise MetadataError(f"makes {step.encoded.size:,} bytes of a {flow.chunk}")
             encoded = replace(step.encoded, bound=min(step.encoded.bound, most))
-        except NczarrError as error:
-            error.located(place=_place(spec))
-            raise
     return ChunkCodec(flow, steps)
 
 

@@ -7,7 +7,7 @@ each row's inner spellings everywhere. What comes out is checked: sizes, names a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from xr_nczarr.errors import MetadataError, unexpected
@@ -59,6 +59,11 @@ VINTAGES = (
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
+_SPELLINGS = {
+    member: tuple(dict.fromkeys(getattr(vintage, member) for vintage in VINTAGES))
+    for member in ("dimensions", "arrays", "groups", "references", "type_list")
+}
+
 SIDECARS = _OBJECTS
 """Names of the objects that 4.8.0 puts beside the Zarr documents."""
 
@@ -82,10 +87,10 @@ class GroupAnnotation:
     """What a group says of itself; `problems` are its members that are not what they should be."""
 
     vintage: Vintage
-    dimensions: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    arrays: list[str] | None = None
-    groups: list[str] | None = None
-    problems: list[MetadataError] = field(default_factory=list)
+    dimensions: dict[str, tuple[int, bool]]
+    arrays: list[str] | None
+    groups: list[str] | None
+    problems: list[MetadataError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,53 +116,62 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
     return vintage.dialect
 
 
-def find_group(node: Node) -> GroupAnnotation | None:
-    """Give the annotation of a group, its damaged parts left out and told; None without one."""
+def _find(node: Node, kind: Literal["group", "array"]) -> tuple[Vintage, Json] | None:
+    """Give the annotation of a node from the newest vintage that has one, and that vintage."""
     for vintage in VINTAGES:
-        held = _held(node, vintage.holder)
-        if vintage.group in held:
-            return _parse_group(held[vintage.group], vintage)
+        held, name = _held(node, vintage.holder), getattr(vintage, kind)
+        if name in held:
+            return vintage, held[name]
     return None
 
 
-def _parse_group(value: Json, vintage: Vintage) -> GroupAnnotation:
-    found = GroupAnnotation(vintage)
+def find_group(node: Node) -> GroupAnnotation | None:
+    """Give the annotation of a group, its damaged parts left out and told; None without one."""
+    found = _find(node, "group")
+    if found is None:
+        return None
+    vintage, value = found
+    problems: list[MetadataError] = []
     if not isinstance(value, dict):
-        found.problems.append(unexpected(value, "an object", vintage.group))
-        return found
-    problems = found.problems
-    dimensions = _member(value, "dimensions", "dims", default={})
-    place = f"{vintage.group}.{vintage.dimensions}"
-    if isinstance(dimensions, list):
-        items = [
-            (item.get("name") if isinstance(item, dict) else None, item) for item in dimensions
-        ]
-    elif isinstance(dimensions, dict):
-        items = list(dimensions.items())
+        problems.append(unexpected(value, "an object", vintage.group))
+        value = {}
+    return GroupAnnotation(
+        vintage,
+        _dimensions(value, f"{vintage.group}.{vintage.dimensions}", problems),
+        _names(value, "arrays", f"{vintage.group}.{vintage.arrays}", problems),
+        _names(value, "groups", f"{vintage.group}.{vintage.groups}", problems),
+        problems,
+    )
+
+
+def _dimensions(
+    value: dict[str, Json], place: str, problems: list[MetadataError]
+) -> dict[str, tuple[int, bool]]:
+    """Give the (size, unlimited) of the dimensions by name, in each vintage's form."""
+    listed = _member(value, "dimensions", {})
+    items: list[tuple[Json, Json]] = []
+    if isinstance(listed, list):
+        items = [(item.get("name") if isinstance(item, dict) else None, item) for item in listed]
+    elif isinstance(listed, dict):
+        items = list(listed.items())
     else:
-        problems.append(unexpected(dimensions, "an object or a list", place))
-        items = []
+        problems.append(unexpected(listed, "an object or a list", place))
+    dimensions: dict[str, tuple[int, bool]] = {}
     for name, item in items:
         size, unlimited = item, False
         if isinstance(item, dict):
             size, unlimited = item.get("size"), item.get("unlimited", False)
-        if not isinstance(name, str) or not _is_name(name):
+        if not _is_name(name):
             problems.append(unexpected(name, "the name of a dimension", place))
         elif type(size) is not int or not 0 <= size < 1 << 63:
             problems.append(unexpected(size, "a size of 0 or more", f"{place}.{name}"))
         elif unlimited not in (0, 1):
             problems.append(unexpected(unlimited, "0 or 1 for unlimited", f"{place}.{name}"))
-        elif name in found.dimensions:
+        elif name in dimensions:
             problems.append(unexpected(name, "each dimension once", place))
         else:
-            found.dimensions[name] = (size, bool(unlimited))
-    return GroupAnnotation(
-        vintage,
-        found.dimensions,
-        _names(value, f"{vintage.group}.{vintage.arrays}", problems, "arrays", "vars"),
-        _names(value, f"{vintage.group}.{vintage.groups}", problems, "groups", "subgroups"),
-        problems,
-    )
+            dimensions[name] = (size, bool(unlimited))
+    return dimensions
 
 
 def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
@@ -179,25 +193,22 @@ def find_array(node: Node) -> ArrayAnnotation | None:
     MetadataError
         If it is there and not what it should be.
     """
-    for vintage in VINTAGES:
-        held = _held(node, vintage.holder)
-        if vintage.array not in held:
-            continue
-        value = held[vintage.array]
-        if not isinstance(value, dict):
-            raise unexpected(value, "an object", vintage.array)
-        references = _member(value, "dimension_references", "dimrefs", default=None)
-        place = f"{vintage.array}.{vintage.references}"
-        if references is not None and (
-            not isinstance(references, list)
-            or not all(isinstance(name, str) for name in references)
-        ):
-            raise unexpected(references, "a list of dimensions' paths", place)
-        alias = _member(value, "type_alias", "nczarr_type", default=None)
-        if alias is not None and not isinstance(alias, str):
-            raise unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
-        return ArrayAnnotation(vintage, references, alias, place)
-    return None
+    found = _find(node, "array")
+    if found is None:
+        return None
+    vintage, value = found
+    if not isinstance(value, dict):
+        raise unexpected(value, "an object", vintage.array)
+    references = _member(value, "references")
+    place = f"{vintage.array}.{vintage.references}"
+    if references is not None and (
+        not isinstance(references, list) or not all(isinstance(name, str) for name in references)
+    ):
+        raise unexpected(references, "a list of dimensions' paths", place)
+    alias = value.get("type_alias", value.get("nczarr_type"))
+    if alias is not None and not isinstance(alias, str):
+        raise unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
+    return ArrayAnnotation(vintage, references, alias, place)
 
 
 def find_name(node: Node) -> str:
@@ -211,7 +222,7 @@ def find_types(node: Node) -> Mapping[str, Json]:
     for vintage in VINTAGES:
         value = _held(node, vintage.types_holder).get(vintage.types)
         if isinstance(value, dict):
-            recorded = _member(value, "types", "attribute_types", default={})
+            recorded = _member(value, "type_list", {})
             if isinstance(recorded, dict):
                 return recorded
             if isinstance(recorded, list):
@@ -249,17 +260,20 @@ def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _member(value: dict[str, Json], *spellings: str, default: Json) -> Json:
-    for spelling in spellings:
-        if spelling in value:
-            return value[spelling]
-    return default
+def spelling(value: Mapping[str, Json], member: str) -> str | None:
+    """Give the name under which an annotation has a member, whatever vintage spelled it."""
+    return next((name for name in _SPELLINGS[member] if name in value), None)
+
+
+def _member(value: dict[str, Json], member: str, default: Json = None) -> Json:
+    name = spelling(value, member)
+    return default if name is None else value[name]
 
 
 def _names(
-    value: dict[str, Json], place: str, problems: list[MetadataError], *spellings: str
+    value: dict[str, Json], member: str, place: str, problems: list[MetadataError]
 ) -> list[str] | None:
-    names = _member(value, *spellings, default=None)
+    names = _member(value, member)
     if names is None:
         return None
     if not isinstance(names, list) or not all(map(_is_name, names)):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote
+from xr_nczarr.errors import LimitError, NczarrError, Place, ReferenceSetError, quote
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
@@ -301,11 +301,8 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
             text = str(text)
         if not isinstance(text, str):
             raise ReferenceSetError(f"found {quote(repr(text))}, expected text", place=member)
-        try:
+        with Place(place=member):
             return templates.compile(text, dimensions)
-        except NczarrError as error:
-            error.located(place=member)
-            raise
 
     return Generator(
         key=parts("key"),

@@ -8,12 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
-from xr_nczarr.errors import (
-    LimitError,
-    NczarrError,
-    StorageError,
-    UnsupportedError,
-)
+from xr_nczarr.errors import LimitError, NczarrError, Place, StorageError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references import InlineBytes, ReferenceSet, Target
@@ -90,11 +85,8 @@ class ReferenceStore:
         if self._references is not None:
             return self._references
         assert self.document is not None
-        try:
+        with Place(store=self.name):
             whole = self.document.references()
-        except NczarrError as error:
-            error.located(store=self.name)
-            raise
         return whole.subset(self.prefix) if self.prefix else whole
 
     @cached_property
@@ -205,15 +197,12 @@ class ReferenceStore:
         """
         key, start, length = asked
         check_key(key, self.name)
-        try:
+        with Place(store=self.name, key=key):
             found = self.references.resolve(key)
             if isinstance(found, Target) and found.url not in urls:
                 url = self.targets.url(found.url)
                 place = self.targets.place_of(url)
                 urls[found.url] = url, place, key_in(self._open(place, url), url)
-        except NczarrError as error:
-            error.located(store=self.name, key=key)
-            raise
         if found is None:
             return None
         whole = length < 0

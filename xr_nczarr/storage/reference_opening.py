@@ -10,7 +10,7 @@ from typing import Any
 
 from fsspec.registry import known_implementations
 
-from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, quote
+from xr_nczarr.errors import NotFoundError, Place, UnsupportedError, quote
 from xr_nczarr.model import Limits
 from xr_nczarr.references import ReferenceSet, parse_parquet_references, parse_references
 from xr_nczarr.storage.filesystem import FilesystemStore
@@ -149,11 +149,8 @@ def open_references(
         if target is None:
             raise UnsupportedError("found no option fo, which says where the reference set is")
     if isinstance(target, Mapping):
-        try:
+        with Place(store="references"):
             references = parse_references(target, **options.parsing, limits=limits)
-        except NczarrError as error:
-            error.located(store="references")
-            raise
         store = _store(references, options, f"{os.getcwd()}/", limits, retry)
         store.name = "references"
         return store
@@ -161,11 +158,8 @@ def open_references(
     if isinstance(url, str) and "://" not in url and options.target_protocol not in (None, "file"):
         url = f"{options.target_protocol}://{url}"
     url = parse_url(url).url.rstrip("/")
-    try:
+    with Place(store=mask(url)):
         return _open_document(url, options, limits, retry)
-    except NczarrError as error:
-        error.located(store=mask(url))
-        raise
 
 
 def _open_document(
