@@ -405,6 +405,7 @@ def test_fill_values_are_understood_in_all_spellings(dtype, value, expected):
         ([("a", "<i4")], {}),
         ([("a", "<i4")], {"a": None}),
         ([("a", "<i4")], [1]),
+        ([("a", "<U1")], "AQEBAQ=="),
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ from typing import Any
 from xr_nczarr.errors import StorageError, UnsupportedError, quote
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
-from xr_nczarr.storage.ranges import merge_ranges, windows
+from xr_nczarr.storage.ranges import check_range, merge_ranges, windows
 from xr_nczarr.storage.retries import is_missing_bucket
 from xr_nczarr.storage.transport import IN_FLIGHT, Request, Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
@@ -73,14 +73,8 @@ class FilesystemStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the object is not there."""
-        for key, start, length in ranges:
-            if length < 0 or start < 0 < start + length:
-                raise StorageError(
-                    f"{length} bytes from {start} are no range",
-                    remedy="Its index is damaged.",
-                    store=self.name,
-                    key=key,
-                )
+        for one in ranges:
+            check_range(one, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
         asked_for = [one.range for _, merged in plans for one in merged]
         # A suffix is asked for as such: where it begins is not known.

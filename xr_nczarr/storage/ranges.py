@@ -20,6 +20,17 @@ class MergedRange(NamedTuple):
     parts: list[tuple[int, int, int]]
 
 
+def check_range(one: ByteRange, store: str) -> None:
+    """Refuse what is no range of any object, however large."""
+    if one.length < 0 or one.start < 0 < one.start + one.length:
+        raise StorageError(
+            f"{one.length} bytes from {one.start} are no range",
+            remedy="Its index is damaged.",
+            store=store,
+            key=one.key,
+        )
+
+
 def first_byte(one: ByteRange, size: int, store: str) -> int:
     """Give where a range begins in its object of `size` bytes; refuse one that leaves it."""
     first = one.start + size if one.start < 0 else one.start

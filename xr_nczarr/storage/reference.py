@@ -15,6 +15,7 @@ from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+from xr_nczarr.storage.ranges import check_range
 from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
@@ -131,8 +132,7 @@ class ReferenceStore:
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the set does not declare the object."""
         for one in ranges:
-            if one.length < 0 or one.start < 0 < one.start + one.length:
-                self._fail(f"{one.length} bytes from {one.start} are no range", one.key)
+            check_range(one, self.name)
         return self._fetch(ranges)
 
     def size(self, key: str) -> int | None:
