@@ -18,6 +18,7 @@ from xr_nczarr.formats.documents import (
     read_integer,
     read_lengths,
     read_list,
+    read_members,
     read_object,
     read_text,
     render_json,
@@ -93,11 +94,9 @@ def parse_node(
     document = documents[key]
     known: dict[str, Any] = {}
     try:
-        members = read_object(document.value, None)
+        members = read_members(document, zarr_format=3)
         if "attributes" in members:
             known["attributes"] = document.attributes("attributes")
-        if type(required(members, "zarr_format")) is not int or members["zarr_format"] != 3:
-            raise unexpected(members["zarr_format"], "3", "zarr_format")
         kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
         if kind == "group":
             return GroupNode(path=path, members=_extra_members(members, _GROUP_MEMBERS), **known)

@@ -48,6 +48,14 @@ def one_level(keys: Iterable[str], prefix: str) -> Listing:
     return Listing(sorted(objects), sorted(prefixes))
 
 
+def stored_keys(store: Store, prefix: str = "") -> Iterator[str]:
+    """Yield the key of every object below `prefix`."""
+    objects, prefixes = store.list_names(prefix)
+    yield from (prefix + name for name in objects)
+    for name in prefixes:
+        yield from stored_keys(store, f"{prefix}{name}/")
+
+
 def stored_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int | None]]:
     """Yield key and size in bytes of every object below `prefix`.
 
@@ -63,11 +71,8 @@ def stored_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int | No
         yield from own(prefix)
         return
     size: Any = getattr(store, "size", lambda _: None)
-    objects, prefixes = store.list_names(prefix)
-    for name in objects:
-        yield prefix + name, size(prefix + name)
-    for name in prefixes:
-        yield from stored_sizes(store, f"{prefix}{name}/")
+    for key in stored_keys(store, prefix):
+        yield key, size(key)
 
 
 class KeyLocks:

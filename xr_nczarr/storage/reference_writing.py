@@ -20,6 +20,7 @@ from xr_nczarr.references import (
 )
 from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.keys import stored_keys
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.opening import open_store
 from xr_nczarr.storage.protocol import Store
@@ -131,7 +132,7 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
                 reference = next(_inlined(store, [key]))[1] if small else reference
             yield key, reference
         return
-    keys = _keys(store, "")
+    keys = stored_keys(store)
     while batch := list(islice(keys, _AT_ONCE)):
         chunks = [key for key in batch if not is_metadata(key)]
         targets = _targets(store, chunks, inline_below)
@@ -143,13 +144,6 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
     for key, data in zip(keys, store.fetch(keys), strict=True):
         if data is not None:
             yield key, InlineBytes(bytes(data))
-
-
-def _keys(store: Store, prefix: str) -> Iterator[str]:
-    objects, prefixes = store.list_names(prefix)
-    yield from (prefix + name for name in objects)
-    for name in prefixes:
-        yield from _keys(store, f"{prefix}{name}/")
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
