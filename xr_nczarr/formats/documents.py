@@ -126,12 +126,8 @@ class _Member(Document):
 def render_json(value: Json) -> bytes:
     r"""Give the JSON of `value` in UTF-8, floats in their shortest exact spelling.
 
-    Only what JSON demands is escaped: netcdf-c does not understand ``\u`` escapes.
-
-    Raises
-    ------
-    MetadataError
-        For text that is not Unicode: lone surrogates.
+    Only what JSON demands is escaped: netcdf-c does not understand ``\u`` escapes. Text that is not
+    Unicode (lone surrogates) is a MetadataError.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -182,13 +178,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Give the shape of a chunk of an array of `rank` dimensions, if its bytes are within bounds.
-
-    Raises
-    ------
-    LimitError
-        For chunks above ``max_chunk_bytes``.
-    """
+    """Give the shape of a chunk of `rank` dimensions, if it is within ``max_chunk_bytes``."""
     chunk_shape = read_lengths(value, place, least=1)
     if len(chunk_shape) != rank:
         raise unexpected(value, f"{rank} lengths, one for each dimension", place)

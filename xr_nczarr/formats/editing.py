@@ -14,19 +14,11 @@ _GROUP = (".zgroup", "group.json", "zarr.json")
 
 
 class Change(NamedTuple):
-    """One member of a node to be set.
+    """One member of a node to be set to `value`.
 
-    Attributes
-    ----------
-    path, kind
-        Of the node.
-    holder
-        Where the member is: among the node's attributes, in its own document, or in the sidecar
-        of that name.
-    member
-        Names that lead to it from there; empty for a whole sidecar.
-    value
-        What it becomes.
+    `holder` is where it is: among the node's ``"attributes"``, in its own document (``"members"``),
+    or in the sidecar of that name. The names in `member` lead to it from there; none are needed for
+    a whole sidecar.
     """
 
     path: str
@@ -37,13 +29,7 @@ class Change(NamedTuple):
 
 
 def locate(change: Change, node_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Give the key of the document that holds a member, and the names that lead to it there.
-
-    Parameters
-    ----------
-    node_keys
-        Keys of the documents that make up the node, in its version.
-    """
+    """Give the one of a node's keys whose document holds a member, and the names leading to it."""
     endings = _ARRAY if change.kind == "array" else _GROUP
     document = next(key for ending in endings for key in node_keys if key.endswith(ending))
     if change.holder == "members":
@@ -57,10 +43,7 @@ def locate(change: Change, node_keys: Sequence[str]) -> tuple[str, tuple[str, ..
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
     """Give a document's bytes with some members set, those that are not there added at the end.
 
-    Parameters
-    ----------
-    changes
-        Names that lead to a member through objects → its new value.
+    `changes` hold each one's new value by the names that lead to it through objects.
     """
     return _edited(document, changes.items()).encode()
 

@@ -53,13 +53,8 @@ class Journal:
     def before(self, found: Iterable[_Data]) -> dict[str, bytes | None] | None:
         """Give the documents as they were, by key, if the change was begun and not finished.
 
-        None when all are as they should become. Empty when another program has changed one since:
-        what it left is what counts.
-
-        Parameters
-        ----------
-        found
-            What is stored under each of `keys` now.
+        `found` is stored under `keys` now. None when all are as they should become. Empty when
+        another program has changed one since: what it left is what counts.
         """
         known = True
         done = True
@@ -82,13 +77,7 @@ class Journal:
 
 
 def parse_journal(document: Document) -> Journal:
-    """Read a journal.
-
-    Raises
-    ------
-    MetadataError
-        For a damaged one.
-    """
+    """Read a journal; a damaged one is a MetadataError."""
     value: Any = document.value
     try:
         entries = [(str(key), before, str(after)) for key, before, after in value["documents"]]

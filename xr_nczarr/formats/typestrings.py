@@ -89,10 +89,7 @@ def check_size(size: int, value: Json, place: str) -> None:
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
     """Give the typestring or the fields of a dtype: as `type_name` spells them, if it does.
 
-    Raises
-    ------
-    UnsupportedError
-        For dtypes that v2 cannot express: padded structures, extended precision.
+    Padded structures and extended precision, which v2 cannot express, are an UnsupportedError.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
         spelled = json.loads(type_name) if type_name[0] == "[" else type_name

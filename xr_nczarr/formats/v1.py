@@ -112,10 +112,7 @@ def _parse_compression(members: Mapping[str, Json]) -> Json:
 def render_node(node: Node) -> dict[str, bytes]:
     """Give the two documents of an array by their keys; none for a group without attributes.
 
-    Raises
-    ------
-    UnsupportedError
-        For attributes of groups, filters, and whatever else v1 cannot express.
+    It is an UnsupportedError to have what v1 cannot express: attributes of groups, filters.
     """
     if isinstance(node, BrokenNode):
         raise node.error

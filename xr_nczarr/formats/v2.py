@@ -176,13 +176,7 @@ def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
 
 
 def render_node(node: Node) -> dict[str, bytes]:
-    """Give the documents of a node by their keys.
-
-    Raises
-    ------
-    UnsupportedError
-        For types, codecs and chunk keys that v2 cannot express.
-    """
+    """Give the documents of a node by their keys, if v2 can express its types, codecs and keys."""
     if isinstance(node, BrokenNode):
         raise node.error
     array_key, group_key, attributes_key = node_keys(node.path)
@@ -238,13 +232,7 @@ def consolidated_key() -> str:
 
 
 def expand_consolidated(document: Document) -> dict[str, Document]:
-    """Give key → document of all that a consolidated document holds, in its order.
-
-    Raises
-    ------
-    MetadataError
-        When it is none, or names a key that is none.
-    """
+    """Give key → document of all that a consolidated document holds, in its order."""
     members = read_object(document.value, None)
     version = members.get("zarr_consolidated_format", 1)
     if type(version) is not int or version != 1:
@@ -268,13 +256,7 @@ def check_key(key: str, place: str, document: str) -> None:
 
 
 def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Give the document that holds all others, each as it is spelled.
-
-    Raises
-    ------
-    MetadataError
-        For one that is not JSON.
-    """
+    """Give the document that holds all others, each as it is spelled."""
     held = (
         b"%b: %b" % (render_json(key), _checked(key, data))
         for key, data in documents.items()

@@ -210,13 +210,7 @@ def _parse_dimension_names(value: Json, rank: int) -> tuple[str | None, ...] | N
 
 
 def render_node(node: Node) -> dict[str, bytes]:
-    """Give the one document of a node, by its key.
-
-    Raises
-    ------
-    UnsupportedError
-        For what v3 cannot express.
-    """
+    """Give the one document of a node, by its key, if v3 can express it."""
     if isinstance(node, BrokenNode):
         raise node.error
     if isinstance(node, ArrayNode):

@@ -245,10 +245,7 @@ class Layout:
     def render_node(self, node: Node) -> dict[str, bytes]:
         """Give the documents of a node by their keys, the entry point with the root's, last.
 
-        Raises
-        ------
-        UnsupportedError
-            For what the draft cannot express, and for the layout of the released programs.
+        They are those of the draft: the layout of the released programs is only read.
         """
         if isinstance(node, BrokenNode):
             raise node.error

@@ -186,13 +186,7 @@ def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
 
 
 def find_array(node: Node) -> ArrayAnnotation | None:
-    """Give the annotation of an array, or None when it has none.
-
-    Raises
-    ------
-    MetadataError
-        If it is there and not what it should be.
-    """
+    """Give the annotation of an array, None without one; MetadataError for a damaged one."""
     found = _find(node, "array")
     if found is None:
         return None

@@ -38,13 +38,7 @@ _RANGES = {
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
-    """Give the user's attributes, typed.
-
-    Parameters
-    ----------
-    types
-        Recorded types by attribute, as any vintage spells them; may lack or list others.
-    """
+    """Give the user's attributes, typed by the recorded `types`, as any vintage spells them."""
     decoded = {}
     for name, value in attributes.values_by_name.items():
         if name[:1] == "_" and is_bookkeeping(name):
@@ -121,21 +115,14 @@ def _inferred(items: list[Json]) -> Any:
 def decode_fill_value(
     attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, version_3: bool
 ) -> Any:
-    """Give the attribute `_FillValue` as a scalar of the variable's own type.
+    """Give the attribute `_FillValue` as a scalar of a variable's dtype, None if it is none.
 
     Parameters
     ----------
-    dtype
-        As interpreted: ``S1`` for characters.
     is_text
         Whether bytes are characters or strings of netCDF.
     version_3
         Whether floats, complex numbers and bytes are in base64, as xarray writes them there.
-
-    Returns
-    -------
-    value
-        None when the JSON is no value of `dtype`.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:

@@ -22,10 +22,7 @@ def measured_width(values: NDArray[Any]) -> int:
 def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
     """Give `values` (str, or bytes taken as they are) as an array of dtype ``S<width>``.
 
-    Raises
-    ------
-    ConflictError
-        If one of them is no text or does not fit: nothing is ever cut.
+    One that is no text or does not fit is a ConflictError: nothing is ever cut.
     """
     encoded = [_encoded(value) for value in values.ravel().tolist()]
     longest = max(map(len, encoded), default=0)

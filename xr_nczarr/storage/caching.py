@@ -60,14 +60,8 @@ class CachingStore(_InFront[SizedStore]):
     fsspec's own writes an object under its final name while it arrives, so a second reader, or the
     next one after a broken connection, would take the part for the whole.
 
-    Parameters
-    ----------
-    source
-        The store behind it. What it does not have is asked for again each time.
-    url
-        What tells its objects from those of other stores in the same cache.
-    folder
-        Absolute path of the cache, shared by all who name it; None for one of this process.
+    What `source` does not have is asked for again each time. `url` tells its objects from those of
+    other stores in `folder`, the cache shared by all who name it; None for one of this process.
     """
 
     def __init__(self, source: SizedStore, url: str, folder: str | None = None) -> None:

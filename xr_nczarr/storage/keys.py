@@ -59,12 +59,8 @@ def stored_keys(store: Store, prefix: str = "") -> Iterator[str]:
 def stored_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int | None]]:
     """Yield key and size in bytes of every object below `prefix`.
 
-    The size is None where only a request for the object would tell.
-
-    Raises
-    ------
-    UnsupportedError
-        Where nothing can be listed (plain HTTP), or too much.
+    The size is None where only a request for the object would tell. It is an UnsupportedError where
+    nothing can be listed (plain HTTP), or too much.
     """
     own: Any = getattr(store, "sizes", None)
     if own is not None:

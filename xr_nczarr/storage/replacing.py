@@ -124,13 +124,7 @@ def sync_directory(path: str) -> None:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold a lock that excludes other processes and threads, as a file that is gone afterwards.
-
-    Raises
-    ------
-    UnsupportedError
-        When the system has no such locks.
-    """
+    """Hold a lock that excludes other processes and threads, as a file that is gone afterwards."""
     try:
         import fcntl
     except ImportError:

@@ -242,13 +242,6 @@ def filesystem_at(
 
     Nothing is requested yet, but of an archive that the URL goes through. `trust` is whom a web
     server may send on to, `rules` are those of `Transport`.
-
-    Raises
-    ------
-    UnsupportedError
-        When there is no filesystem for the URL, or it is not installed.
-    NotFoundError
-        When an archive that the URL goes through is not there.
     """
     options = dict(storage_options)
     retry = rules.get("retry") or Retry()

@@ -25,14 +25,8 @@ class ZipStore:
     Both flavours are read: keys at the root (zarr-python), and all below one leading folder
     (netcdf-c). Of entries with the same name the last counts.
 
-    Parameters
-    ----------
-    folder
-        The store that holds the file.
-    key
-        Its name there.
-    max_object_bytes
-        Larger objects are refused before anything is allocated.
+    The file is the object `key` of the store `folder`. Objects of more than `max_object_bytes` are
+    refused before anything is allocated.
     """
 
     def __init__(self, folder: SizedStore, key: str, max_object_bytes: int = 4 << 30) -> None:

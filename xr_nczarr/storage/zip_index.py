@@ -41,12 +41,7 @@ class Entry(NamedTuple):
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
     """Give the entries of a file of `size` bytes by key, without one folder around them all.
 
-    Raises
-    ------
-    StorageError
-        For a damaged file, and for entries that overlap.
-    RefusedError
-        For names that lead elsewhere.
+    Damage, entries that overlap and names that lead elsewhere are errors.
     """
     source: Any = _RangeFile(read, size)
     try:
