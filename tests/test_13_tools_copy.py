@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
@@ -27,6 +31,7 @@ from tests.stores import (
     write_vintage,
 )
 from xr_nczarr.cli.main import main
+from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import MemoryStore
 
 
@@ -229,3 +234,150 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys) -> None:
     (tmp_path / "three" / "letter.txt").write_text("dear")
     with pytest.raises(FileExistsError):
         xr_nczarr.copy(tmp_path / "one", tmp_path / "three")
+
+
+@pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
+def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
+    one, target = str(tmp_path / "one"), target.format(tmp_path)
+    target = target if "://" in target else str(tmp_path / target)
+    xr_nczarr.to_nczarr(FIELD, one, encoding=ENCODING)
+    xr_nczarr.to_nczarr(xr.Dataset({"old": ("x", [1, 2])}), target)
+    assert main(["copy", one, target]) == 2
+    assert main(["copy", one, target, "--overwrite"]) == 0
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
+    with pytest.raises(RefusedError, match="overwritten"):
+        xr_nczarr.copy(target, target, overwrite=True)
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "letter.txt").write_text("dear")
+    with pytest.raises(FileExistsError):
+        xr_nczarr.copy(one, tmp_path / "papers", overwrite=True)
+    assert os.listdir(tmp_path / "papers") == ["letter.txt"]
+
+
+def test_what_is_overwritten_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    """The source is a reference set whose chunks lie in the target itself."""
+    store = tmp_path / "store"
+    xr_nczarr.to_nczarr(FIELD, store, encoding=ENCODING)
+    xr_nczarr.references.write(store, tmp_path / "set.json")
+    damaged = store / "a" / "1.1"
+    damaged.write_bytes(b"no zlib" + damaged.read_bytes()[7:])
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    with pytest.raises(xr_nczarr.ChunkError):
+        xr_nczarr.copy(tmp_path / "set.json", store, overwrite=True, chunks={"t": 3})
+    assert before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+# ---- to and from servers
+
+# What is smaller than 1 MB is loaded before anything is written.
+LARGE = xr.Dataset({"a": ("x", np.arange(150e3)), "b": ("x", np.arange(150_000))})
+ENCODED = {"a": {"chunks": (2500,), "zlib": True}, "b": {"chunks": (50_000,)}}
+
+
+def objects(s3: Any, name: str) -> dict[str, bytes]:
+    filesystem = fsspec.filesystem("s3", **s3.storage_options, skip_instance_cache=True)
+    folder = f"{s3.bucket}/{name}/"
+    return {key.removeprefix(folder): filesystem.cat(key) for key in filesystem.find(folder)}
+
+
+@pytest.mark.parametrize("changed", [{}, {"chunks": {"x": 5000}}], ids=["as bytes", "encoded anew"])
+def test_a_copy_that_fails_halfway_to_an_object_store_is_completed(s3_server, changed) -> None:
+    source: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)
+    options: Any = {"target_options": s3_server.storage_options} | changed
+    whole: dict[str, bytes] = {}
+    xr_nczarr.copy(source, whole, **changed)
+    written = itertools.count()
+    s3_server.fail = lambda request: 403 if request.method == "PUT" and next(written) >= 9 else None
+    with pytest.raises(xr_nczarr.StorageError):
+        xr_nczarr.copy(source, "s3://bucket/store", **options)
+    s3_server.fail = None
+    with pytest.raises(xr_nczarr.NotFoundError):
+        xr_nczarr.info("s3://bucket/store", storage_options=s3_server.storage_options)
+    before = objects(s3_server, "store").keys()
+    s3_server.clear()
+    assert xr_nczarr.copy(source, "s3://bucket/store", **options).resumed
+    put = {one.path.partition("?")[0] for one in s3_server.requests if one.method == "PUT"}
+    # What is encoded anew is written in blocks of several MB, and those that were begun again.
+    assert changed or not put & {f"/bucket/store/{key}" for key in before if key[-1].isdigit()}
+    assert objects(s3_server, "store") == whole
+    with pytest.raises(FileExistsError):
+        xr_nczarr.copy(source, "s3://bucket/store", **options)
+    xr_nczarr.copy(source, "s3://bucket/store", **options, overwrite=True)
+    assert objects(s3_server, "store") == whole
+
+
+def test_a_copy_from_an_object_store_is_completed(s3_server, tmp_path: Path) -> None:
+    options = {"storage_options": s3_server.storage_options}
+    xr_nczarr.to_nczarr(LARGE, "s3://bucket/source", encoding=ENCODED, **options)
+    s3_server.fail = lambda request: 403 if request.path.endswith("/b/1") else None
+    with pytest.raises(xr_nczarr.StorageError):
+        xr_nczarr.copy("s3://bucket/source", tmp_path / "store", **options)
+    s3_server.fail = None
+    s3_server.clear()
+    done = xr_nczarr.copy("s3://bucket/source", tmp_path / "store", **options)
+    assert done.resumed
+    assert done.objects == 3
+    assert not s3_server.requests_for("/bucket/source/a/1*")
+    found = xr.open_dataset(tmp_path / "store", engine="nczarr")
+    xr.testing.assert_identical(found, LARGE)
+
+
+def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_path: Path) -> None:
+    source, target = str(tmp_path / "one"), "s3://bucket/killed"
+    xr_nczarr.to_nczarr(LARGE, source, encoding=ENCODED)
+    arguments = ["copy", source, target]
+    for name, value in s3_server.storage_options.items():
+        arguments += ["--target-option", f"{name}={json.dumps(value)}"]
+    reached, ended = threading.Event(), threading.Event()
+
+    def hold(request: Any) -> None:
+        if request.method == "PUT" and "/a/4" in request.path:
+            reached.set()
+            ended.wait(60)
+
+    s3_server.fail = hold
+    with subprocess.Popen([sys.executable, "-m", "xr_nczarr", *arguments]) as child:
+        try:
+            assert reached.wait(60)
+        finally:
+            child.kill()
+            ended.set()
+            s3_server.fail = None
+    assert "killed/.zgroup" not in objects(s3_server, "killed")
+    assert main(arguments) == 0
+    whole: dict[str, bytes] = {}
+    xr_nczarr.copy(source, whole)
+    assert objects(s3_server, "killed") == whole
+
+
+def test_from_plain_http_an_interrupted_copy_begins_anew_and_says_why(
+    http_server, tmp_path: Path, capsys
+) -> None:
+    xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
+    source, target = f"{http_server.url}/source", str(tmp_path / "copy")
+    http_server.fault("status", path="*/b/1", status=403)
+    assert main(["copy", source, target]) == 2
+    assert "403" in capsys.readouterr().err
+    assert main(["copy", source, target]) == 0
+    assert "begun anew: the source cannot tell whether it changed" in capsys.readouterr().out
+    whole = tmp_path / "whole"
+    xr_nczarr.copy(f"{http_server.root}/source", whole)
+    for path in whole.rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (Path(target) / path.relative_to(whole)).read_bytes()
+
+
+def test_a_zip_file_is_begun_anew_and_nothing_of_the_first_run_is_left(
+    http_server, tmp_path: Path
+) -> None:
+    xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
+    target = f"file://{tmp_path}/copy.zip#mode=nczarr,zip"
+    http_server.fault("status", path="*/b/1", status=403)
+    before = set(os.listdir(tmp_path))
+    with pytest.raises(xr_nczarr.StorageError):
+        xr_nczarr.copy(f"{http_server.url}/source", target)
+    assert set(os.listdir(tmp_path)) == before
+    assert not xr_nczarr.copy(f"{http_server.url}/source", target).resumed
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), LARGE)

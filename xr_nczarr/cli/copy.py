@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codecs", type=_codecs, metavar="JSON", help="list of numcodecs configurations"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     add_storage_options(parser)
     add_storage_options(parser, "target")
@@ -45,6 +46,7 @@ def run(parsed: argparse.Namespace) -> int:
         codecs=parsed.codecs,
         storage_options=dict(parsed.storage_option),
         target_options=dict(parsed.target_option),
+        overwrite=parsed.overwrite,
         progress=not parsed.quiet and sys.stderr.isatty(),
     )
     show(result, parsed.json)

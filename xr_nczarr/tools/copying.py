@@ -6,31 +6,24 @@ The chunks of arrays that stay as they are travel as bytes, all others are decod
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
 import os
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import xarray as xr
 
 from xr_nczarr.backend.commit import (
     UNFINISHED,
-    WriteOptions,
     WritePlan,
     prepare,
     put_documents,
     workspace,
-    write_chunks,
 )
 from xr_nczarr.backend.datasets import Request
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, DecodeOptions, OpenOptions
-from xr_nczarr.backend.placing import Job
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.backend.requested import CODEC_KEYS, ENCODING_KEYS
 from xr_nczarr.backend.sources import in_blocks, lazy_array_in
@@ -43,9 +36,10 @@ from xr_nczarr.backend.writer import (
 )
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError
-from xr_nczarr.model import ArrayNode, child_path
+from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.storage import (
+    LocalStore,
     Store,
     ZipStore,
     boot,
@@ -53,12 +47,10 @@ from xr_nczarr.storage import (
     fingerprint,
     open_store,
     parse_url,
-    stored_sizes,
 )
+from xr_nczarr.tools.transfer import copy_chunks
 
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
-_BATCH_BYTES = 16 << 20
-_BATCH_OBJECTS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +67,8 @@ class Copied:
         Number of chunks (or shards) that were copied so in this run.
     resumed
         Whether an interrupted run was completed.
+    anew
+        Why one that was interrupted could not be completed and began anew; empty if none was.
     """
 
     store: str
@@ -82,10 +76,12 @@ class Copied:
     unchanged: list[str]
     objects: int
     resumed: bool
+    anew: str = ""
 
     def __str__(self) -> str:
         how = f"{len(self.unchanged)} of them as bytes ({self.objects} chunks)"
         again = ", completing an interrupted copy" if self.resumed else ""
+        again += f"; an interrupted copy was begun anew: {self.anew}" if self.anew else ""
         return f"{self.store}: {self.arrays} arrays copied, {how}{again}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,13 +120,14 @@ def copy(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     progress: bool = False,
+    overwrite: bool = False,
 ) -> Copied:
     """Copy all groups of whatever xarray opens into a new store.
 
     Until it is complete, the target is not taken for a store. An interrupted copy that is run
     again completes it, if the source can tell that it did not change since (local files, object
-    stores); otherwise, for zip files, and after a restart of the machine (chunks may not have
-    reached the disk), it begins anew.
+    stores). It begins anew where nobody can (plain HTTP, reference sets), for zip files, which are
+    written in one go, and after a restart of the machine (chunks may not have reached the disk).
 
     Parameters
     ----------
@@ -148,11 +145,17 @@ def copy(
         source's own. Empty for none.
     storage_options, target_options
         For `source` and for `target`.
+    overwrite
+        Whether a store at the target is replaced: on local disks in one step when the new one is
+        complete, elsewhere its objects go first.
 
     Raises
     ------
     ExistsError
-        When there is something at the target that is no interrupted copy.
+        When there is something at the target that is no interrupted copy, with `overwrite` when it
+        is no store.
+    RefusedError
+        For overwriting the source.
     ConflictError
         When the source changes meanwhile. The target is then no store, and the next run begins
         anew.
@@ -185,27 +188,32 @@ def copy(
         plan = plan_creation(request, store, layout, consolidated)
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
-        zipped = isinstance(store, ZipStore)
-        with nullcontext() if zipped else store.lock(WRITER_LOCK):
-            resumed = _begun(store, mark)
-            with workspace(store, empty=True, staged=False) as work:
-                if not resumed:
-                    prepare(plan, work)
-                    work.put([(UNFINISHED, mark or b"{}")])
-                unchanged, objects = _copy_chunks(plan.jobs, origin.arrays, work, resumed, progress)
-                if origin.state() != before:
-                    raise ConflictError(
-                        "the source was changed while it was copied",
-                        remedy="Run the copy again when nobody writes to it",
-                        store=store.name,
-                    )
-                put_documents(plan, work, in_place=True)
+        with ExitStack() as held:
+            if not isinstance(store, ZipStore):
+                held.enter_context(store.lock(WRITER_LOCK))
+            exists, resumed, anew = _found(store, mark, overwrite)
+            staged = exists and isinstance(store, LocalStore)
+            if staged:
+                held.close()  # the old directory takes its lock along
+            work = held.enter_context(workspace(store, empty=True, staged=staged))
+            if not resumed:
+                prepare(plan, work)
+                work.put([(UNFINISHED, mark or b"{}")])
+            unchanged, objects = copy_chunks(plan.jobs, origin.arrays, work, resumed, progress)
+            if origin.state() != before:
+                raise ConflictError(
+                    "the source was changed while it was copied",
+                    remedy="Run the copy again when nobody writes to it",
+                    store=store.name,
+                )
+            put_documents(plan, work, in_place=True)
         return Copied(
             store=store.name,
             arrays=len(plan.jobs),
             unchanged=unchanged,
             objects=objects,
             resumed=resumed,
+            anew=anew,
         )
 
 
@@ -305,136 +313,26 @@ def _identity(state: str, plan: WritePlan) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _begun(store: Store, mark: bytes | None) -> bool:
-    """Tell whether this very copy was begun at the target.
+def _found(store: Store, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
+    """Tell whether a store is at the target, or this very copy was begun; else why it begins anew.
 
     Raises
     ------
     ExistsError
-        When there is something else than an unfinished write.
+        When there is something that may not go.
     """
+    unfinished = None
+    if not isinstance(store, ZipStore):
+        (unfinished,) = store.fetch([UNFINISHED])
+        if unfinished is not None and mark is not None and bytes(unfinished) == mark:
+            return False, True, ""
+    exists = open_existing(store, "a") is not None
+    if exists and not overwrite:
+        remedy = "Remove it, copy elsewhere, or pass overwrite=True (--overwrite)"
+        raise ExistsError("there is a store already", remedy=remedy, store=store.name)
     check_empty(store)
-    if isinstance(store, ZipStore):
-        if open_existing(store, "a") is None:
-            return False
-    else:
-        (found,) = store.fetch([UNFINISHED])
-        if found is not None and mark is not None and bytes(found) == mark:
-            return True
-        if open_existing(store, "a") is None:
-            return False
-    raise ExistsError(
-        "there is a store already", remedy="Remove it, or copy elsewhere", store=store.name
-    )
-
-
-def _copy_chunks(
-    jobs: Sequence[Job],
-    arrays: Mapping[str, ChunkedArray],
-    store: Store,
-    resumed: bool,
-    progress: bool,
-) -> tuple[list[str], int]:
-    """Put all chunks that are not there; give the paths of arrays copied as bytes, and how many."""
-    as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
-    others: list[Job] = []
-    there = {key for key, _ in stored_sizes(store)} if resumed else set()
-    for job in jobs:
-        node, array = job.node, arrays.get(job.node.path)
-        if array is not None and _same_chunks(array.node, node):
-            as_bytes.append((array, node))
-        else:
-            others += _unfinished(job.aligned(), there)
-    total = sum(math.prod(_grid(node)) for _, node in as_bytes) or 1
-    done = objects = 0
-    for array, node in as_bytes:
-        for seen, put in _copy_objects(array, node, store, there):
-            done, objects = done + seen, objects + put
-            if progress:
-                sys.stderr.write(f"\r[{'#' * (40 * done // total):<40}] {100 * done // total}%")
-    if progress and as_bytes:
-        sys.stderr.write("\n")
-    write_chunks(others, store, WriteOptions(progress=progress))
-    return [node.path for _, node in as_bytes], objects
-
-
-def _grid(node: ArrayNode) -> tuple[int, ...]:
-    return tuple(-(-n // c) for n, c in zip(node.shape, node.object_shape, strict=True))
-
-
-def _same_chunks(source: ArrayNode, target: ArrayNode) -> bool:
-    """Tell whether the stored objects of one array mean in the other what they mean here."""
-    return (
-        source.shape == target.shape
-        and source.chunk_shape == target.chunk_shape
-        and source.chunk_runs == target.chunk_runs
-        and _type(source) == _type(target)
-        and _fill(source) == _fill(target)
-        and _chain(source) == _chain(target)
-        and [(level.shape, level.index_at_start) for level in source.shards]
-        == [(level.shape, level.index_at_start) for level in target.shards]
-        and [[spec.name for spec in level.index_codecs] for level in source.shards]
-        == [[spec.name for spec in level.index_codecs] for level in target.shards]
-        and not any(level.codecs for level in (*source.shards, *target.shards))
-    )
-
-
-def _type(node: ArrayNode) -> tuple[str, int]:
-    """Give what matters of a type to its bytes: version 3 has characters and strings as raw."""
-    raw = node.dtype.kind in "SV" or node.dtype.str == "|u1"
-    return ("raw" if raw else node.dtype.str), node.dtype.itemsize
-
-
-def _fill(node: ArrayNode) -> bytes:
-    if node.fill_value is None:
-        return b"undefined"
-    if node.dtype.hasobject:
-        return str(node.fill_value).encode()
-    return np.asarray(node.fill_value, node.dtype).tobytes()
-
-
-def _chain(node: ArrayNode) -> list[tuple[str, dict[str, str]]]:
-    return [
-        (spec.name, {name: str(value) for name, value in spec.configuration.items()})
-        for spec in node.codecs
-        if spec.name != "bytes"
-    ]
-
-
-def _copy_objects(
-    array: ChunkedArray, node: ArrayNode, store: Store, there: Collection[str]
-) -> Iterator[tuple[int, int]]:
-    """Copy stored objects in batches; yield how many were looked at, and how many put."""
-    size = math.prod(node.object_shape) * node.dtype.itemsize
-    count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
-    indices = np.ndindex(*_grid(node))
-    while batch := list(itertools.islice(indices, count)):
-        wanted = [index for index in batch if node.chunk_keys.key(index) not in there]
-        if array.node.shards:
-            fetched = array.store.fetch([array.node.chunk_keys.key(index) for index in wanted])
-        else:
-            fetched = array.layout.fetch(array.store, wanted)
-        found = [
-            (node.chunk_keys.key(index), data)
-            for index, data in zip(wanted, fetched, strict=True)
-            if data is not None
-        ]
-        store.put(found)
-        yield len(batch), len(found)
-
-
-def _unfinished(job: Job, there: Collection[str]) -> Iterator[Job]:
-    """Cut a job into its blocks, without those whose stored objects are all there."""
-    data, node = job.data, job.node
-    if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
-        yield job
-        return
-    ends = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks]
-    for block in np.ndindex(*data.numblocks):
-        region = tuple(slice(ends[axis][at], ends[axis][at + 1]) for axis, at in enumerate(block))
-        cells = [
-            range(piece.start // cell, -(-piece.stop // cell))
-            for piece, cell in zip(region, node.object_shape, strict=True)
-        ]
-        if not all(node.chunk_keys.key(index) in there for index in itertools.product(*cells)):
-            yield Job(node, region, data.blocks[block])
+    if unfinished is None:
+        return exists, False, ""
+    if mark is None:
+        return exists, False, "the source cannot tell whether it changed since"
+    return exists, False, "the source, what is asked or the run of the machine is another one"
