@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xarray import Dataset, Variable, conventions
+from xarray import DataArray, Dataset, SerializationWarning, Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import (
     CharacterArrayCoder,
@@ -29,7 +30,7 @@ from xr_nczarr.backend.requested import (
     requested_endian,
     shard_specs,
 )
-from xr_nczarr.backend.sources import blockwise, largest
+from xr_nczarr.backend.sources import blockwise, largest, opened_lazily
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
@@ -130,6 +131,8 @@ def encode_dataset(
     """
     for each in (*dataset.variables, *dataset.dims):
         stored_name(each)
+    for attributes in (dataset.attrs, *(each.attrs for each in dataset.variables.values())):
+        _check_attributes(attributes)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
         if name not in variables:
@@ -142,6 +145,12 @@ def encode_dataset(
         stored_name(name): _located(variable, stored_name(name), layout, name in encoding)
         for name, variable in variables.items()
     }, dict(attributes)
+
+
+def _check_attributes(attributes: Mapping[Any, Any]) -> None:
+    for name, value in attributes.items():
+        if isinstance(value, Dataset | DataArray | Variable):  # which NumPy takes for numbers
+            raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name}={value!r}")
 
 
 def _located(variable: Variable, name: str, layout: Layout, explicit: bool) -> EncodedVariable:
@@ -193,15 +202,16 @@ def encode_variable(
     if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
         data, described = quantized(data, encoding)
         attributes |= described
-    declared = attributes.pop("_FillValue", None)
-    fill_value = encoding.get("fill_value")
-    if declared is not None:
-        attributes["_FillValue"] = fill_value = _scalar(declared, dtype)
-    elif fill_value is not None:
-        fill_value = _scalar(fill_value, dtype)
-    elif dtype.hasobject and kind == "other":
+    # In pure Zarr v3 it is independent of `_FillValue`, as xarray has it.
+    independent = layout.pure and layout.version_3
+    fill_value = _asked_fill(encoding, dtype, explicit) if explicit or independent else None
+    if (declared := attributes.pop("_FillValue", None)) is not None:
+        attributes["_FillValue"] = declared = _scalar(declared, dtype)
+    if declared is not None and not (independent and fill_value is not None):
+        fill_value = declared
+    elif fill_value is None and dtype.hasobject and kind == "other":
         fill_value = b""
-    elif not layout.pure or layout.version_3:
+    elif fill_value is None and (not layout.pure or layout.version_3):
         fill_value = default_fill(dtype)
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),
@@ -222,7 +232,7 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
         del variable.attrs["dtype"]
     if layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding):
         return variable
-    variable = ensure_dtype_not_object(typed_text(variable), name=name)
+    variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
     if objects and largest(_ends_in_nul, variable.data):
         raise ConflictError(
@@ -241,7 +251,7 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
     return characters
 
 
-def typed_text(variable: Variable) -> Variable:
+def typed_text(variable: Variable, name: str) -> Variable:
     """Give a variable whose objects dask has yet to compute and that are text as such.
 
     Others are left to xarray, which loads them whole. Missing ones become empty, as with xarray.
@@ -250,6 +260,13 @@ def typed_text(variable: Variable) -> Variable:
         return variable
     if largest(_objects, variable.data) != _TEXTS:
         return variable
+    if not opened_lazily(variable.data):
+        warnings.warn(
+            f"variable {name} has data in the form of a dask array with dtype=object: it is "
+            "computed to see what it is and how long, and again to be written. Use astype()",
+            SerializationWarning,
+            stacklevel=2,
+        )
     return variable.copy(data=blockwise(_without_missing, variable.data, _TEXT))
 
 
@@ -284,6 +301,18 @@ def _decoded(data: Any) -> Any:
 def _take(key: str, *holders: dict[str, Any]) -> Any:
     found = [holder.pop(key) for holder in holders if key in holder]
     return found[0] if found else None
+
+
+def _asked_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
+    """Give the array's fill value in its type; one left over from another type is no request."""
+    asked = encoding.get("fill_value")
+    if asked is None:
+        return None
+    if dtype.kind not in "iu" or np.iinfo(dtype).min <= asked <= np.iinfo(dtype).max:
+        return _scalar(asked, dtype)
+    if explicit:
+        raise ConflictError(f"the fill_value {asked!r} is no {dtype}")
+    return None
 
 
 def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -333,6 +362,7 @@ def make_node(
     )
     # Other versions do not have shards: what was left over from a version 3 store is no request.
     shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
+    required = explicit or encoding.get("chunks") == chunk
     note = None
     items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
     place = "codecs" if layout.version_3 else "filters"
@@ -350,7 +380,7 @@ def make_node(
             fill_value=encoded.fill_value,
             codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
             chunk_keys=chunk_keys,
-            shards=shard_specs(shards, chunk, shape, explicit=explicit),
+            shards=shard_specs(shards, chunk, shape, required=required),
         )
 
     try:

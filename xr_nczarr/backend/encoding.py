@@ -48,10 +48,10 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
         encoding["preferred_chunks"] = {dim: run_lengths(each, size) for dim, each, size in sizes}
     elif dimensions:
         encoding["contiguous"] = False
-        encoding["chunksizes"] = node.chunk_shape
+        encoding["chunksizes"] = encoding["chunks"] = node.chunk_shape
         encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=True))
-    if node.shards and not node.chunk_runs:  # in zarr's words, which go together
-        encoding |= {"chunks": node.chunk_shape, "shards": node.object_shape}
+    if node.shards and not node.chunk_runs:
+        encoding["shards"] = node.object_shape
     if node.dtype.kind in "iuf":
         # Said here, since xarray forgets the byte order when it decodes.
         encoding["dtype"] = node.dtype

@@ -60,11 +60,12 @@ def encode_as_stored(
         )
     time = _is_time(given)
     if not time:
-        given = ensure_dtype_not_object(typed_text(given), name=name)
+        given = ensure_dtype_not_object(typed_text(given, name), name=name)
     if is_unicode_dtype(given.dtype) and target.kind == "string" and dtype.kind == "S":
         return blockwise(encode_strings, given.data, dtype, dtype.itemsize)
-    if given.dtype.kind == "S" and chars:
-        given = _widened(given, stored, name)
+    if chars or (dtype.kind in "SU" and not time):
+        fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
+        given.data = blockwise(_in_width, given.data, fixed, fixed, name)
     with warnings.catch_warnings():  # not where dask computes: its threads share the filters
         warnings.simplefilter("error", SerializationWarning)
         warnings.filterwarnings("error", "Times can't be", UserWarning)
@@ -95,16 +96,22 @@ def _without_layout(encoding: dict[str, Any]) -> dict[str, Any]:
     return {key: encoding[key] for key in (*kept, *more) if key in encoding}
 
 
-def _widened(given: Variable, stored: Variable, name: str) -> Variable:
-    """Give bytes in the width of the stored characters' last dimension."""
-    width = stored.dtype.itemsize
-    if given.dtype.itemsize > width:
+def _in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
+    """Give texts or bytes in a type of fixed width, to which NumPy would cut them."""
+    if dtype.kind == "S":
+        found = [item.encode() if isinstance(item, str) else item for item in values.ravel()]
+    else:
+        found = [item.decode() if isinstance(item, bytes) else item for item in values.ravel()]
+    longest = max(map(len, found), default=0)
+    width = dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize
+    if longest > width:
+        unit = "bytes" if dtype.kind == "S" else "characters"
         raise ConflictError(
-            f"Mismatched dtypes for variable {name}: strings of {given.dtype.itemsize} bytes, the "
-            f"store holds {width}",
-            remedy=f"Write the variable anew with a width of {given.dtype.itemsize}",
+            f"Mismatched dtypes for variable {name}: strings of {longest} {unit}, the store holds "
+            f"{width}",
+            remedy=f"Write the variable anew with a width of {longest}",
         )
-    return given.astype(f"S{width}")
+    return np.array(found, dtype).reshape(values.shape)
 
 
 def _cf_encoded(given: Variable, name: str) -> Variable:
@@ -150,12 +157,6 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
         return values
     if values.dtype.kind != dtype.kind and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ConflictError(f"found {values.dtype}, the store holds {dtype}")
-    if values.dtype.kind == "S" and values.dtype.itemsize > dtype.itemsize:
-        raise ConflictError(
-            f"Mismatched dtypes: strings of {values.dtype.itemsize} bytes, the store holds "
-            f"{dtype.itemsize}",
-            remedy=f"Write the variable anew with a width of {values.dtype.itemsize}",
-        )
     return values.astype(dtype)
 
 

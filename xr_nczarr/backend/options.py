@@ -82,6 +82,8 @@ max_depth, max_references, max_index_bytes
     max_index_bytes: int = DEFAULT_LIMITS.max_index_bytes
 
     def __post_init__(self) -> None:
+        if not isinstance(self.group, str | None):
+            raise ValueError(f"group must be a string or None; found {self.group!r}")
         _check("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))
         _check("missing_chunks", self.missing_chunks, ("fill", "warn", "raise"))
         _check("consolidated", self.consolidated, (None, True, False, "check"))

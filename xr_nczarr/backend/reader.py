@@ -181,6 +181,8 @@ class GroupSource:
         self.group = group
         self.reading = replace(opened.options.reading, events=opened.origin.events)
         self.visible = opened.visible_dimensions(group.path)
+        version = opened.hierarchy.zarr_format
+        self.pure_version_3 = group.dialect == "zarr" and version.startswith("3")
         self.arrays: dict[Hashable, LazyArray] = {}
         self.unreadable: dict[Hashable, Variable] = {}
         self.store = opened.store
@@ -253,6 +255,8 @@ class GroupSource:
         elif "_FillValue" in node.attributes.values_by_name:
             attributes = {**attributes, "_FillValue": unpacked_fill(node, fill_value)}
         encoding = stored_encoding(node, dimensions, self.opened.store.name)
+        if self.pure_version_3 and node.fill_value is not None:
+            encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
         return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding, fastpath=True)
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:

@@ -235,7 +235,8 @@ def chunk_shape(
         For chunk sizes that are no integers.
     """
     asked = encoding.get("chunks")
-    if asked is None or isinstance(asked, str):
+    opened = tuple((encoding.get("preferred_chunks") or {}).values())
+    if asked is None or isinstance(asked, str) or (asked == opened and not explicit):
         asked = _chunksizes(encoding, shape, unlimited, explicit)
     if isinstance(asked, int | np.integer):
         asked = (asked,) * len(shape)
@@ -272,7 +273,7 @@ def _chunksizes(
 
 
 def shard_specs(
-    asked: Any, chunk: tuple[int, ...], array: Sequence[int], *, explicit: bool
+    asked: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
     """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
 
@@ -302,6 +303,6 @@ def shard_specs(
     ):
         index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
-    if explicit:
+    if required:
         raise ConflictError(f"found shards of {asked!r}, expected multiples of the chunks {chunk}")
     return ()

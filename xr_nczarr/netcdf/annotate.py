@@ -142,8 +142,10 @@ class _Writer:
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Give the array with the type, the fill value and the shape that its document shows."""
-        fill = variable.attributes.get("_FillValue")
-        fill = node.fill_value if fill is None else _as_scalar(fill, node.dtype)
+        fill, declared = node.fill_value, variable.attributes.get("_FillValue")
+        # In pure Zarr v3 the two are independent, as xarray has it.
+        if declared is not None and (self.typed or not self.version_3 or fill is None):
+            fill = _as_scalar(declared, node.dtype)
         if fill is None and self.version_3:
             fill = default_fill(node.dtype)
         dtype, type_name = node.dtype, ""

@@ -202,7 +202,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     if isinstance(value, str | bytes):
         return _text(value), TEXT
     if value is None or isinstance(value, dict):
-        return value, JSON
+        return _json(value), JSON
     if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
         value = value.ravel().tolist()
     if isinstance(value, list | tuple):
@@ -211,8 +211,18 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
             texts = [_text(item) for item in value]
             return (texts[0] if len(texts) == 1 else texts), STRING
         if not all(isinstance(item, bool | int | float | np.generic) for item in value):
-            return list(value), JSON
+            return _json(list(value)), JSON
+    if np.ma.is_masked(value):
+        raise UnsupportedError("found a masked value, expected text, a number, or a sequence")
     return _encode_numbers(np.asarray(value), typed)
+
+
+def _json(value: Json) -> Json:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(f"found what is no JSON ({error})") from error
+    return value
 
 
 def _text(value: str | bytes) -> str:

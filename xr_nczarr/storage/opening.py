@@ -126,7 +126,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         found = "file"
     elif not os.path.lexists(path):
         if local.must_exist:
-            raise NotFoundError("there is nothing", store=path)
+            raise NotFoundError("it does not exist", store=path)
         found = location.medium or ("zip" if path.endswith(".zip") else "file")
     elif _is_zip(path):
         found = "zip"

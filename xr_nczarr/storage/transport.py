@@ -262,7 +262,7 @@ def filesystem_at(
     except ValueError as error:
         raise UnsupportedError(str(error), store=mask(url)) from error
     except FileNotFoundError as error:  # an archive in the chain is opened at once
-        raise NotFoundError("there is nothing", store=mask(url)) from error
+        raise NotFoundError("it does not exist", store=mask(url)) from error
     except OSError as error:
         raise storage_error(error, store=mask(url), key=None) from error
     return filesystem, root

@@ -1,0 +1,103 @@
+"""What opening leaves in the encoding, and attributes and texts that a store cannot hold."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import xr_nczarr
+from xr_nczarr import ConflictError, UnsupportedError
+
+NUMBERS = xr.Dataset({"v": (("y", "x"), np.arange(48).reshape(6, 8))})
+
+
+def opened(store, **options):
+    return xr.open_dataset(store, engine="nczarr", **options)
+
+
+def copied(source, **changes):
+    """Write what was opened with other leftovers, and give the new chunks."""
+    target = {}
+    source = source.copy()
+    source.v.encoding |= changes
+    xr_nczarr.to_nczarr(source, target)
+    return opened(target).v.encoding["chunks"]
+
+
+def test_a_changed_leftover_in_netcdfs_or_in_zarrs_words_is_the_one_that_counts():
+    store = {}
+    xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
+    source = opened(store)
+    assert copied(source) == (2, 4)
+    assert copied(source, chunksizes=(3, 2)) == (3, 2)
+    assert copied(source, chunks=(3, 8)) == (3, 8)
+    assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
+    assert copied(source.isel(x=slice(3))) == (6, 3)
+
+
+def test_xarray_and_zarr_keep_the_chunks_of_what_was_opened(tmp_path):
+    xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
+    with opened(tmp_path / "a") as source:
+        source.to_zarr(tmp_path / "b", zarr_format=2)
+        source.to_netcdf(tmp_path / "c.nc", engine="netcdf4")
+    assert zarr.open_array(tmp_path / "b" / "v", mode="r").chunks == (2, 4)
+
+
+def test_shards_left_over_from_version_3_are_chunks_in_version_2():
+    sharded, plain = {}, {}
+    encoding = {"v": {"shards": (6, 4), "chunks": (3, 2)}}
+    xr_nczarr.to_nczarr(NUMBERS, sharded, zarr_format=3, encoding=encoding)
+    xr_nczarr.to_nczarr(opened(sharded), plain, zarr_format=2)
+    assert opened(plain).v.encoding["chunks"] == (3, 2)
+    assert "shards" not in opened(plain).v.encoding
+    xr.testing.assert_identical(opened(plain), NUMBERS)
+
+
+def test_a_fill_value_left_over_from_another_type_is_no_request_and_a_given_one_is_refused():
+    source, target = {}, {}
+    xr_nczarr.to_nczarr(
+        NUMBERS, source, zarr_format=3, dialect="zarr", encoding={"v": {"fill_value": -70_000}}
+    )
+    narrower = opened(source)
+    assert narrower.v.encoding["fill_value"] == -70_000
+    narrower.v.encoding["dtype"] = np.dtype("int16")
+    xr_nczarr.to_nczarr(narrower, target, zarr_format=3, dialect="zarr")
+    assert opened(target).v.values.tolist() == NUMBERS.v.values.tolist()
+    with pytest.raises(ConflictError, match=r"the fill_value 300 is no int8 \(variable /?v\)"):
+        xr_nczarr.to_nczarr(NUMBERS, {}, encoding={"v": {"dtype": "i1", "fill_value": 300}})
+
+
+@pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
+def test_an_attribute_that_no_store_has_is_refused_with_its_place(value):
+    dataset = NUMBERS.copy()
+    dataset.v.attrs["odd"] = value
+    with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):
+        xr_nczarr.to_nczarr(dataset, {})
+
+
+def test_a_dataarray_is_no_attribute():
+    with pytest.raises(TypeError, match="Invalid attribute"):
+        xr_nczarr.to_nczarr(NUMBERS.assign_attrs(odd=xr.DataArray(1.0)), {})
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", ["S2", "U2"])
+@pytest.mark.parametrize("new", [np.array([b"xyz"]), np.array(["xyz"]), np.array(["xyz"], object)])
+@pytest.mark.filterwarnings("ignore:.*dtype=object")
+@pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
+def test_what_is_appended_to_texts_of_fixed_width_in_pure_zarr_is_not_cut(
+    tmp_path, zarr_format, dtype, new
+):
+    group = zarr.create_group(tmp_path / "s", zarr_format=zarr_format)
+    names = ["x"] if zarr_format == 3 else None
+    array = group.create_array("v", shape=(2,), dtype=dtype, chunks=(2,), dimension_names=names)
+    array[:] = np.array(["ab", "c"], dtype)
+    if zarr_format == 2:
+        array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    for values in (new, da.from_array(new, chunks=1)):
+        with pytest.raises(ConflictError, match=r"strings of 3 \w+, the store holds 2"):
+            xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), tmp_path / "s", append_dim="x")
+    shorter = xr.Dataset({"v": ("x", np.array(["z"], object))})
+    xr_nczarr.to_nczarr(shorter, tmp_path / "s", append_dim="x")
+    assert opened(tmp_path / "s").v.astype(str).values.tolist() == ["ab", "c", "z"]
