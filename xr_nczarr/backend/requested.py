@@ -235,8 +235,9 @@ def chunk_shape(
         For chunk sizes that are no integers.
     """
     asked = encoding.get("chunks")
-    opened = tuple((encoding.get("preferred_chunks") or {}).values())
-    if asked is None or isinstance(asked, str) or (asked == opened and not explicit):
+    left = not explicit and encoding.get("chunksizes") is not None
+    as_opened = left and asked == tuple((encoding.get("preferred_chunks") or {}).values())
+    if asked is None or isinstance(asked, str) or as_opened:
         asked = _chunksizes(encoding, shape, unlimited, explicit)
     if isinstance(asked, int | np.integer):
         asked = (asked,) * len(shape)
