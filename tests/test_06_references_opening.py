@@ -98,7 +98,9 @@ class TestNames:
             ("refs.json", gzip.compress),
         ],
     )
-    @pytest.mark.parametrize("spelling", ["{}", "file://{}", "reference::{}", "{}#mode=zarr"])
+    @pytest.mark.parametrize(
+        "spelling", ["{}", "file://{}", "reference::{}", "{}#mode=zarr", "reference://::{}"]
+    )
     def test_a_file(self, tmp_path, data, name, pack, spelling):
         path = tmp_path / name
         path.write_bytes(pack(json.dumps(version0("data.bin")).encode()))
@@ -110,7 +112,9 @@ class TestNames:
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json") == VALUES.tolist()
         assert read(f"reference::{served.url}/refs.json?a=b") == VALUES.tolist()
-        assert read("reference://", fo=f"{served.url}/refs.json") == VALUES.tolist()
+        fo = f"{served.url}/refs.json"
+        assert read("reference://", fo=fo) == VALUES.tolist()
+        assert read("reference://", fo=fo, remote_protocol="http") == VALUES.tolist()
 
     def test_a_bucket(self, s3_server, tmp_path, data):
         put(tmp_path, "refs.json", version0("data.bin"))

@@ -108,8 +108,9 @@ class ReferenceOptions:
                 "the prefix of its URLs.",
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
+        # A path is one of a bucket; what is local or on the web is relative to the document.
         protocol = self.remote_protocol
-        if protocol in (None, "file", "local"):
+        if protocol in ("file", "local", "http", "https"):
             protocol = None
         return Targets(document, Trust(origin, allow), protocol, tuple(by_length), retry)
 
@@ -134,8 +135,8 @@ def open_references(
     """Give the store of the reference set that `target` names, None when it names none.
 
     That is a document as a dictionary; ``reference://`` with the option `fo`; a path or URL of
-    JSON, compressed or not; and a directory of parquet files as kerchunk writes it. Of what is
-    remote, the URL's last name decides.
+    JSON, compressed or not, also behind ``reference::``; and a directory of parquet files as
+    kerchunk writes it. Of what is remote, the URL's last name decides.
     """
     if not isinstance(target, dict | str | os.PathLike):
         return None
@@ -144,8 +145,7 @@ def open_references(
         return None
     options = ReferenceOptions.sorted(storage_options or {})
     if named:
-        target = str(target).removeprefix("reference::")
-        target = options.fo if target.startswith("reference://") else target
+        target = str(target).partition("::")[2] or options.fo
         if target is None:
             raise UnsupportedError("found no option fo, which says where the reference set is")
     if isinstance(target, Mapping):
