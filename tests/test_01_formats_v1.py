@@ -115,7 +115,7 @@ def test_arrays_lie_in_directories():
     assert v1.render_node(directory) == {}
     assert v1.listing_prefix("/a") == "a/"
     assert v1.child_names(["x"], ["b"]) == ["b"]
-    assert v1.consolidated_key() is None
+    assert v1.CONSOLIDATED_KEY is None
 
 
 @pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])

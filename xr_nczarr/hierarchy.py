@@ -185,7 +185,7 @@ class _Search:
 
     def _consolidated_only(self, modules: Sequence[ModuleType]) -> Hierarchy:
         for module in sorted(modules, key=lambda module: module is not v2):
-            key = module.consolidated_key()
+            key = module.CONSOLIDATED_KEY
             if key is None:
                 continue
             self.module = module
@@ -195,7 +195,7 @@ class _Search:
         raise self._not_consolidated(modules)
 
     def _expanded(self, documents: dict[str, Document]) -> dict[str, Document] | None:
-        document = documents.get(self.module.consolidated_key() or "")
+        document = documents.get(self.module.CONSOLIDATED_KEY or "")
         if document is None or isinstance(self.module, v3_draft.Layout):
             return None
         with Place(key=document.key):
@@ -218,7 +218,7 @@ class _Search:
 
     def _check(self, members: dict[str, Document]) -> None:
         single = self._fetch(members)
-        consolidated_key = self.module.consolidated_key()
+        consolidated_key = self.module.CONSOLIDATED_KEY
         for key, document in members.items():
             found = single.get(key)
             if found is None or found.value != document.value:
@@ -312,7 +312,7 @@ class _Search:
 
     def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
         names = list(dict.fromkeys(keys))
-        consolidated_keys = {module.consolidated_key() for module in FORMATS.values()}
+        consolidated_keys = {module.CONSOLIDATED_KEY for module in FORMATS.values()}
         return {
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
             for key, stored in zip(names, self.store.fetch(names), strict=True)
@@ -340,7 +340,7 @@ class _Search:
         )
 
     def _not_consolidated(self, modules: Sequence[ModuleType]) -> NotFoundError:
-        keys = ", ".join(filter(None, (module.consolidated_key() for module in modules)))
+        keys = ", ".join(filter(None, (module.CONSOLIDATED_KEY for module in modules)))
         return NotFoundError(
             f"found no consolidated metadata ({keys})",
             remedy="Open with consolidated=None or False, or consolidate the store",
@@ -364,7 +364,7 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str,
         if node.path != "/":
             documents.update(module.render_node(node))
     documents.update(module.render_node(hierarchy.nodes["/"]))
-    if consolidated and module.consolidated_key() is not None:
+    if consolidated and module.CONSOLIDATED_KEY is not None:
         documents |= module.render_consolidated(documents)
     yield from documents.items()
 
@@ -417,7 +417,7 @@ def refresh_consolidated(
     Empty for a version that has none.
     """
     module = FORMATS[zarr_format]
-    if module.consolidated_key() is None:
+    if module.CONSOLIDATED_KEY is None:
         return {}
     keys = dict.fromkeys(key for path in paths for key in module.node_keys(path))
     stored = {

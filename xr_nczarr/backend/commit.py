@@ -149,7 +149,7 @@ def prepare(plan: WritePlan, store: Store) -> None:
 def _root_keys(zarr_format: str) -> list[str]:
     """Give the keys of the root's documents, that by which a store is recognised last."""
     module = FORMATS[zarr_format]
-    consolidated = module.consolidated_key()
+    consolidated = module.CONSOLIDATED_KEY
     keys = {*module.node_keys("/"), *filter(None, [consolidated])}
     entry = consolidated or "zarr.json"  # the draft's entry document
     return sorted(keys, key=lambda key: (key == entry, not key.endswith("attrs"), key))

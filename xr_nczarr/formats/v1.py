@@ -35,6 +35,7 @@ from xr_nczarr.model import (
 )
 
 ZARR_FORMAT = "1"
+CONSOLIDATED_KEY = None
 
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")
@@ -149,7 +150,3 @@ def _render_compression(spec: CodecSpec) -> tuple[str, Json]:
     if spec.name in _LEVELS:
         return spec.name, spec.configuration.get("level")
     return spec.name, dict(spec.configuration) or None
-
-
-def consolidated_key() -> None:
-    """Give None: there is no consolidated document."""

@@ -42,9 +42,11 @@ from xr_nczarr.model import (
 )
 
 ZARR_FORMAT = "2"
+CONSOLIDATED_KEY = ".zmetadata"
+"""Key of the document that may hold all others."""
 
-_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
-_DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
+_ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
+_DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, CONSOLIDATED_KEY))
 _MEMBERS = frozenset(
     ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
 ) | {"dimension_separator"}
@@ -52,7 +54,7 @@ _MEMBERS = frozenset(
 
 def root_keys() -> tuple[str, ...]:
     """Give the keys to fetch at the root."""
-    return (_CONSOLIDATED, *node_keys("/"))
+    return (CONSOLIDATED_KEY, *node_keys("/"))
 
 
 def node_keys(path: str) -> tuple[str, ...]:
@@ -71,7 +73,7 @@ def child_names(objects: list[str], prefixes: list[str]) -> list[str]:  # noqa: 
 
 def recognise(documents: Mapping[str, Document]) -> bool:
     """Tell whether the documents of the root are of this version."""
-    return any(key in documents for key in (_CONSOLIDATED, _GROUP, _ARRAY))
+    return any(key in documents for key in (CONSOLIDATED_KEY, _GROUP, _ARRAY))
 
 
 def chunk_keys(path: str, *, separator: str | None = None) -> ChunkKeys:
@@ -226,11 +228,6 @@ def _inexpressible(found: str, node: ArrayNode) -> UnsupportedError:
     )
 
 
-def consolidated_key() -> str:
-    """Give the key of the document that may hold all others."""
-    return _CONSOLIDATED
-
-
 def expand_consolidated(document: Document) -> dict[str, Document]:
     """Give key → document of all that a consolidated document holds, in its order."""
     members = read_object(document.value, None)
@@ -260,10 +257,10 @@ def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     held = (
         b"%b: %b" % (render_json(key), _checked(key, data))
         for key, data in documents.items()
-        if key != _CONSOLIDATED
+        if key != CONSOLIDATED_KEY
     )
     metadata = b", ".join(held)
-    return {_CONSOLIDATED: b'{"metadata": {%b}, "zarr_consolidated_format": 1}' % metadata}
+    return {CONSOLIDATED_KEY: b'{"metadata": {%b}, "zarr_consolidated_format": 1}' % metadata}
 
 
 def _checked(key: str, data: bytes) -> bytes:

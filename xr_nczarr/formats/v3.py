@@ -43,7 +43,7 @@ ZARR_FORMAT = "3"
 
 Runs = tuple[tuple[tuple[int, int], ...], ...]
 
-_DOCUMENT = "zarr.json"
+_DOCUMENT = CONSOLIDATED_KEY = "zarr.json"  # the root's own may hold all others
 _CONSOLIDATED = "consolidated_metadata"
 _GROUP_MEMBERS = frozenset(("zarr_format", "node_type", "attributes", _CONSOLIDATED))
 _ARRAY_MEMBERS = frozenset(
@@ -250,11 +250,6 @@ def _render_chunk_keys(path: str, keys: ChunkKeys) -> Json:
     raise UnsupportedError(
         f"v3 has no encoding for chunk keys like {quote(keys.key((0, 0)))}", variable=path
     )
-
-
-def consolidated_key() -> str:
-    """Give the key of the document that may hold all others: the root's own."""
-    return _DOCUMENT
 
 
 def expand_consolidated(document: Document) -> dict[str, Document] | None:

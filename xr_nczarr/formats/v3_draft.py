@@ -53,6 +53,7 @@ from xr_nczarr.model import (
 )
 
 ZARR_FORMAT = "3-draft"
+CONSOLIDATED_KEY = None
 
 _ENTRY = "zarr.json"
 _URI = "https://purl.org/zarr/spec/core/3.0"
@@ -72,10 +73,6 @@ def root_keys() -> tuple[str, ...]:
 def recognise(documents: Mapping[str, Document]) -> bool:
     """Tell whether the documents of the root are of the draft, and not of v3."""
     return _ENTRY in documents and not v3.recognise(documents)
-
-
-def consolidated_key() -> None:
-    """Give None: the draft has no consolidated metadata."""
 
 
 def layout(documents: Mapping[str, Document], *, data_type_fallback: bool = False) -> Layout:
@@ -154,7 +151,7 @@ class Layout:
     data_type_fallback: bool = False
 
     ZARR_FORMAT: ClassVar[str] = ZARR_FORMAT
-    consolidated_key = staticmethod(consolidated_key)
+    CONSOLIDATED_KEY: ClassVar[None] = CONSOLIDATED_KEY
 
     def node_keys(self, path: str) -> tuple[str, ...]:
         """Give the keys of the documents that make up the node at `path`."""

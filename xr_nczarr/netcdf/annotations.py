@@ -256,7 +256,10 @@ def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:
 
 def spelling(value: Mapping[str, Json], member: str) -> str | None:
     """Give the name under which an annotation has a member, whatever vintage spelled it."""
-    return next((name for name in _SPELLINGS[member] if name in value), None)
+    for name in _SPELLINGS[member]:
+        if name in value:
+            return name
+    return None
 
 
 def _member(value: dict[str, Json], member: str, default: Json = None) -> Json:

@@ -17,6 +17,7 @@ from fsspec.implementations.http import get_client
 from yarl import URL
 
 from xr_nczarr.errors import LimitError, RefusedError, quote
+from xr_nczarr.storage.ranges import too_large
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.trust import Trust, is_private
 
@@ -67,10 +68,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                 if self.status >= 400:
                     return b""
                 if self._asked is None:
-                    raise LimitError(
-                        f"the server sends {size:,} bytes or more, the limit is {most:,}",
-                        remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
-                    )
+                    raise too_large(f"the server sends {size:,} bytes or more", most)
                 raise LimitError(
                     f"asked for {self.request_info.headers['Range']}, "
                     f"the server sends {size:,} bytes or more",

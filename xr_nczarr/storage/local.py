@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar, Literal
 
-from xr_nczarr.errors import LimitError, NotFoundError, RefusedError, StorageError
+from xr_nczarr.errors import NotFoundError, RefusedError, StorageError
 from xr_nczarr.storage.keys import check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
-from xr_nczarr.storage.ranges import first_byte
+from xr_nczarr.storage.ranges import first_byte, too_large
 from xr_nczarr.storage.replacing import (
     hidden_path,
     is_hidden,
@@ -30,6 +30,8 @@ from xr_nczarr.storage.replacing import (
     write_file,
 )
 from xr_nczarr.storage.retries import failing_as_ours, storage_error
+
+Sync = Literal["commit", "all", "none"]
 
 # O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -56,7 +58,7 @@ class LocalStore:
     """
 
     root: str
-    sync: Literal["commit", "all", "none"] = "commit"
+    sync: Sync = "commit"
     must_exist: bool = False
     follow_symlinks: bool = True
     max_object_bytes: int = 4 << 30
@@ -228,12 +230,8 @@ class LocalStore:
         if not stat.S_ISREG(status.st_mode):
             problem = "found a directory or a device where a plain file was expected"
             raise StorageError(problem, store=self.name, key=key)
-        raise LimitError(
-            f"the file has {status.st_size} bytes, the limit is {self.max_object_bytes}",
-            remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
-            store=self.name,
-            key=key,
-        )
+        found = f"the file has {status.st_size:,} bytes"
+        raise too_large(found, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, length: int) -> bytes:
         """Read exactly `length` bytes from where the file stands, in as many reads as it takes."""

@@ -11,7 +11,7 @@ from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, Unsuppor
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
-from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.local import LocalStore, Sync
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
@@ -20,7 +20,6 @@ from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
-Sync = Literal["commit", "all", "none"]
 
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
 _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")

@@ -1,11 +1,11 @@
-"""Arithmetic of byte ranges: where they lie, and which of them travel in one request."""
+"""Byte ranges: where they lie, how long they may be, and which of them travel in one request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from xr_nczarr.errors import StorageError
+from xr_nczarr.errors import LimitError, StorageError
 from xr_nczarr.storage.protocol import ByteRange, Bytes
 
 
@@ -29,6 +29,14 @@ def check_range(one: ByteRange, store: str) -> None:
             store=store,
             key=one.key,
         )
+
+
+def too_large(
+    found: str, most: int, store: str | None = None, key: str | None = None
+) -> LimitError:
+    """Give the error for an object of more than `most` bytes."""
+    remedy = "If that is right, raise max_chunk_bytes or max_consolidated_bytes."
+    return LimitError(f"{found}, the limit is {most:,}", remedy=remedy, store=store, key=key)
 
 
 def first_byte(one: ByteRange, size: int, store: str) -> int:

@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
-from xr_nczarr.errors import LimitError, NczarrError, Place, StorageError, UnsupportedError
+from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
-from xr_nczarr.storage.ranges import check_range
+from xr_nczarr.storage.ranges import check_range, too_large
 from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
@@ -214,12 +214,8 @@ class ReferenceStore:
         if first < 0 or first + count > size:
             self._fail(f"the object has {size} bytes, {count} bytes from {first} were asked", key)
         if count > self.targets.max_object_bytes:
-            raise LimitError(
-                f"refers to {count:,} bytes, the limit is {self.targets.max_object_bytes:,}",
-                remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
-                store=self.name,
-                key=key,
-            )
+            found_bytes = f"refers to {count:,} bytes"
+            raise too_large(found_bytes, self.targets.max_object_bytes, self.name, key)
         if isinstance(found, InlineBytes):
             return found.data[first : first + count]
         return _Piece(key, *urls[found.url], (found.offset or 0) + first, count) if count else b""

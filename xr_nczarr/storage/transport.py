@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 
-from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
+from xr_nczarr.storage.ranges import too_large
 from xr_nczarr.storage.retries import (
     Retry,
     foreign_errors,
@@ -201,9 +202,7 @@ class Transport:
         most = self.most_bytes
         if request.start is not None or most is None or len(answer) <= most:
             return answer
-        remedy = "If that is right, raise max_chunk_bytes or max_consolidated_bytes."
-        problem = f"the object has more than {most:,} bytes"
-        raise LimitError(problem, remedy=remedy, store=self.store, key=request.key)
+        raise too_large(f"the object has {most + 1:,} bytes or more", most, self.store, request.key)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
         """Tell whether an object has no bytes to give some of: S3 says so by an error."""

@@ -7,13 +7,13 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal
+from typing import Any
 
-from xr_nczarr.errors import LimitError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
-from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.local import LocalStore, Sync
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
-from xr_nczarr.storage.ranges import cut_range, first_byte
+from xr_nczarr.storage.ranges import cut_range, first_byte, too_large
 from xr_nczarr.storage.replacing import hidden_path, is_hidden, sync_filesystem
 from xr_nczarr.storage.retries import failing_as_ours
 from xr_nczarr.storage.zip_index import HEADER, Entry, damaged, data_start, decode, read_index
@@ -42,7 +42,7 @@ class ZipStore:
         path: str,
         *,
         max_object_bytes: int = 4 << 30,
-        sync: Literal["commit", "all", "none"] = "commit",
+        sync: Sync = "commit",
     ) -> ZipStore:
         """Give the store in the zip file at an absolute path."""
         folder, name = os.path.split(path)
@@ -222,13 +222,8 @@ class ZipStore:
         if not entry.deflated and info.file_size != info.compress_size:
             raise damaged("the entry is stored, and its two sizes differ", self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
-            raise LimitError(
-                f"the entry has {info.file_size} bytes ({info.compress_size} stored), "
-                f"the limit is {self.max_object_bytes}",
-                remedy="If that is right, raise max_chunk_bytes or max_consolidated_bytes.",
-                store=self.name,
-                key=key,
-            )
+            found = f"the entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
+            raise too_large(found, self.max_object_bytes, self.name, key)
         return entry
 
 

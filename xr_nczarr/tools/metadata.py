@@ -90,7 +90,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
     with sole_writer(store, "a", lambda: "consolidate"):
         opened = _opened(store)
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
-        key = FORMATS[zarr_format].consolidated_key()
+        key = FORMATS[zarr_format].CONSOLIDATED_KEY
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
                 "found the layout of netcdf-c 4.8.0, which consolidated metadata do not hold",
@@ -152,7 +152,7 @@ def upgrade(
         removed = [key for key, data in found if data is not None]
         in_attributes = written.dialect in ("nczarr-4.9.3", "nczarr-preview")
         with workspace(store, empty=False, staged=False) as work:
-            for phase in _phases(changed, FORMATS[zarr_format].consolidated_key(), in_attributes):
+            for phase in _phases(changed, FORMATS[zarr_format].CONSOLIDATED_KEY, in_attributes):
                 work.put((key, changed[key]) for key in phase)
                 getattr(work, "flush", lambda: None)()
             for key in removed:

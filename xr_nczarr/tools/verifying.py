@@ -162,7 +162,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
     """Compare each document that the consolidated one holds, or should, with the single one."""
     module = FORMATS[opened.hierarchy.zarr_format]
-    key = module.consolidated_key()
+    key = module.CONSOLIDATED_KEY
     if opened.hierarchy.consolidated or key is None:
         return
     (data,) = opened.store.fetch([key])
@@ -226,7 +226,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     """Tell the keys that are neither a chunk's nor a document's."""
     module = FORMATS[opened.hierarchy.zarr_format]
     known = {key for path in opened.hierarchy.nodes for key in module.node_keys(path)}
-    known |= {module.consolidated_key(), *module.root_keys()}
+    known |= {module.CONSOLIDATED_KEY, *module.root_keys()}
     for key in keys:
         folder, _, name = key.rpartition("/")
         if key in (JOURNAL, UNFINISHED):
