@@ -59,7 +59,7 @@ VINTAGES = (
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
-_SPELLINGS = {
+_SPELLINGS: dict[str, tuple[str, ...]] = {
     member: tuple(dict.fromkeys(getattr(vintage, member) for vintage in VINTAGES))
     for member in ("dimensions", "arrays", "groups", "references", "type_list")
 }
