@@ -102,7 +102,7 @@ def test_a_file_above_the_limit_is_refused_before_it_is_read(store: LocalStore) 
         file.truncate(1 << 40)
     limited = open_store(store.root, limits=Limits(max_chunk_bytes=9, max_consolidated_bytes=9))
     for one in (store, limited):
-        with pytest.raises(LimitError, match="1099511627776 bytes"):
+        with pytest.raises(LimitError, match="1,099,511,627,776 bytes"):
             fetch(one, "huge")
 
 
