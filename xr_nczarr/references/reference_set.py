@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -20,10 +20,16 @@ class ReferenceSet:
     """Where the bytes of each key are.
 
     The set is immutable and pickles; a generator travels as its formula.
+
+    Attributes
+    ----------
+    digest
+        Of what the document says, where there was one: the same for the same set.
     """
 
     table: Table | ParquetTable
     generators: tuple[Generator, ...] = ()
+    digest: bytes = field(default=b"", compare=False)
 
     def resolve(self, key: str) -> Reference | None:
         """Give where the bytes of `key` are, None for a key that is not declared.

@@ -85,7 +85,7 @@ def parse_references(
     >>> references.resolve("a/0")
     Target(url='s3://bucket/data.nc', offset=100, length=20)
     """
-    members, refs, builder = _load(document, limits)
+    members, refs, builder, text = _load(document, limits)
     generators: list[Generator] = []
     render_url: Callable[[str], str] = str
     if refs is not members:
@@ -105,7 +105,8 @@ def parse_references(
             remaining -= bounded.count * bounded.weight
             _expand_into(refs, bounded, remaining)
     table = tabulate(refs, builder, render_url)
-    references = ReferenceSet(table, tuple(kept))
+    digest = b"" if text is None else table.digest(text)
+    references = ReferenceSet(table, tuple(kept), digest)
     for key in table.entries if kept else ():
         if references.find_generated(key) is not None:
             raise ReferenceSetError("the key is declared by refs and by gen", key=key)
@@ -153,11 +154,14 @@ def expand(
 
 def _load(
     document: Document, limits: Limits
-) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
-    """Give the members of a document, its references, and the rows of its regular stretches."""
+) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
+    """Give the members of a document, its references, and the rows of its regular stretches.
+
+    The last is the text of all but these rows, None for what is no text.
+    """
     if isinstance(document, Mapping):
         members = dict(document)
-        return members, _refs(members), TableBuilder()
+        return members, _refs(members), TableBuilder(), None
     data = document.encode() if isinstance(document, str) else bytes(document)
     if len(data) > limits.max_consolidated_bytes:
         raise LimitError(
@@ -170,9 +174,9 @@ def _load(
         refs = _refs(members)
         # All marks among the references: no stretch was within an inline object or elsewhere.
         if take_marks(refs) == scanned[1]:
-            return members, refs, builder
+            return members, refs, builder, scanned[0]
     members = parse_members(data)
-    return members, _refs(members), TableBuilder()
+    return members, _refs(members), TableBuilder(), data
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ document that lists them regularly is scanned into columns without making an obj
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -134,6 +135,17 @@ class Table:
 
     entries: Mapping[str, Entry]
     columns: Mapping[Family, Column] = field(default_factory=dict)
+
+    def digest(self, others: bytes) -> bytes:
+        """Give a digest of the columns and of the text that all else is written in."""
+        digest = hashlib.blake2b(others, digest_size=32)
+        for column in self.columns.values():
+            digest.update(repr((column.family, column.shape, column.urls)).encode())
+            for numbers in (column.codes, column.url_numbers, column.offsets, column.lengths):
+                if numbers is not None:
+                    digest.update(numbers.dtype.str.encode())
+                    digest.update(numbers.data)
+        return digest.digest()
 
     @property
     def count(self) -> int:

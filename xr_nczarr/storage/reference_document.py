@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -35,7 +33,7 @@ class ReferenceDocument:
     name
         Its name there.
     digest
-        Of its bytes as they were when it was opened; empty before.
+        Of what it said when it was opened; empty before.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -52,11 +50,8 @@ class ReferenceDocument:
         data = self.fetch(self.name)
         if data is None:
             raise NotFoundError("there is no reference set")
-        # hashlib lets go of the interpreter: the digest of a large document takes no time of ours.
-        with ThreadPoolExecutor(1) as helper:
-            digest = helper.submit(_digest, data)
-            references = self._parse(data)
-        opened = replace(self, digest=digest.result())
+        references = self._parse(data)
+        opened = replace(self, digest=references.digest)
         with _lock:
             return opened, _sets.setdefault(opened._token, references)
 
@@ -72,7 +67,8 @@ class ReferenceDocument:
             references = _sets.get(self._token)
             if references is None:
                 data = self.fetch(self.name)
-                if data is None or _digest(data) != self.digest:
+                references = None if data is None else self._parse(data)
+                if references is None or references.digest != self.digest:
                     raise ReferenceSetError(
                         "the reference document "
                         + ("is not there" if data is None else "changed")
@@ -80,7 +76,7 @@ class ReferenceDocument:
                         remedy="Open the dataset anew, where every worker can read the document; "
                         "a set that is opened as a dictionary travels itself.",
                     )
-                references = _sets[self._token] = self._parse(data)
+                _sets[self._token] = references
                 _kept.append(references)
             return references
 
@@ -96,7 +92,3 @@ class ReferenceDocument:
             templates=self.templates,
             limits=self.limits,
         )
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=32).digest()
