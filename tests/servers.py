@@ -31,6 +31,8 @@ FaultKind = Literal[
     "wrong-range",  # 206, but bytes from elsewhere in the object
     "reset",  # reset the connection before the answer
     "stall",  # send the headers and never the body
+    "silence",  # never answer
+    "pause",  # send half of the body and never the rest
     "latency",  # answer rightly after `seconds`
     "redirect",  # 302 to `location`
 ]
@@ -188,6 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             self.connection.close()
+        elif kind == "silence":
+            self._wait()
         elif fault and kind == "status":
             self._send(fault.status, f"status {fault.status}".encode(), body)
         elif fault and kind == "redirect":
@@ -249,16 +253,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if kind == "truncate":
             self.close_connection = True
-            data = data[: len(data) // 2]
+        if kind in ("truncate", "pause", "stall"):
+            data = data[: len(data) // 2] if kind != "stall" else b""
         with suppress(ConnectionError):
             self.end_headers()
-            if body and kind == "stall":
-                self.wfile.flush()
-                self.owner.closing.wait()
-                self.close_connection = True
-            elif body:
+            if body:
                 self.wfile.write(data)
             self.wfile.flush()
+        if body and kind in ("pause", "stall"):
+            self._wait()
+
+    def _wait(self) -> None:
+        self.owner.closing.wait()
+        self.close_connection = True
 
 
 def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
@@ -291,7 +298,8 @@ class S3Server(_Counted):
                 pass
 
         application = DomainDispatcherApplication(create_backend_app)
-        self.fail: Callable[[Request], int | None] | None = None
+        self.fail: Callable[[Request], int | FaultKind | None] | None = None
+        self.closing = threading.Event()
         self._server = make_server(
             "127.0.0.1", 0, self._wrap(application), threaded=True, request_handler=Silent
         )
@@ -312,15 +320,40 @@ class S3Server(_Counted):
             request = Request(environ["REQUEST_METHOD"], path, headers.get("Range"), headers)
             self._enter(request)
             try:
-                status = self.fail(request) if self.fail else None
-                if status is None:
+                fault = self.fail(request) if self.fail else None
+                if fault is None:
                     yield from application(environ, start_response)
+                elif isinstance(fault, int):
+                    start_response(f"{fault} Injected", [("Content-Length", "0")])
                 else:
-                    start_response(f"{status} Injected", [("Content-Length", "0")])
+                    yield self._damaged(application, environ, start_response, fault)
             finally:
                 self._leave()
 
         return counted
+
+    def _damaged(self, application: Any, environ: Any, start_response: Any, kind: str) -> bytes:
+        """Answer as `FaultKind` says, or break the connection off."""
+        if kind == "reset":
+            linger = struct.pack("ii", 1, 0)
+            environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if kind == "silence":
+            self.closing.wait(20)
+        if kind in ("reset", "silence"):
+            raise ConnectionAbortedError(kind)
+        if kind == "ignore-range":
+            environ.pop("HTTP_RANGE", None)
+        answer: list[Any] = []
+        data = b"".join(application(environ, lambda *given: answer.extend(given)))
+        data, length = {
+            "html": (LOGIN_PAGE, len(LOGIN_PAGE)),
+            "short": (data[: len(data) // 2], len(data) // 2),
+            "truncate": (data[: len(data) // 2], len(data)),
+            "long": (data + b"longer", len(data) + 6),
+        }.get(kind, (data, len(data)))
+        others = [one for one in answer[1] if one[0].lower() != "content-length"]
+        start_response(answer[0], [*others, ("Content-Length", str(length))])
+        return data
 
     @property
     def endpoint(self) -> str:
@@ -344,6 +377,7 @@ class S3Server(_Counted):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -34,6 +34,7 @@ LIBRARIES = {
     "numcodecs": {"codecs"},
     "deflate": {"codecs"},
     "fsspec": {"storage"},
+    "s3fs": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
     "xarray": {"backend", "tools", "cli"},

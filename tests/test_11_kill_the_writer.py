@@ -24,6 +24,7 @@ from xr_nczarr import ConflictError, NotFoundError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
 
 KILLS = int(os.environ.get("NCZARR_KILLS", "2"))
+pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 
 # Forks a writer for each line: whoever has one thread and has imported all forks within an instant.
 # Told is how the writer ended, how many changes it began, and the seconds from first to last.

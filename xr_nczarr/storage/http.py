@@ -203,8 +203,11 @@ def web_options(
     options: Mapping[str, Any], retry: Retry, trust: Trust | None, most_bytes: int | None
 ) -> dict[str, Any]:
     """Give options of fsspec's HTTP for exact byte ranges, our own retries, and `Client`."""
+    silence = retry.timeout_seconds
+    # A connection becomes free when those before have answered, or were silent for too long.
+    waiting = retry.attempts * retry.total_seconds
     timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=retry.timeout_seconds, sock_read=retry.timeout_seconds
+        total=None, connect=waiting, sock_connect=silence, sock_read=silence
     )
     client: dict[str, Any] = {"timeout": timeout, "response_class": CheckedResponse}
     client |= options.get("client_kwargs") or {}

@@ -140,7 +140,8 @@ def locked(path: str) -> Iterator[None]:
                 try:
                     yield
                 finally:
-                    os.unlink(path)
+                    with suppress(OSError):  # what is left of it can be locked again
+                        os.unlink(path)
                 return
 
 

@@ -46,7 +46,8 @@ class Retry:
     attempts
         Tries of one request, the first included.
     total_seconds
-        No try begins later than this after the first one.
+        No try begins that would end later than this after the first began, if it takes as long
+        as the one before: a server that is silent is asked less often than one that refuses.
     first_wait, longest_wait
         Seconds; the wait doubles from try to try, and is cut by up to half at random.
     timeout_seconds
@@ -76,10 +77,11 @@ class Retry:
         """Count the tries, waiting before each but the first."""
         end = self.clock() + self.total_seconds
         for attempt in range(self.attempts):
+            begin = self.clock()
             yield attempt
             wait = min(self.longest_wait, self.first_wait * 2**attempt)
             wait *= 1 - random.random() / 2  # noqa: S311
-            if attempt + 1 == self.attempts or self.clock() + wait > end:
+            if attempt + 1 == self.attempts or 2 * self.clock() - begin + wait > end:
                 return
             self.sleep(wait)
 

@@ -249,9 +249,13 @@ def filesystem_at(
             from xr_nczarr.storage.http import web_options
 
             options = web_options(options, retry, trust, rules.get("most_bytes"))
-        elif url.startswith(("s3://", "s3a://")):
-            options = _s3_options(options, retry)
-        filesystem, root = fsspec.core.url_to_fs(url, **options)
+        if url.startswith(("s3://", "s3a://")):
+            from xr_nczarr.storage.s3 import S3, s3_options
+
+            filesystem = S3(**s3_options(options, retry, IN_FLIGHT))
+            root = filesystem._strip_protocol(url)
+        else:
+            filesystem, root = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
         raise UnsupportedError(
             f"a package for this kind of URL is missing ({error})",
@@ -272,20 +276,3 @@ def _size(filesystem: Any, path: str) -> int | None:
         return int(filesystem.info(path)["size"] or 0)
     except FileNotFoundError:
         return None
-
-
-def _s3_options(options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
-    """Give options of s3fs for many small objects, and our own retries."""
-    config = {
-        "max_pool_connections": IN_FLIGHT,
-        "connect_timeout": retry.timeout_seconds,
-        "read_timeout": retry.timeout_seconds,
-        # One quick try more than ours: S3 answers 503 as part of its normal work.
-        "retries": {"total_max_attempts": 2},
-    }
-    return {
-        # s3fs asks for the size of each object before it fetches it, unless told otherwise.
-        "max_concurrency": 1,
-        **options,
-        "config_kwargs": {**config, **options.get("config_kwargs", {})},
-    }

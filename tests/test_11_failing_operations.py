@@ -1,0 +1,202 @@
+"""Writes of which a single operation fails, or is forgotten by a disk that was not told to keep it.
+
+Each of the n operations in turn: what was there before is readable, and the write can be run again.
+"""
+
+import errno
+import os
+import random
+import shutil
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.test_11_kill_the_writer import contents, same
+from xr_nczarr import ConflictError, NczarrError, NotFoundError, to_nczarr
+from xr_nczarr.storage import MemoryStore
+
+
+def values(start, stop, sign=1):
+    n = np.arange(start, stop)
+    return xr.Dataset({"a": (("t", "x"), sign * (n[:, None] * 10.0 + np.arange(1, 5)))}, {"t": n})
+
+
+ENCODING = {"a": {"chunks": (4, 4)}, "t": {"chunks": (64,)}}
+
+
+def create(target, version, **options):
+    options |= {"unlimited_dims": "t", "encoding": ENCODING, "zarr_format": version}
+    to_nczarr(values(0, 6), target, **options)
+
+
+def append(target, _version, **options):
+    to_nczarr(values(6, 9), target, append_dim="t", **options)
+
+
+def replace(target, version, **options):
+    to_nczarr(values(0, 3, -1), target, mode="w", zarr_format=version, **options)
+
+
+def write_region(target, _version, **options):
+    to_nczarr(values(1, 3, -1).drop_vars("t"), target, region={"t": slice(1, 3)}, **options)
+
+
+def changed():
+    """What `write_region` leaves."""
+    new = values(0, 6)
+    new.a[1:3] *= -1
+    return new
+
+
+ACTIONS = {create: values(0, 6), append: values(0, 9), replace: values(0, 3, -1)}
+ACTIONS |= {write_region: changed()}
+
+# What changes the disk: a full one refuses those that need space, a broken one any.
+NEEDING_SPACE = ("open", "write", "mkdir", "link")
+OPERATIONS = (*NEEDING_SPACE, "replace", "rename", "unlink", "rmdir", "fsync")
+
+
+@contextmanager
+def failing(number, after, monkeypatch):
+    """Let operation `after` of those that change the disk fail; a full disk stays full.
+
+    Yields a list of the operations so far.
+    """
+    done = []
+
+    def wrapped(name, operation):
+        def run(*arguments, **options):
+            if name == "open" and not arguments[1] & (os.O_WRONLY | os.O_RDWR):
+                return operation(*arguments, **options)
+            done.append(name)
+            full = number == errno.ENOSPC and len(done) > after and name in NEEDING_SPACE
+            if full or (number != errno.ENOSPC and len(done) == after + 1):
+                raise OSError(number, os.strerror(number))
+            return operation(*arguments, **options)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for name in OPERATIONS:
+            patch.setattr(os, name, wrapped(name, getattr(os, name)))
+        yield done
+
+
+def objects(path):
+    """Without the locks that could not be removed."""
+    return {key: data for key, data in contents(path).items() if not key.endswith(".lock")}
+
+
+def found(target):
+    try:
+        with xr.open_dataset(target, engine="nczarr") as dataset:
+            return dataset.load()
+    except NotFoundError:
+        return None
+
+
+def again(action, target, version, *, finished):
+    """Run an action again; only one that had finished may be refused."""
+    refused = (ConflictError, FileExistsError) if finished else ()
+    with suppress(*refused):
+        action(target, version)
+
+
+@pytest.mark.parametrize(
+    ("number", "version"), [(errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.EIO, 3), (errno.EACCES, 2)]
+)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, version, number):
+    before, after = None if action is create else values(0, 6), ACTIONS[action]
+    original, path, whole = (str(tmp_path / name) for name in ("original", "store", "whole"))
+    errors = []
+    if before is not None:
+        create(original, version)
+        shutil.copytree(original, whole)
+    action(whole, version)
+    for n in range(1000):
+        if before is not None:
+            shutil.copytree(original, path)
+        try:
+            with failing(number, n, monkeypatch) as done:
+                action(path, version, sync="all" if n % 2 else "none")
+        except NczarrError as error:
+            named = isinstance(error, OSError), os.strerror(number) in str(error)
+            errors.append((*named, str(tmp_path) in str(error)))
+        left = found(path)
+        assert same(left, before) or same(left, after) or left is before is None
+        again(action, path, version, finished=same(left, after))
+        assert objects(path) == objects(whole)
+        shutil.rmtree(path)
+        if len(done) <= n:
+            break
+    assert len(errors) > 3
+    assert set(errors) == {(True, True, True)}
+
+
+class Recorded(dict):
+    """Objects, a copy of them after each change, and None where all was forced to the disk."""
+
+    def __init__(self, objects):
+        super().__init__(objects)
+        self.changes = []
+
+    def __setitem__(self, key, data):
+        super().__setitem__(key, data)
+        self.changes.append(dict(self))
+
+    def pop(self, key, default=None):
+        found = super().pop(key, default)
+        self.changes.append(dict(self))
+        return found
+
+    def __delitem__(self, key):
+        self.pop(key)
+
+
+class FlushedStore(MemoryStore):
+    """Tells its mapping when all of it is to be on the disk."""
+
+    def flush(self):
+        self.mapping.changes.append(None)
+
+
+def after_power_loss(before, changes, chance):
+    """Yield what may be on the disk: all up to a flush, and any of the changes of objects since."""
+    kept, since = before, []
+    for state in changes:
+        if state is None:
+            kept, since = since[-1] if since else kept, []
+            continue
+        since.append(state)
+        yield kept
+        for _ in range(4):
+            objects, last = dict(kept), kept
+            for one in since:
+                if chance.random() < 0.5:
+                    for key in one.keys() | last.keys():
+                        if one.get(key) is None:
+                            objects.pop(key, None)
+                        elif one.get(key) != last.get(key):
+                            objects[key] = one[key]
+                last = one
+            yield objects
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("action", [append, write_region])
+def test_what_was_not_forced_to_the_disk_may_be_forgotten(action, version):
+    before, after = {}, ACTIONS[action]
+    create(before, version)
+    whole = Recorded(before)
+    action(FlushedStore(whole), version)
+    assert whole.changes.count(None) > 0
+    states = list(after_power_loss(before, whole.changes, random.Random(0)))
+    assert len(states) > 3
+    for objects in states:
+        left = found(objects)
+        assert same(left, values(0, 6)) or same(left, after)
+        again(action, objects, version, finished=same(left, after))
+        assert objects == whole

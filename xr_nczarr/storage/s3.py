@@ -1,0 +1,33 @@
+"""How S3 is asked: many small objects at once, and no tries but our own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from s3fs import S3FileSystem
+
+from xr_nczarr.storage.retries import Retry
+
+
+class S3(S3FileSystem):  # type: ignore[misc]
+    """That of s3fs, which would try each of our tries five times."""
+
+    retries = 1
+
+
+def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
+    """Give options of `S3` for many small objects, and our own retries."""
+    config = {
+        "max_pool_connections": connections,
+        "connect_timeout": retry.timeout_seconds,
+        "read_timeout": retry.timeout_seconds,
+        # One quick try more than ours: S3 answers 503 as part of its normal work.
+        "retries": {"total_max_attempts": 2},
+    }
+    return {
+        # s3fs asks for the size of each object before it fetches it, unless told otherwise.
+        "max_concurrency": 1,
+        **options,
+        "config_kwargs": {**config, **options.get("config_kwargs", {})},
+    }
