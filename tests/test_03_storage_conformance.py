@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType
 
@@ -189,6 +190,24 @@ def test_a_lock_can_be_taken_again(writable: Store) -> None:
     with writable.lock("a/0.0"), writable.lock("new/0"):
         writable.put([("new/0", b"1")])
     assert writable.list_names("new/").objects == ["0"]
+
+
+def test_a_lock_keeps_others_from_its_own_key_alone() -> None:
+    store = MemoryStore({})
+
+    def take(key: str) -> str:
+        with store.lock(key):
+            return key
+
+    others = [f"v/{index}" for index in range(1000)]
+    with ThreadPoolExecutor(1) as helper:
+        with store.lock("nczarr-writer"):
+            free = [helper.submit(take, key) for key in others]
+            held = helper.submit(take, "nczarr-writer")
+            found = wait(free, timeout=10).not_done
+            assert not held.done()
+        assert not found
+        assert held.result(timeout=20) == "nczarr-writer"
 
 
 def test_http_and_plain_mappings_refuse_to_be_written(make_store: Callable[[str], Store]) -> None:

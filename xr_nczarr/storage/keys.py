@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.locks import ProcessLock
@@ -75,7 +76,9 @@ class KeyLocks:
     """Locks by key that hold within this process; a copy in another process has its own."""
 
     def __init__(self) -> None:
-        self._locks = tuple(ProcessLock() for _ in range(64))
+        self._asking = ProcessLock()
+        # Locks that nobody holds or waits for are forgotten.
+        self._locks: WeakValueDictionary[str, ProcessLock] = WeakValueDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeyLocks, ()
@@ -83,5 +86,7 @@ class KeyLocks:
     @contextmanager
     def hold(self, key: str) -> Iterator[None]:
         """Wait until nobody else holds `key`, and hold it."""
-        with self._locks[hash(key) % len(self._locks)]:
+        with self._asking:
+            lock = self._locks.setdefault(key, ProcessLock())
+        with lock:
             yield
