@@ -252,6 +252,13 @@ class _Planner:
                 plan.leading = refresh_consolidated(store, self.zarr_format, kept, {})
         added: list[str] = []
         if self.tree.data or self.tree.groups:
+            if self.tree.layout.dialect == "nczarr-4.8.0":
+                raise UnsupportedError(
+                    f"found {', '.join([*self.tree.data, *self.tree.groups])}; what joins a store "
+                    "of netcdf-c 4.8.0 cannot be written in its layout",
+                    remedy="Give it a newer one with xr_nczarr.upgrade (nczarr upgrade)",
+                    store=store.name,
+                )
             made = self.tree.hierarchy()
             added = [path for path in made.nodes if path not in self.known]
             for path in added:

@@ -40,6 +40,8 @@ class WritePlan:
         Keys and prefixes of what goes before, in this order.
     new
         Whether the store is to hold nothing else.
+    exclusive
+        Whether it is an error if somebody else makes one meanwhile.
     """
 
     zarr_format: str
@@ -48,6 +50,7 @@ class WritePlan:
     leading: dict[str, bytes] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     new: bool = False
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +83,17 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
         plan.jobs = [job.aligned() for job in plan.jobs]
     if not options.compute:
         if isinstance(target, ZipStore):
-            raise UnsupportedError("a zip file cannot be written with compute=False")
-        with workspace(target, empty=plan.new, staged=plan.new) as store:
+            raise UnsupportedError(
+                "a zip file is written in one go, not with compute=False",
+                remedy="Leave that out, or write a directory",
+                store=target.name,
+            )
+        with workspace(target, empty=plan.new, staged=plan.new, exclusive=plan.exclusive) as store:
             prepare(plan, store)
             put_documents(plan, store, in_place=store is target)
         return write_chunks(plan.jobs, target, options)
-    with workspace(target, empty=plan.new, staged=staged or plan.new) as store:
+    staged = staged or plan.new
+    with workspace(target, empty=plan.new, staged=staged, exclusive=plan.exclusive) as store:
         prepare(plan, store)
         try:
             write_chunks(plan.jobs, store, options)
@@ -101,7 +109,9 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
 
 
 @contextmanager
-def workspace(target: Store, *, empty: bool, staged: bool) -> Iterator[Store]:
+def workspace(
+    target: Store, *, empty: bool, staged: bool, exclusive: bool = False
+) -> Iterator[Store]:
     """Give the store to write to; when the block ends well, its content is that of `target`.
 
     Parameters
@@ -111,6 +121,8 @@ def workspace(target: Store, *, empty: bool, staged: bool) -> Iterator[Store]:
     staged
         Whether `target` changes in one step at the end. Zip files always do, stores that cannot
         be replaced in one step never do.
+    exclusive
+        Whether it is an `ExistsError` if somebody else has made it by then.
     """
     if not isinstance(target, ZipStore) and not (staged and isinstance(target, LocalStore)):
         yield target
@@ -119,7 +131,7 @@ def workspace(target: Store, *, empty: bool, staged: bool) -> Iterator[Store]:
     staging = target.staging(empty=empty)
     try:
         yield staging
-        target.commit(staging)
+        target.commit(staging, exclusive=exclusive)
     finally:
         staging.discard()
 
@@ -214,7 +226,8 @@ class _Target:
 
     def __init__(self, job: Job, store: Store, options: WriteOptions) -> None:
         self.array = ChunkedArray(job.node, store)
-        self.write_empty_chunks = options.write_empty_chunks
+        asked = job.write_empty_chunks
+        self.write_empty_chunks = options.write_empty_chunks if asked is None else asked
         self.shape = job.node.shape
         self.dtype = job.node.dtype
 

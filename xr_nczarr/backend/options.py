@@ -84,11 +84,11 @@ max_depth, max_references, max_index_bytes
     def __post_init__(self) -> None:
         if not isinstance(self.group, str | None):
             raise ValueError(f"group must be a string or None; found {self.group!r}")
-        _check("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))
-        _check("missing_chunks", self.missing_chunks, ("fill", "warn", "raise"))
-        _check("consolidated", self.consolidated, (None, True, False, "check"))
-        _check("assume_endian", self.assume_endian, (None, "little", "big"))
-        _check("zarr_format", self.zarr_format, (None, 1, 2, 3, "1", "2", "3", "3-draft"))
+        check_choice("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))
+        check_choice("missing_chunks", self.missing_chunks, ("fill", "warn", "raise"))
+        check_choice("consolidated", self.consolidated, (None, True, False, "check"))
+        check_choice("assume_endian", self.assume_endian, (None, "little", "big"))
+        check_choice("zarr_format", self.zarr_format, (None, 1, 2, 3, "1", "2", "3", "3-draft"))
 
     @property
     def limits(self) -> Limits:
@@ -107,7 +107,8 @@ max_depth, max_references, max_index_bytes
         )
 
 
-def _check(name: str, value: object, choices: tuple[object, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Refuse what is none of the values that an option has."""
     if value not in choices:
         raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}; found {value!r}")
 

@@ -20,12 +20,16 @@ Region = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Values, NumPy's or dask's, for a region of an array; `appended` if it was made longer."""
+    """Values, NumPy's or dask's, for a region of an array; `appended` if it was made longer.
+
+    `write_empty_chunks` is None where the encoding says nothing of it.
+    """
 
     node: ArrayNode
     region: Region
     data: Any
     appended: bool = False
+    write_empty_chunks: bool | None = None
 
     def aligned(self) -> Job:
         """Give the job with a dask array in blocks of which no two share a stored object.

@@ -32,8 +32,8 @@ _OPENED = "nczarr-opened-"
 def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]] | None = None) -> Dataset:
     """Give a dataset whose lazily opened variables are read block by block, by dask.
 
-    Left as they are: what is small, objects that are no text, and times whose units are not given
-    (all values decide on them).
+    Left as they are: what is small, objects that are no text, and times of which the encoding says
+    either units or type.
 
     Parameters
     ----------
@@ -49,10 +49,19 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]] | None
         and (
             variable.dtype.kind in "biufcS"
             or is_unicode_dtype(variable.dtype)
-            or {"units", "dtype"} <= (encoding or {}).get(str(name), variable.encoding).keys()
+            or _times_are_settled(variable, (encoding or {}).get(str(name), variable.encoding))
         )
     }
     return dataset.assign(variables) if variables else dataset
+
+
+def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
+    """Tell whether times can be encoded block by block: both units and type are given, or neither.
+
+    Then xarray takes those that hold every time of that resolution.
+    """
+    given = {"units", "dtype"} & encoding.keys()
+    return len(given) == 2 or (not given and variable.dtype.kind in "mM")
 
 
 def _chunked(variable: Variable, name: str) -> Variable:

@@ -27,6 +27,8 @@ class Tree:
         Of all groups; of a store that is there already, only what new variables refer to.
     data
         Values of the new variables, by the path of their arrays.
+    write_empty_chunks
+        What their encodings say of it.
     groups
         Paths of the groups that are new.
     notes
@@ -36,6 +38,7 @@ class Tree:
     layout: Layout
     root: Group = field(default_factory=Group)
     data: dict[str, Any] = field(default_factory=dict)
+    write_empty_chunks: dict[str, bool | None] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -104,6 +107,7 @@ class Tree:
                 root_name=name,
             )
             self.data[location] = variable.data
+            self.write_empty_chunks[location] = variable.encoding.get("write_empty_chunks")
 
     def hierarchy(self) -> Hierarchy:
         """Give the hierarchy as it is to be stored."""
@@ -118,7 +122,12 @@ class Tree:
         """Give the values of the new variables, for all of their arrays in `hierarchy`."""
         arrays = stored_arrays(hierarchy)
         return [
-            Job(arrays[path], tuple([slice(0, size) for size in data.shape]), data)
+            Job(
+                arrays[path],
+                tuple([slice(0, size) for size in data.shape]),
+                data,
+                write_empty_chunks=self.write_empty_chunks[path],
+            )
             for path, data in self.data.items()
         ]
 

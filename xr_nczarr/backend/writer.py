@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from xr_nczarr.backend.commit import UNFINISHED, WriteOptions, WritePlan, execut
 from xr_nczarr.backend.datasets import Request, normalise
 from xr_nczarr.backend.encoded import Layout
 from xr_nczarr.backend.journal import close_journal, holds, settle
-from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.options import OpenOptions, check_choice
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.backend.sources import in_blocks, refuse_reading
 from xr_nczarr.backend.tree import Tree
@@ -154,6 +154,12 @@ def to_nczarr(
     [1.5, 2.5]
     """
     location = parse_url(target)
+    for name, value, choices in (
+        ("sync", sync, ("commit", "all", "none")),
+        ("atomic", atomic, (None, "store")),
+        ("overwrite", overwrite, (None, "force")),
+    ):
+        check_choice(name, value, choices)
     mode = _resolved_mode(mode, append_dim, region)
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
     owner = partial(_identity, mode, append_dim, dict(request.datasets))
@@ -184,20 +190,18 @@ def to_nczarr(
     )
     for path, dataset in request.datasets.items():
         request.datasets[path] = in_blocks(dataset, request.encoding[path])
-    if mode == "w" and request.group == "/":
+    whole, local = mode == "w" and request.group == "/", isinstance(store, LocalStore)
+    if whole:
         _check_removable(store, overwrite)
-        return execute(
-            plan_creation(request, store, layout, consolidated), store, options, staged=True
-        )
-    staged = isinstance(store, LocalStore) and (atomic == "store" or mode == "w")
-    with sole_writer(store, mode, owner, force=overwrite == "force"):
-        appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
-        if not staged:
+    alone = sole_writer(store, mode, owner, force=overwrite == "force")
+    with alone if local or not whole else nullcontext():  # elsewhere `w` removes the lock as well
+        if whole:
+            plan = plan_creation(request, store, layout, consolidated)
+        else:
+            appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
             plan = _plan(request, store, layout, how, appended)
-            return execute(plan, store, options, staged=False)
-    # Replacing the whole directory takes its lock along.
-    plan = _plan(request, store, layout, how, appended)
-    return execute(plan, store, options, staged=True)
+        staged = local and (atomic == "store" or mode == "w")
+        return execute(plan, store, options, staged=staged)
 
 
 def _identity(mode: str, append_dim: Hashable | None, datasets: Mapping[str, Dataset]) -> str:
@@ -235,7 +239,7 @@ def sole_writer(
         For such a lock. On local disks it is waited for instead, and ends with its writer.
     """
     lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
-    if not lockable or store.list_names("") == ([], []):
+    if not lockable or is_nothing(store):
         yield
     elif not isinstance(store, FilesystemStore):
         with store.lock(WRITER_LOCK):
@@ -269,7 +273,8 @@ def _plan(
         if how.mode == "r+":
             raise NotFoundError("there is no store to change", store=store.name)
         check_empty(store)
-        return plan_creation(request, store, layout, how.consolidated)
+        plan = plan_creation(request, store, layout, how.consolidated)
+        return replace(plan, exclusive=is_nothing(store))
     if how.mode == "w-" and _exists(opened, request.group):
         raise ExistsError(
             "there is something already",
@@ -306,8 +311,7 @@ def plan_creation(
 
 
 def _resolved_mode(mode: WriteMode, append_dim: Any, region: Any) -> WriteMode:
-    if mode not in ("w", "w-", "a", "a-", "r+"):
-        raise ValueError(f"mode is one of 'w', 'w-', 'a', 'a-', 'r+'; found {mode!r}")
+    check_choice("mode", mode, ("w", "w-", "a", "a-", "r+"))
     if append_dim is not None:
         if mode not in ("w-", "a", "a-"):
             raise ValueError(f"cannot set append_dim unless mode='a' or mode='a-'; found {mode!r}")
@@ -365,6 +369,14 @@ def _holds_no_store(store: Store) -> bool:
         return False
     known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
     return bool(names.objects or names.prefixes) and not known.intersection(names.objects)
+
+
+def is_nothing(store: Store) -> bool:
+    """Tell whether there is no object at all."""
+    try:
+        return store.list_names("") == ([], [])
+    except NotFoundError:  # a zip file that is to be made
+        return True
 
 
 def check_empty(store: Store) -> None:

@@ -5,6 +5,7 @@ Both pathlib and fsspec cost more than the read of a small chunk.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -23,6 +24,7 @@ from xr_nczarr.storage.replacing import (
     is_hidden,
     link_or_copy,
     locked,
+    made_meanwhile,
     remove,
     replace_directory,
     sync_directory,
@@ -194,15 +196,21 @@ class LocalStore:
                 shutil.copytree(os.path.realpath(self.root), root, copy_function=link_or_copy)
         return replace(self, root=root)
 
-    def commit(self, staging: LocalStore) -> None:
+    def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Put a finished `staging` in place of this store in one step, and remove the old one.
 
         Until then the old store is untouched; a process that is killed leaves the old or the new.
+        With `exclusive` it is an `ExistsError` if there is one.
         """
         target = os.path.realpath(self.root)
         staging.flush()
         with failing_as_ours(self.name):
-            replace_directory(staging.root, target)
+            try:
+                replace_directory(staging.root, target, exclusive=exclusive)
+            except OSError as error:
+                if exclusive and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise made_meanwhile(self.name) from error
+                raise
             if self.sync != "none":
                 sync_directory(os.path.dirname(target))
 

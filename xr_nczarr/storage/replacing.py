@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import ExistsError, UnsupportedError
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -58,13 +58,15 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, force: bool) 
         sync_directory(os.path.dirname(path))
 
 
-def replace_directory(new: str, old: str) -> None:
+def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Put the directory `new` in place of whatever `old` is, and remove that last.
+
+    With `exclusive` there may be nothing but an empty directory, or it is an `OSError`.
 
     Where the system can exchange two names there is no moment without `old`; elsewhere there
     is a short one, and a process that is killed in it leaves the old one under a hidden name.
     """
-    if not os.path.lexists(old):
+    if exclusive or not os.path.lexists(old):
         os.rename(new, old)
         return
     if os.path.isdir(old):
@@ -79,6 +81,15 @@ def replace_directory(new: str, old: str) -> None:
             os.rename(away, old)
             raise
     remove(away)
+
+
+def made_meanwhile(name: str) -> ExistsError:
+    """Give the error for a store that another writer has made while this one was written."""
+    return ExistsError(
+        "another writer has made it meanwhile",
+        remedy="See what it has written; mode='w' replaces it",
+        store=name,
+    )
 
 
 def link_or_copy(source: str, copy: str) -> None:
@@ -140,8 +151,10 @@ def locked(path: str) -> Iterator[None]:
                 try:
                     yield
                 finally:
+                    # Not where it went with its directory, which was replaced whole.
                     with suppress(OSError):  # what is left of it can be locked again
-                        os.unlink(path)
+                        if _same_file(descriptor, path):
+                            os.unlink(path)
                 return
 
 

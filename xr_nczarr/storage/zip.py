@@ -14,7 +14,12 @@ from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore, Sync
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
 from xr_nczarr.storage.ranges import cut_range, first_byte, too_large
-from xr_nczarr.storage.replacing import hidden_path, is_hidden, sync_filesystem
+from xr_nczarr.storage.replacing import (
+    hidden_path,
+    is_hidden,
+    made_meanwhile,
+    sync_filesystem,
+)
 from xr_nczarr.storage.retries import failing_as_ours
 from xr_nczarr.storage.zip_index import HEADER, Entry, damaged, data_start, decode, read_index
 
@@ -143,7 +148,7 @@ class ZipStore:
                 raise
         return staging
 
-    def commit(self, staging: LocalStore) -> None:
+    def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Pack `staging` and put it in place of this file in one step, then remove it.
 
         Entries are stored, each name once, below a folder named as the file, directories first:
@@ -157,6 +162,8 @@ class ZipStore:
                     _pack(file, staging.root, f"{self.key.removesuffix('.zip')}/")
                 if staging.sync != "none":
                     sync_filesystem(os.path.dirname(target))
+                if exclusive and os.path.lexists(target):
+                    raise made_meanwhile(self.name)
                 os.replace(temporary, target)
         finally:
             if os.path.lexists(temporary):

@@ -1,0 +1,95 @@
+"""Two writers of one local store at once, and options that mean nothing."""
+
+import os
+from threading import Thread
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.stores import sample, write_vintage
+from xr_nczarr import ExistsError, UnsupportedError, to_nczarr
+
+
+def series(start, values=None):
+    values = np.full(2, float(start)) if values is None else values
+    return xr.Dataset({"v": ("t", values)}, coords={"t": [start, start + 1]})
+
+
+def meanwhile(action, start):
+    """Values that dask computes while `action` is done."""
+
+    def block(_):
+        action()
+        return np.full(2, float(start))
+
+    return da.zeros(2, chunks=2).map_blocks(block, dtype=float, meta=np.empty(0))
+
+
+def read(path):
+    with xr.open_dataset(path, engine="nczarr", consolidated=False) as opened:
+        return opened.load()
+
+
+@pytest.mark.parametrize("name", ["store", "store.zip"])
+@pytest.mark.parametrize("mode", ["w-", "a"])
+def test_a_store_that_another_has_made_meanwhile_is_not_replaced(tmp_path, name, mode):
+    path = tmp_path / name
+    values = meanwhile(lambda: to_nczarr(series(5), path), 0)
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(ExistsError, match="another writer has made it meanwhile"):
+            to_nczarr(series(0, values), path, mode=mode)
+        assert os.listdir(tmp_path) == [name]
+        xr.testing.assert_identical(read(path), series(5))
+
+
+@pytest.mark.parametrize("first", ["append", "replace", "group"])
+def test_an_append_waits_for_what_replaces_the_whole_store(tmp_path, first):
+    """Both would be lost or mixed otherwise: it goes on in the directory that was put there."""
+    path = tmp_path / "store"
+    to_nczarr(series(0), path)
+    second = Thread(target=to_nczarr, args=(series(4), path), kwargs={"append_dim": "t"})
+    dataset = series(2, meanwhile(second.start, 2))
+    with dask.config.set(scheduler="sync"):
+        if first == "append":
+            to_nczarr(dataset, path, append_dim="t", atomic="store")
+        elif first == "replace":
+            to_nczarr(dataset, path, mode="w")
+        else:
+            to_nczarr(dataset.rename(t="u"), path, mode="w", group="g")
+    second.join(20)
+    assert not second.is_alive()
+    expected = {"append": [0, 1, 2, 3, 4, 5], "replace": [2, 3, 4, 5], "group": [0, 1, 4, 5]}
+    assert read(path).t.values.tolist() == expected[first]
+    assert sorted(os.listdir(tmp_path)) == ["store"]
+
+
+@pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
+def test_an_option_has_no_other_values(tmp_path, option):
+    with pytest.raises(ValueError, match=f"{option} is one of .*; found 'always'"):
+        to_nczarr(series(0), tmp_path / "store", **{option: "always"})
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+@pytest.mark.parametrize("default", [True, False])
+def test_an_encoding_says_whether_chunks_of_nothing_but_fill_are_stored(tmp_path, asked, default):
+    encoding = {"v": {"_FillValue": 0.0}}
+    if asked is not None:
+        encoding["v"]["write_empty_chunks"] = asked
+    to_nczarr(series(0), tmp_path / "s", encoding=encoding, write_empty_chunks=default)
+    assert (tmp_path / "s/v/0").exists() == (default if asked is None else asked)
+
+
+def test_a_zip_file_and_netcdf_c_4_8_0_say_what_to_do_instead(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write a directory"):
+        to_nczarr(series(0), tmp_path / "s.zip", compute=False)
+    write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
+    new = xr.Dataset({"joining": ("dim_of_its_own", [1.0])})
+    with pytest.raises(UnsupportedError, match=r"old: found /joining; .*nczarr upgrade"):
+        to_nczarr(new, tmp_path / "old", mode="a")
+    xr_nczarr.upgrade(tmp_path / "old")
+    to_nczarr(new, tmp_path / "old", mode="a")
+    assert read(tmp_path / "old").joining.values == [1.0]
