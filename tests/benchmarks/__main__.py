@@ -1,18 +1,26 @@
-"""Measure all rows, or those whose names hold a word: ``python -m tests.benchmarks [WORD ...]``."""
+"""Measure all rows, or those of which a word names the family or is in the name.
+
+``python -m tests.benchmarks [WORD ...] [--json FILE] [--plot FILE]``
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import os
 import platform
+import sys
 import tempfile
+import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks import computing, reading, references, remote, sharded, writing
-from tests.benchmarks.harness import run, table
+from tests.benchmarks.harness import Result, run, table
+from tests.benchmarks.plot import draw
 
 FAMILIES = {
     "large": reading.large_chunks,
@@ -28,44 +36,61 @@ FAMILIES = {
     "dask": computing.computing,
     "import": computing.importing,
 }
-PEERS = (
-    "xarray",
-    "numpy",
-    "zarr",
-    "zarrs",
-    "tensorstore",
-    "netCDF4",
-    "numcodecs",
-    "dask",
-    "fsspec",
-    "kerchunk",
-)
+PEERS = ("xarray", "numpy", "zarr", "zarrs", "tensorstore", "netCDF4", "numcodecs", "dask")
+PEERS += ("fsspec", "obstore", "kerchunk", "deflate")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(FAMILIES)}")
+    parser.add_argument("words", nargs="*", metavar="WORD", help=f"of {', '.join(FAMILIES)}, …")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--data", type=Path, help="where the stores are made and kept")
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     directory = options.data or Path(tempfile.mkdtemp(prefix="nczarr-benchmarks-"))
     directory.mkdir(parents=True, exist_ok=True)
-    results = []
-    for name in options.families or FAMILIES:
-        for row in FAMILIES[name](directory):
-            results.append(run(row, options.rounds))
+    record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
+    results: list[Result] = []
+    different = []
+    named = [family for family in FAMILIES if family in options.words]
+    words = [word for word in options.words if word not in FAMILIES]
+    for family in named if named and not words else FAMILIES:
+        for row in FAMILIES[family](directory):
+            wanted = family in named or any(word in row.name for word in words)
+            if options.words and not wanted:
+                continue
+            try:
+                results.append(run(row, options.rounds))
+            except AssertionError as error:
+                different.append(f"{row.name}: {error}")
+                continue
             print(table(results[-1:]).splitlines()[-1], flush=True)
-    print()
-    print(table(results))
-    if options.json:
-        machine = {"python": platform.python_version(), "machine": platform.machine()}
-        versions = {peer: version(peer) for peer in PEERS}
-        record = {"machine": machine, "versions": versions}
-        record["results"] = [dataclasses.asdict(result) for result in results]
-        options.json.write_text(json.dumps(record, indent=2))
+            record["results"] = [dataclasses.asdict(result) for result in results]
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
+    print("", table(results), *different, sep="\n")
+    if options.plot:
+        draw(results, options.plot)
+    return 1 if different else 0
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": models[0] if models else platform.processor(),
+        "processors": os.cpu_count(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {peer: version(peer) for peer in PEERS},
+    }
 
 
 if __name__ == "__main__":  # the servers are spawned, and import this module
-    main()
+    sys.exit(main())

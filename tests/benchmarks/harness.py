@@ -19,7 +19,8 @@ class Row:
     """One line of the table: a piece of work that all contestants do.
 
     `goals` maps a contestant to the ratio (its time over ours) that is aimed at. `values` gives
-    what is compared of a contestant's result, and `discard` puts the result away; neither counts.
+    what is compared of a contestant's result, to within `tolerance`, and `discard` puts the result
+    away; neither counts. Results of ``limit`` are no values.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Row:
     goals: Mapping[str, float] = field(default_factory=dict)
     values: Callable[[Any], Any] = lambda result: result
     discard: Callable[[Any], object] = lambda result: None
-    compare: bool = True
+    tolerance: float = 0
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,13 @@ def run(row: Row, rounds: int = 7) -> Result:
     reference = None
     for name in names:
         result = row.contestants[name]()
-        if row.compare and not name.startswith("limit"):
-            values = row.values(result)
+        if not name.startswith("limit"):
+            values = np.asarray(row.values(result))
             reference = values if reference is None else reference
-            np.testing.assert_array_equal(values, reference, err_msg=f"{row.name}: {name}")
+            if row.tolerance:
+                np.testing.assert_allclose(values, reference, row.tolerance, err_msg=name)
+            else:
+                np.testing.assert_array_equal(values, reference, err_msg=name)
             del values
         row.discard(result)
         del result
@@ -74,6 +78,7 @@ def run(row: Row, rounds: int = 7) -> Result:
             gc.enable()
             row.discard(result)
             del result
+    gc.collect()
     return Result(
         row.name,
         {name: statistics.median(times) for name, times in wall.items()},

@@ -71,9 +71,9 @@ def _running(target: Callable[[Path, Connection], None], directory: Path) -> Ite
         process.join(10)
 
 
-def _opened(url: str, engine: str, **options: Any) -> int:
+def _opened(url: str, engine: str, **options: Any) -> list[str]:
     with xr.open_dataset(url, engine=engine, **options) as dataset:
-        return len(dataset.variables)
+        return [f"{name} {one.dims} {one.dtype}" for name, one in sorted(dataset.variables.items())]
 
 
 async def _get_all(urls: list[str]) -> None:
