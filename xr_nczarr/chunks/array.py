@@ -26,8 +26,10 @@ from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage.protocol import Store
 
 # Measured on two cores: below this size of a chunk, threads lose more to the interpreter's lock
-# than they win.
+# than they win; where decoding takes longer, they win earlier.
 _THREADED_FROM_BYTES = 64 << 10
+_THREADED_SLOW_FROM_BYTES = 16 << 10
+_SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
 
@@ -203,7 +205,9 @@ class ChunkedArray:
         return max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, self.chunk_bytes)))
 
     def _threads(self, count: int) -> int:
-        if self.chunk_bytes < _THREADED_FROM_BYTES and not self.store.remote:
+        slow = not _SLOW_CODECS.isdisjoint(spec.name for spec in self.node.codecs)
+        enough = _THREADED_SLOW_FROM_BYTES if slow else _THREADED_FROM_BYTES
+        if self.chunk_bytes < enough and not self.store.remote:
             return 1
         return min(self.options.threads or _processors(), count)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,8 +17,6 @@ from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError
 from xr_nczarr.events import Events
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import Bytes, Store
-
-_LARGE_BYTES = 32 << 10
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
@@ -63,9 +60,7 @@ class PartReader:
         self.missing_chunks = missing_chunks
         self.events = events
         self.convert = convert
-        # Decoding right into the result saves a copy, looking for the place costs one of 4 kB.
-        large = math.prod(node.chunk_shape) * node.dtype.itemsize >= _LARGE_BYTES
-        self.in_place = large and axes is None and out.dtype == node.dtype
+        self.in_place = axes is None and out.dtype == node.dtype
         self.ranged = codec.raw and isinstance(layout, ChunkObjects)
         self.fetch_into = getattr(store, "fetch_into", None) if self.ranged else None
 
@@ -98,14 +93,15 @@ class PartReader:
                 raise
 
     def _read_in_place(
-        self, part: ChunkPart, fetch_into: Callable[[str, memoryview], int | None]
+        self, part: ChunkPart, fetch_into: Callable[[str, Array], int | None]
     ) -> bool:
         """Read a chunk's bytes right into the result, if they lie there as they are stored."""
         target = self._target_as_chunk(part)
         if target is None:
             return False
         try:
-            size = fetch_into(self.layout.key_of(part.chunk), target.reshape(-1).view("u1").data)
+            buffer = target.view("i8") if target.dtype.kind in "mM" else target
+            size = fetch_into(self.layout.key_of(part.chunk), buffer)
             if size is None:
                 return False
             if size != target.nbytes:
@@ -123,14 +119,10 @@ class PartReader:
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Give the part's place in the result if a whole chunk can be decoded right into it."""
-        if not (self.in_place and part.whole):
+        if not part.whole or np.ndarray in map(type, part.source):
             return None
-        target = self.out[part.target] if self.out.ndim else self.out
-        fits = (
-            target.shape == self.node.chunk_shape
-            and target.flags.c_contiguous
-            and all(isinstance(item, slice) for item in part.source)
-        )
+        target = self.out[part.target] if part.target else self.out
+        fits = target.shape == self.node.chunk_shape and target.flags.c_contiguous
         return target if fits else None
 
     def _place(self, chunk: Array, source: tuple[Any, ...], target: tuple[Any, ...]) -> None:

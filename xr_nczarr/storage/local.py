@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from xr_nczarr.errors import NotFoundError, RefusedError, StorageError
 from xr_nczarr.storage.keys import check_key, check_prefix, check_target
@@ -75,47 +75,49 @@ class LocalStore:
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
         for key in keys:
-            opened = self._open(key)
-            if opened is None:
+            descriptor = self._open(key)
+            if descriptor is None:
                 yield None
                 continue
-            descriptor, size = opened
             try:
-                data = self._read(descriptor, key, size)
+                data = self._read(descriptor, key, self._measure(descriptor, key))
             finally:
                 os.close(descriptor)
             yield data
 
-    def fetch_into(self, key: str, buffer: memoryview) -> int | None:
-        """Read the object into `buffer` if it fits exactly, and give its size in bytes.
+    def fetch_into(self, key: str, buffer: Any) -> int | None:
+        """Read the object into `buffer`, an array or memoryview, and give its size in bytes.
 
-        None when it is not there; when the size is not that of `buffer`, nothing is written.
+        None when it is not there. Only of an object of its size does `buffer` hold all.
         """
-        opened = self._open(key)
-        if opened is None:
+        descriptor = self._open(key)
+        if descriptor is None:
             return None
-        descriptor, size = opened
-        with open(descriptor, "rb", buffering=0) as file:
-            target, done = buffer.cast("B"), 0
-            while done < size == len(target):
-                try:
-                    count = file.readinto(target[done : done + _LONGEST_READ])
-                except OSError as error:
-                    raise storage_error(error, store=self.name, key=key) from error
-                if not count:
-                    raise self._cut_short(key, size, done)
-                done += count
-        return size
+        try:
+            # One byte more is asked for: what comes says itself whether the size is right.
+            try:
+                size: int = _read_into(descriptor, (buffer, bytearray(1)))
+            except OSError:
+                size = -1  # what is wrong shows below
+            if size == buffer.nbytes:
+                return size
+            size = self._measure(descriptor, key)
+            if size == buffer.nbytes:  # beyond what the system reads at once
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                memoryview(buffer).cast("B")[:] = self._read(descriptor, key, size)
+            return size
+        finally:
+            os.close(descriptor)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
         """Yield each byte range in order, None where the object is not there."""
         for key, group in groupby(ranges, lambda one: one.key):
-            opened = self._open(key)
-            if opened is None:
+            descriptor = self._open(key)
+            if descriptor is None:
                 yield from (None for _ in group)
                 continue
-            descriptor, size = opened
             try:
+                size = self._measure(descriptor, key)
                 for one in group:
                     os.lseek(descriptor, first_byte(one, size, self.name), os.SEEK_SET)
                     yield self._read(descriptor, key, one.length)
@@ -165,11 +167,13 @@ class LocalStore:
 
     def size(self, key: str) -> int | None:
         """Give the size of an object in bytes, None when it is not there."""
-        opened = self._open(key)
-        if opened is None:
+        descriptor = self._open(key)
+        if descriptor is None:
             return None
-        os.close(opened[0])
-        return opened[1]
+        try:
+            return self._measure(descriptor, key)
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -218,23 +222,25 @@ class LocalStore:
         """Remove the whole directory: a staging store that will not be committed."""
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def _open(self, key: str) -> tuple[int, int] | None:
-        """Open an object; give its descriptor and size, None when it is not there."""
+    def _open(self, key: str) -> int | None:
+        """Open an object; give its descriptor, None when it is not there."""
         check_key(key, self.name)
         path = f"{self.root}/{key}"
         if not self.follow_symlinks:
             self._check_inside(path, key)
         try:
-            descriptor = os.open(path, _READ)
+            return os.open(path, _READ)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
             return None
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
+
+    def _measure(self, descriptor: int, key: str) -> int:
+        """Give the size of an opened object, if it is a plain file and none too large."""
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
-            return descriptor, status.st_size
-        os.close(descriptor)
+            return status.st_size
         if not stat.S_ISREG(status.st_mode):
             problem = "found a directory or a device where a plain file was expected"
             raise StorageError(problem, store=self.name, key=key)
@@ -276,3 +282,13 @@ class LocalStore:
             store=self.name,
             key=key,
         )
+
+
+def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
+    """Read once into the first buffer, for systems without ``readv``; give the bytes read."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        count = file.readinto(buffers[0]) or 0
+        return count + len(file.read(1) if count == buffers[0].nbytes else b"")
+
+
+_read_into = getattr(os, "readv", _read_some)
