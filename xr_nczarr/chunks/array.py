@@ -167,7 +167,7 @@ class ChunkedArray:
                 events=self.options.events,
                 convert=convert,
             )
-            self._spread(plan, reader.read)
+            self._spread(plan, reader.read, out.size if reader.ranged else 0)
         return out.reshape(plan.result_shape)
 
     def write(
@@ -197,24 +197,29 @@ class ChunkedArray:
             )
             self._spread(plan, writer.write)
 
-    def _batch_size(self, count: int) -> int:
-        """Give the number of parts for one batch: all threads get work, none too small."""
-        if self.store.remote:
-            return _BATCH_PARTS
-        fair = -(-count // self._threads(count))
-        return max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, self.chunk_bytes)))
-
-    def _threads(self, count: int) -> int:
+    def _threads(self, count: int, part_bytes: int) -> int:
         slow = not _SLOW_CODECS.isdisjoint(spec.name for spec in self.node.codecs)
         enough = _THREADED_SLOW_FROM_BYTES if slow else _THREADED_FROM_BYTES
-        if self.chunk_bytes < enough and not self.store.remote:
+        if part_bytes < enough and not self.store.remote:
             return 1
         return min(self.options.threads or _processors(), count)
 
-    def _spread(self, plan: Plan, work: Callable[[list[ChunkPart]], None]) -> None:
-        """Do the work of all parts in batches, on threads where they pay."""
-        batches = self.layout.batches(plan, self._batch_size(plan.count))
-        threads = self._threads(plan.count)
+    def _spread(
+        self, plan: Plan, work: Callable[[list[ChunkPart]], None], elements: int = 0
+    ) -> None:
+        """Do the work of all parts in batches, on threads where they pay.
+
+        Parameters
+        ----------
+        elements
+            How many are read, if it is these alone; zero for whole chunks.
+        """
+        part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
+        threads = self._threads(plan.count, part_bytes)
+        # All threads get work, none too little.
+        fair = -(-plan.count // threads)
+        size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
+        batches = self.layout.batches(plan, _BATCH_PARTS if self.store.remote else size)
         if threads == 1:
             for batch in batches:
                 work(batch)

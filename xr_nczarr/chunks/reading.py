@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.layout import ChunkObjects, Layout
+from xr_nczarr.chunks.layout import ChunkObjects, Index, Layout
 from xr_nczarr.chunks.windows import Window, byte_window
-from xr_nczarr.codecs import ChunkCodec
-from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError
+from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
+from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
 from xr_nczarr.events import Events
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import Bytes, Store
+
+_BLOCKS_FROM_BYTES = 512 << 10
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
@@ -61,12 +64,17 @@ class PartReader:
         self.events = events
         self.convert = convert
         self.in_place = axes is None and out.dtype == node.dtype
-        self.ranged = codec.raw and isinstance(layout, ChunkObjects)
+        objects = isinstance(layout, ChunkObjects)
+        self.ranged = codec.raw and objects
+        # Three small reads instead of a large one: not where each is a round trip.
+        names = [spec.name for spec in node.codecs]
+        large = (codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
+        self.blocks = objects and large and names == ["blosc"] and not store.remote
         self.fetch_into = getattr(store, "fetch_into", None) if self.ranged else None
 
     def read(self, batch: list[ChunkPart]) -> None:
         """Fetch, decode and place the parts of one batch."""
-        windows = self._windows(batch) if self.ranged else None
+        windows = self._windows(batch) if self.ranged or self.blocks else None
         if windows is not None:
             self._read_windows(batch, windows)
             return
@@ -189,26 +197,82 @@ class PartReader:
         """Give the bytes that each part needs, or None if any needs its whole chunk."""
         windows = []
         for part in batch:
-            window = None if part.whole else byte_window(self.node, self.axes, part.source)
+            window = None
+            if not part.whole:
+                window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
             if window is None:
                 return None
             windows.append(window)
         return windows
 
     def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
-        assert isinstance(self.layout, ChunkObjects)
-        spans = [
-            (part.chunk, window.start, window.length)
-            for part, window in zip(batch, windows, strict=True)
-        ]
-        fetched = self._told(self.layout.fetch_ranges(self.store, spans), batch)
-        for part, window, data in zip(batch, windows, fetched, strict=True):
+        scratch = np.empty(self.node.chunk_shape, self.node.dtype)
+        if self.ranged:
+            spans = [
+                (part.chunk, *span)
+                for part, window in zip(batch, windows, strict=True)
+                for span in window.spans
+            ]
+            fetched = self._told(self._fetch_ranges(spans), batch)
+        for part, window in zip(batch, windows, strict=True):
             try:
-                if data is None:
+                if self.ranged:
+                    pieces = _all_or_none(itertools.islice(fetched, len(window.spans)))
+                else:
+                    pieces = self._decoded_spans(part.chunk, window.spans, scratch)
+                if pieces is None:
                     self._place_fill(part)
                 else:
+                    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                     box = np.frombuffer(data, self.node.dtype).reshape(window.shape)
                     self._place(box, window.source, part.target)
             except NczarrError as error:
                 self._locate(error, part)
                 raise
+
+    def _fetch_ranges(self, spans: Sequence[tuple[Index, int, int]]) -> Iterator[Bytes | None]:
+        assert isinstance(self.layout, ChunkObjects)
+        return self.layout.fetch_ranges(self.store, spans)
+
+    def _decoded_spans(
+        self, chunk: Index, spans: list[tuple[int, int]], scratch: Array
+    ) -> list[Bytes] | None:
+        """Give bytes of a decoded Blosc chunk, from those of its blocks that hold them if few do.
+
+        A whole chunk is decoded into `scratch`.
+        """
+
+        def fetch(ranges: Sequence[tuple[int, int]]) -> list[Bytes] | None:
+            return _all_or_none(self._fetch_ranges([(chunk, *one) for one in ranges]))
+
+        header = fetch([(0, HEADER_BYTES)])
+        if header is None:
+            return None
+        frame = parse_blosc(header[0], scratch.nbytes)
+        numbers = [] if frame is None else frame.holding(spans)
+        if frame is None or 2 * len(numbers) * frame.block > frame.size:
+            (data,) = self.layout.fetch(self.store, [chunk])
+            if data is None:
+                return None
+            decoded = bytes_of(self.codec.decode(data, scratch))
+            return [decoded[start : start + length].data for start, length in spans]
+        table = fetch([frame.table])
+        blocks = fetch(frame.places(table[0], numbers)) if table is not None else None
+        if blocks is None:
+            return None
+        decoded = frame.decode(numbers, blocks)
+        pieces: list[Bytes] = []
+        for start, length in spans:
+            number, within = divmod(start, frame.block)
+            first = numbers.index(number) * frame.block + within
+            pieces.append(decoded[first : first + length].data)
+        return pieces
+
+
+def _all_or_none(found: Iterable[Bytes | None]) -> list[Bytes] | None:
+    """Give the ranges of one object, None if it is not there."""
+    every = list(found)
+    present = [data for data in every if data is not None]
+    if present and len(present) < len(every):
+        raise StorageError("it was removed while it was read", remedy="Read it again")
+    return present or None

@@ -9,55 +9,84 @@ import numpy as np
 
 from xr_nczarr.model import ArrayNode
 
+# Between two rows: what a file gives as fast as another call for it takes.
+_GAP_BYTES = 16 << 10
+
 
 class Window(NamedTuple):
-    """A run of bytes of a chunk, which is a box of its elements.
+    """Bytes of a chunk that hold a box of its elements.
 
     Attributes
     ----------
-    start, length
-        In bytes from the beginning of the chunk.
+    spans
+        Start and length in bytes of each run, which follow each other in the box.
     shape
         Of the box in elements, in the chunk's dimensions.
     source
         The part's source, relative to the box.
     """
 
-    start: int
-    length: int
+    spans: list[tuple[int, int]]
     shape: tuple[int, ...]
     source: tuple[Any, ...]
 
 
 def byte_window(
-    node: ArrayNode, axes: tuple[int, ...] | None, source: tuple[Any, ...]
+    node: ArrayNode, axes: tuple[int, ...] | None, source: tuple[Any, ...], *, remote: bool
 ) -> Window | None:
-    """Give the smallest run of whole rows that holds `source`, or None if it is the whole chunk.
+    """Give the whole rows that hold `source`, or None if they are the whole chunk.
 
     Parameters
     ----------
     axes
         Order of the chunk's dimensions in `source`; None for their own.
+    remote
+        Whether a request costs a round trip, so that one is made for all rows.
     """
     rank = len(node.chunk_shape)
     order = tuple(range(rank)) if axes is None else axes
+    items: list[Any] = [None] * rank
     extents: list[tuple[int, int]] = [(0, 0)] * rank
     for axis, item in zip(order, source, strict=True):
-        extents[axis] = _extent(item)
-    # Dimensions before the first one that is selected by more than one index are fixed; the
-    # rows of that one are a run, and what lies within a row is taken along.
+        items[axis], extents[axis] = item, _extent(item)
+    # Dimensions before the first one that is selected by more than one index are fixed; of that
+    # one the rows are taken that are selected, and what lies within a row is taken along.
     rows = next((axis for axis, (low, high) in enumerate(extents) if high > low), rank - 1)
-    shape = (1,) * rows + (extents[rows][1] - extents[rows][0] + 1,) + node.chunk_shape[rows + 1 :]
+    strides = [math.prod(node.chunk_shape[axis + 1 :]) for axis in range(rank)]
+    itemsize = node.dtype.itemsize
+    near = node.chunk_shape[rows] if remote else 1 + _GAP_BYTES // (strides[rows] * itemsize)
+    runs, moved = _runs(items[rows], extents[rows], near)
+    count = sum(length for _, length in runs)
+    shape = (1,) * rows + (count,) + node.chunk_shape[rows + 1 :]
     if math.prod(shape) == math.prod(node.chunk_shape):
         return None
-    strides = [math.prod(node.chunk_shape[axis + 1 :]) for axis in range(rank)]
-    first = sum(extents[axis][0] * strides[axis] for axis in range(rows + 1))
-    shifted = tuple(
-        _shift(item, extents[axis][0]) if axis <= rows else item
-        for axis, item in zip(order, source, strict=True)
-    )
-    itemsize = node.dtype.itemsize
-    return Window(first * itemsize, math.prod(shape) * itemsize, shape, shifted)
+    first = sum(extents[axis][0] * strides[axis] for axis in range(rows))
+    step = strides[rows] * itemsize
+    spans = [(first * itemsize + start * step, length * step) for start, length in runs]
+    for axis in range(rows):
+        items[axis] = _shift(items[axis], extents[axis][0])
+    items[rows] = moved
+    return Window(spans, shape, tuple([items[axis] for axis in order]))
+
+
+def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int, int]], Any]:
+    """Give start and length of the runs of rows that a source selects, and where they then lie.
+
+    Rows that are at most `near` apart are in one run, with those between them.
+    """
+    low, high = extent
+    if isinstance(item, slice):
+        if item.step <= near or high == low:
+            return [(low, high + 1 - low)], _shift(item, low)
+        alone = range(low, high + 1, item.step)
+        return [(row, 1) for row in alone], slice(0, len(alone), 1)
+    rows = np.unique(item)
+    begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - near - 1) > near)
+    starts, stops = rows[begins], rows[np.append(begins[1:], len(rows)) - 1] + 1
+    lengths = stops - starts
+    removed = np.repeat(starts - (np.cumsum(lengths) - lengths), np.diff([*begins, len(rows)]))
+    moved = (rows - removed)[np.searchsorted(rows, item)]
+    return list(zip(starts.tolist(), lengths.tolist(), strict=True)), moved
 
 
 def _extent(item: Any) -> tuple[int, int]:

@@ -1,7 +1,16 @@
 """Chunk bytes ⇄ arrays: no I/O, and nothing larger than what the metadata declare."""
 
-from xr_nczarr.codecs.pipeline import ChunkCodec
+from xr_nczarr.codecs.blocks import HEADER_BYTES, parse_blosc
+from xr_nczarr.codecs.pipeline import ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import check_codec, compile_codec
 from xr_nczarr.codecs.shards import ShardIndex
 
-__all__ = ["ChunkCodec", "ShardIndex", "check_codec", "compile_codec"]
+__all__ = [
+    "HEADER_BYTES",
+    "ChunkCodec",
+    "ShardIndex",
+    "bytes_of",
+    "check_codec",
+    "compile_codec",
+    "parse_blosc",
+]

@@ -286,11 +286,14 @@ def _requests(
     sizes = _sizes(array, keys)
     if array.codec.raw:
         spans = [
-            None if part.whole else byte_window(node, plan.axes, part.source) for part in parts
+            None
+            if part.whole
+            else byte_window(node, plan.axes, part.source, remote=array.store.remote)
+            for part in parts
         ]
         if all(span is not None for span in spans):
             sizes = [
-                span.length if span is not None and size else size
+                sum(length for _, length in span.spans) if span is not None and size else size
                 for span, size in zip(spans, sizes, strict=True)
             ]
     return _merged(array, keys), False, sizes

@@ -1,0 +1,112 @@
+"""What is read of a chunk's bytes or blocks alone is what NumPy selects of the whole."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numcodecs import Blosc, blosc
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import ChunkError, StorageError
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.storage import open_store
+
+BLOSC = CodecSpec("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0})
+
+
+def stored(values, chunks, encode, codecs=()):
+    keys = ChunkKeys("v/", ".", "v/0")
+    node = ArrayNode(
+        path="/v",
+        shape=values.shape,
+        dtype=values.dtype,
+        chunk_shape=chunks,
+        fill_value=0,
+        codecs=codecs,
+        chunk_keys=keys,
+    )
+    objects = {}
+    for index in np.ndindex(*(-(-n // c) for n, c in zip(values.shape, chunks, strict=True))):
+        chunk = np.zeros(chunks, values.dtype)
+        part = values[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))]
+        chunk[tuple(slice(n) for n in part.shape)] = part
+        objects[keys.key(index)] = encode(chunk)
+    return ChunkedArray(node, open_store(objects)), objects
+
+
+def selectors(size):
+    bounds = st.integers(0, size - 1)
+    steps = st.sampled_from([1, 2, 3, 7, -1, -5])
+    slices = st.builds(slice, st.none() | bounds, st.none() | bounds, st.none() | steps)
+    lists = st.lists(bounds, min_size=1, max_size=6).map(lambda found: np.array(found, np.intp))
+    return bounds | slices | lists
+
+
+def taken(values, selection):
+    for axis in reversed(range(values.ndim)):
+        item = selection[axis]
+        values = values[(slice(None),) * axis + (item,)]
+    return values
+
+
+RANDOM = np.random.default_rng(0)
+RAW = RANDOM.integers(0, 1 << 40, (3, 37, 700))
+PACKED = (280 + np.cumsum(RANDOM.standard_normal((70, 2050)), axis=1)).round(1).astype("f4")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from([(1, 37, 700), (2, 20, 700), (3, 37, 300)]))
+def test_bytes_of_uncompressed_chunks(data, chunks):
+    array, _ = stored(RAW, chunks, np.ndarray.tobytes)
+    selection = tuple(data.draw(selectors(size)) for size in RAW.shape)
+    np.testing.assert_array_equal(array.read(selection), taken(RAW, selection))
+    points = tuple(
+        np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=4, max_size=4)))
+        for n in RAW.shape
+    )
+    np.testing.assert_array_equal(array.read(points, pointwise=True), RAW[points])
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from([0, 16 << 10, 100_000]), st.sampled_from([0, 1, 2]))
+def test_blocks_of_blosc_chunks(data, block, shuffle):
+    encode = Blosc("lz4", 5, shuffle, block).encode
+    array, _ = stored(PACKED, (66, 2050), encode, (BLOSC,))
+    selection = tuple(data.draw(selectors(size)) for size in PACKED.shape)
+    np.testing.assert_array_equal(array.read(selection), taken(PACKED, selection))
+
+
+def test_few_blocks_are_decoded_for_a_few_values(monkeypatch):
+    array, _ = stored(PACKED, (70, 2050), Blosc("lz4", 5, 1, 16 << 10).encode, (BLOSC,))
+    sizes, original = [], blosc.decompress
+
+    def decompress(frame, target):
+        sizes.append(target.nbytes)
+        return original(frame, target)
+
+    monkeypatch.setattr("xr_nczarr.codecs.blocks.blosc.decompress", decompress)
+    np.testing.assert_array_equal(array.read((3, 5)), PACKED[3, 5])
+    np.testing.assert_array_equal(array.read((69, slice(2040, 2050))), PACKED[69, 2040:])
+    assert sum(sizes) < 1 << 18
+
+
+def test_damaged_blocks_are_errors():
+    array, objects = stored(PACKED, (70, 2050), Blosc("lz4", 5, 1, 16 << 10).encode, (BLOSC,))
+    whole = objects["v/0.0"]
+    first, second = struct.unpack_from("<ii", whole, 16)
+    for start in (0, -5, second, 1 << 30):
+        objects["v/0.0"] = whole[:16] + struct.pack("<i", start) + whole[20:]
+        with pytest.raises((ChunkError, StorageError)) as caught:
+            array.read((3, 5))
+        assert caught.value.key == "v/0.0"
+    objects["v/0.0"] = whole[:first] + b"\xff" * 100 + whole[first + 100 :]
+    with pytest.raises(ChunkError, match="cannot be decoded"):
+        array.read((0, 5))
+    for size in (0, 10, 40, first + 10):
+        objects["v/0.0"] = whole[:size]
+        with pytest.raises((ChunkError, StorageError)):
+            array.read((3, 5))
+    del objects["v/0.0"]
+    assert array.read((3, 5)) == 0

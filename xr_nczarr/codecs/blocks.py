@@ -1,0 +1,78 @@
+"""Single blocks of a Blosc frame: a smaller frame is made of those that are wanted.
+
+Source: c-blosc's ``README_CHUNK_FORMAT``. A header of 16 bytes is followed by the start of each
+block; blocks lie in any order, and only the last one of the data can be shorter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numcodecs import blosc
+from numpy.typing import NDArray
+
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer
+from xr_nczarr.errors import ChunkError
+
+HEADER_BYTES = 16
+_VERSION = 2
+_NOT_COMPRESSED = 2
+_SMALLEST_BLOCK = 1 << 10  # below, the starts alone would be larger than what they lead to
+
+
+class BloscFrame(NamedTuple):
+    """What the header of a frame says: sizes of the data, of a block, and of the frame in bytes."""
+
+    header: bytes
+    size: int
+    block: int
+    length: int
+
+    @property
+    def table(self) -> tuple[int, int]:
+        """Where the starts of the blocks lie: first byte and number of bytes."""
+        return HEADER_BYTES, 4 * -(-self.size // self.block)
+
+    def holding(self, spans: Sequence[tuple[int, int]]) -> list[int]:
+        """Give the numbers of the blocks that hold spans of the data (start and length)."""
+        found: set[int] = set()
+        for start, length in spans:
+            found.update(range(start // self.block, (start + length - 1) // self.block + 1))
+        last = (self.size - 1) // self.block
+        # A frame of a short block alone would not be cut as this one is.
+        return sorted(found | {last - 1} if found == {last} else found)
+
+    def places(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Give first byte and length of blocks in the frame."""
+        starts = np.frombuffer(table, "<i4").astype(np.int64)
+        order = np.sort(starts)
+        ends = np.append(order[1:], self.length)[np.searchsorted(order, starts)]
+        if order[0] < sum(self.table) or (ends <= starts).any():
+            raise ChunkError("found blocks that lie outside or within each other", remedy=DAMAGED)
+        return [(int(starts[one]), int(ends[one] - starts[one])) for one in numbers]
+
+    def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
+        """Give the data of blocks, one after another."""
+        lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
+        *starts, total = np.cumsum(lengths).tolist()
+        size = sum(min(self.block, self.size - one * self.block) for one in numbers)
+        sizes = struct.pack(f"<III{len(starts)}i", size, self.block, total, *starts)
+        decoded = np.empty(size, UINT8)
+        try:
+            blosc.decompress(b"".join([self.header[:4], sizes, *blocks]), decoded)
+        except RuntimeError as failure:
+            raise ChunkError(f"blocks cannot be decoded: {failure}", remedy=DAMAGED) from failure
+        return decoded
+
+
+def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
+    """Give the frame that has this header, None if it cannot be taken apart or has another size."""
+    version, flags, found, block, length = struct.unpack("<BxBxIII", header)
+    if version != _VERSION or flags & _NOT_COMPRESSED or found != size:
+        return None
+    if not _SMALLEST_BLOCK <= block < size:
+        return None
+    return BloscFrame(bytes(header), size, block, length)
