@@ -251,15 +251,20 @@ class LocalStore:
         """Read exactly `length` bytes from where the file stands, in as many reads as it takes."""
         parts: list[bytes] = []
         missing = length
-        while missing or not parts:
-            try:
-                parts.append(os.read(descriptor, min(missing, _LONGEST_READ)))
-            except OSError as error:
-                raise storage_error(error, store=self.name, key=key) from error
-            if missing and not parts[-1]:
-                raise self._cut_short(key, length, length - missing)
-            missing -= len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            while missing or not parts:
+                data = os.read(descriptor, min(missing, _LONGEST_READ))
+                if len(data) == length:
+                    return data
+                parts.append(data)
+                missing -= len(data)
+                if not data:
+                    break
+        except OSError as error:
+            raise storage_error(error, store=self.name, key=key) from error
+        if missing:
+            raise self._cut_short(key, length, length - missing)
+        return b"".join(parts)
 
     def _check_root(self) -> None:
         if self.must_exist and not os.path.isdir(self.root):
