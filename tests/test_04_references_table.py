@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import tracemalloc
 
 import pytest
 
@@ -86,6 +87,23 @@ def test_a_scanned_document_is_the_same_as_its_members(name, layout):
         if layout == "slashes":
             text = text.replace("/", "\\/")
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
+
+
+def test_a_million_references_would_take_thirty_megabytes_while_they_are_read():
+    count = 200_000
+    lines = (
+        f'"t/{i // 1000}.{i % 1000}": ["s3://b/{i // 1000}.nc", {37 * i}, 37]' for i in range(count)
+    )
+    text = ("{" + ", ".join(lines) + "}").encode()
+    tracemalloc.start()
+    try:
+        references = parse_references(text)
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert references.resolve("t/199.999") == Target("s3://b/199.nc", 37 * 199_999, 37)
+    assert kept < 12 * count
+    assert most < 25 * count + (5 << 20)  # what is added are the numbers of one block
 
 
 def test_scanned_arrays_lie_in_columns():
