@@ -18,6 +18,7 @@ from xr_nczarr.references.table import FEWEST_ROWS, Family, TableBuilder, split_
 
 _SMALLEST_DOCUMENT = 1 << 16
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 14, 1 << 19
+_FEWEST_OF_A_FAMILY = 6  # on average in a block
 _MOST_DIMENSIONS = 32
 _LONGEST_COMPARED = 1 << 10
 _MARK = "\0stretch "
@@ -64,7 +65,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
             read += size
             size = min(2 * size, _LARGEST_BLOCK)
         moved += end - start
-        if read > 4 * moved + 4 * _LARGEST_BLOCK:
+        if read > 4 * moved + 2 * _LARGEST_BLOCK:
             return None
         if end > start:
             mark = json.dumps(f"{_MARK}{marks}").encode() + b":0,"
@@ -126,7 +127,7 @@ class _Block:
 
         rows = count if regular.all() else int(regular.argmin())
         length = int(following[rows - 1]) if rows else 0
-        if rows < FEWEST_ROWS:
+        if rows < max(FEWEST_ROWS, _FEWEST_OF_A_FAMILY * len(families)):
             return _Moved(0, length, going_on=False)
         heads = self._heads(urls[:rows] + 1, commas[:rows])
         texts = self._texts(urls[heads] + 1, commas[heads])

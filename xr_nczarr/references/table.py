@@ -258,20 +258,20 @@ class TableBuilder:
         ReferenceSetError
             When a chunk is declared twice, or an index is too large.
         """
-        urls = [
-            url if isinstance(url, str) else render_url(_decode_url(url)) for url in self._numbers
-        ]
+        texts = [url for url in self._numbers if isinstance(url, bytes)]
+        decoded = dict(zip(texts, map(render_url, _decode_urls(texts)), strict=True))
+        urls = [url if isinstance(url, str) else decoded[url] for url in self._numbers]
         return {family: _column(family, blocks, urls) for family, blocks in self._blocks.items()}
 
 
-def _decode_url(text: bytes) -> str:
+def _decode_urls(texts: Sequence[bytes]) -> list[str]:
     try:
-        url = str(json.loads(b'"%b"' % text))
+        urls: list[str] = json.loads(b'["%b"]' % b'","'.join(texts)) if texts else []
     except ValueError as error:
-        raise ReferenceSetError(f"the URL {quote(text)} is not JSON ({error})") from error
-    if not url:
+        raise ReferenceSetError(f"a URL is not JSON ({quote(error)})") from error
+    if "" in urls:
         raise ReferenceSetError("found '' as the URL, expected text that is not empty")
-    return url
+    return urls
 
 
 def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]) -> Column:

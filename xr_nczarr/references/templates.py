@@ -115,7 +115,9 @@ class Templates:
 
     def render(self, text: str) -> str:
         """Give what a template renders that uses no dimension."""
-        # A set may have as many URLs as references, most of them with one plain name.
+        # A set may have as many URLs as references, most of them with no or one plain name.
+        if _is_plain(text):
+            return text
         plain = _NAME.sub(lambda found: self._texts.get(found[1], found[0]), text)
         if _is_plain(plain):
             return plain
