@@ -82,6 +82,16 @@ def test_no_file_is_longer_than_500_lines(path):
     assert len(path.read_text().splitlines()) <= 500
 
 
+@pytest.mark.parametrize("room", ["tools", "cli"])
+def test_no_two_files_of_a_room_need_each_other(room):
+    files = {f"xr_nczarr.{room}.{path.stem}": path for path in (PACKAGE / room).glob("*.py")}
+    left = {name: files.keys() & set(imports(path)) for name, path in files.items()}
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left
+
+
 def test_every_room_is_in_the_table():
     rooms = {room_of(path) for path in FILES}
     assert rooms <= set(ROOMS)

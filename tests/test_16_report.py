@@ -2,14 +2,18 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import dask.base
 import numpy as np
 import pytest
 import xarray as xr
+from distributed import Client
 from fsspec.implementations.memory import MemoryFileSystem
 
 import xr_nczarr
+from xr_nczarr import events
+from xr_nczarr.backend.sources import lazy_arrays
 from xr_nczarr.errors import NotFoundError
 
 
@@ -39,7 +43,8 @@ def test_filled_chunks_are_counted(store, chunks):
 def test_every_group_of_a_tree_tells_of_all(store):
     tree = xr.open_datatree(store, engine="nczarr")
     tree["v"].load()
-    assert tree.nczarr.report().as_dict() == {"filled": {"/v": 2}, "retried": {}, "repaired": []}
+    expected = {"filled": {"/v": 2}, "retried": {}, "repaired": [], "elsewhere": False}
+    assert tree.nczarr.report().as_dict() == expected
 
 
 def test_what_was_repaired_is_told(store):
@@ -99,7 +104,7 @@ def test_the_origin_hides_secrets_and_changes_no_token(store):
     assert dask.base.tokenize(again) == dask.base.tokenize(dataset)
     assert copy.deepcopy(dataset).encoding["nczarr"] is dataset.encoding["nczarr"]
     sent = pickle.loads(pickle.dumps(other))
-    assert sent.nczarr.report().filled == {}
+    assert sent.nczarr.report().filled == {"/v": 2}  # in the same process it is the same
 
 
 def test_a_dataset_with_an_origin_is_written_by_every_engine(store, tmp_path):
@@ -108,3 +113,52 @@ def test_a_dataset_with_an_origin_is_written_by_every_engine(store, tmp_path):
     dataset.to_zarr(tmp_path / "x.zarr", zarr_format=2, consolidated=False)
     with xr.open_dataset(tmp_path / "x.nc") as again:
         assert again.identical(dataset)
+
+
+def test_what_workers_counted_is_gathered(store, tmp_path, workers):
+    xr_nczarr.to_nczarr(xr.Dataset(), tmp_path / "x")
+    for key, value in store.items():
+        path = tmp_path / "x" / key
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(value)
+    dataset = xr.open_dataset(tmp_path / "x", engine="nczarr", chunks={})
+    other = xr.open_dataset(tmp_path / "x", engine="nczarr", chunks={})
+    assert not dataset.nczarr.report().elsewhere
+    dataset.compute(scheduler=workers)
+    here = dataset.nczarr.report()
+    assert here.filled == {}
+    assert "not counted: what other processes read" in repr(here)
+    gathered = dataset.nczarr.report(client=workers)
+    assert gathered.filled == {"/v": 2}
+    assert "not counted" not in repr(gathered)
+    dataset.load(scheduler="threads")
+    assert dataset.nczarr.report(workers).filled == {"/v": 4}
+    assert other.nczarr.report(workers).filled == {}
+
+
+def test_workers_in_this_process_are_counted_once(store):
+    dataset = xr.open_dataset(store, engine="nczarr", chunks={})
+    options = {"processes": False, "dashboard_address": None, "n_workers": 2}
+    with Client(**options, set_as_default=False) as client:
+        dataset.compute(scheduler=client)
+        assert dataset.nczarr.report().filled == {"/v": 2}
+        assert dataset.nczarr.report(client).filled == {"/v": 2}
+
+
+def test_events_of_many_stores_do_not_pile_up():
+    for number in range(2000):
+        events.events_of(str(number))
+    assert len(events._known) < 1500
+
+
+def test_what_was_counted_changes_no_token_of_a_remote_store(store, http_server):
+    for key, value in store.items():
+        path = Path(http_server.root, "x", key)
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(value)
+    url = f"{http_server.url}/x"
+    one, other = (xr.open_dataset(url, engine="nczarr", chunks={}) for _ in range(2))
+    assert one.v.data.name == other.v.data.name
+    one, other = (next(lazy_arrays(each.w.data)) for each in (one, other))
+    assert dask.base.tokenize(one) == dask.base.tokenize(other)
+    assert not one.stored.options.events.sent

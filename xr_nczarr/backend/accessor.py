@@ -35,9 +35,9 @@ class NczarrAccessor:
         options = {item.name: getattr(origin.options, item.name) for item in fields(origin.options)}
         return xr_nczarr.info(origin.target, **options)
 
-    def report(self) -> Any:
+    def report(self, client: Any = None) -> Any:
         """Tell what was filled, retried and repaired since; see `xr_nczarr.report`."""
-        return xr_nczarr.report(self._obj)
+        return xr_nczarr.report(self._obj, client)
 
     def explain(self, selection: Any = None, **options: Any) -> Any:
         """Tell what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""

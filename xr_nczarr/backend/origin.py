@@ -32,7 +32,7 @@ class Origin:
 
     def __reduce__(self) -> tuple[Any, ...]:
         target = self.target if isinstance(self.target, str | os.PathLike) else None
-        return Origin, (target, self.options, self.notes)
+        return Origin, (target, self.options, self.notes, self.events)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

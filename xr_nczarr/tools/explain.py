@@ -24,9 +24,11 @@ from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.references import InlineBytes, Target
 from xr_nczarr.storage import ByteRange, PrefetchingStore, ReferenceStore, stored_sizes
 from xr_nczarr.storage.ranges import merge_ranges, windows
+from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.text import byte_text, columns, extent_text
 
 Selection = Mapping[Any, Any]
+_HEAD = ["variable", "selected", "chunks", "requests", "fetched", "decoded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +79,15 @@ class Explanation:
     left_out: Mapping[str, str]
 
     def __repr__(self) -> str:
-        head = ["variable", "selected", "chunks", "requests", "fetched", "decoded"]
-        lines = list(columns([head, *(cells(item) for item in self.readings), self.totals()]))
+        lines = list(columns([_HEAD, *(_cells(item) for item in self.readings), self.totals()]))
         return "\n".join([*lines, *(f"{quote(n)}: {why}" for n, why in self.left_out.items())])
 
     def _repr_html_(self) -> str:
-        from xr_nczarr.tools.html_explain import explanation_html
-
-        return explanation_html(self)
+        rows = [_html_row(reading) for reading in self.readings]
+        rows.append([f"<b>{text(cell)}</b>" for cell in self.totals()])
+        left_out = (f"{text(name)}: {text(why)}" for name, why in self.left_out.items())
+        parts = (f"<div>{faint(line)}</div>" for line in left_out)
+        return page("What reading takes", table(_HEAD, rows), *parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as values of JSON."""
@@ -95,7 +98,7 @@ class Explanation:
         return {"readings": readings, "left_out": dict(self.left_out)}
 
     def totals(self) -> list[str]:
-        """Give the last row of a table of `cells`."""
+        """Give the last row of a table."""
         known = [item.fetched_bytes for item in self.readings]
         fetched = None if None in known else sum(item or 0 for item in known)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
@@ -177,7 +180,13 @@ def explain(
     return Explanation(tuple(readings), left_out)
 
 
-def cells(reading: Reading) -> list[str]:
+def _html_row(reading: Reading) -> list[str]:
+    name, *rest = map(text, _cells(reading))
+    drawn = grid_svg(reading.shape, reading.chunk_shape, reading.dimensions, reading.touched)
+    return [details(name, drawn, opened=True) if drawn else name, *rest]
+
+
+def _cells(reading: Reading) -> list[str]:
     """Give a reading as a row of a table."""
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
     return [
@@ -335,7 +344,7 @@ def _merged(array: ChunkedArray, keys: Sequence[str]) -> int:
     return merged + sum(one.length is None for one in targets)
 
 
-def selection_of(text: str) -> dict[str, int | slice]:
+def selection_of(selection: str) -> dict[str, int | slice]:
     """Give the positions that ``time=0:10,lat=3`` means.
 
     Raises
@@ -343,11 +352,11 @@ def selection_of(text: str) -> dict[str, int | slice]:
     ConflictError
         Where it means none.
     """
-    return dict(_selectors(text))
+    return dict(_selectors(selection))
 
 
-def _selectors(text: str) -> Iterator[tuple[str, int | slice]]:
-    for item in filter(None, text.split(",")):
+def _selectors(selection: str) -> Iterator[tuple[str, int | slice]]:
+    for item in filter(None, selection.split(",")):
         name, _, positions = item.rpartition("=")
         try:
             numbers = [int(part) if part.strip() else None for part in positions.split(":")]

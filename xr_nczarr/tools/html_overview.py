@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
-from xr_nczarr.tools.overview import Overview, dimension_text, notes, size_text
-from xr_nczarr.tools.text import byte_text, extent_text
+from xr_nczarr.tools.text import byte_text, dimension_text, extent_text, notes, size_text
+
+Describe = Callable[[Variable], dict[str, Any]]
 
 _MOST_VARIABLES = 300
 _LONGEST_VALUE = 1000
 
 
-def overview_html(overview: Overview) -> str:
-    """Give an overview as HTML: groups that fold, sizes as bars, the layout of chunks drawn."""
+def overview_html(title: str, root: Group, describe: Describe, counted: bool, reason: str) -> str:
+    """Give an overview as HTML: groups that fold, sizes as bars, the layout of chunks drawn.
+
+    Parameters
+    ----------
+    describe
+        See `Overview.describe`.
+    counted, reason
+        Whether the chunks that are there were counted, and why not.
+    """
     sizes = [
-        overview.describe(variable).get("raw_bytes") or 0
-        for group in overview.root.walk()
+        describe(variable).get("raw_bytes") or 0
+        for group in root.walk()
         for variable in group.variables.values()
     ]
-    parts = [_group(overview, overview.root, max(sizes, default=0) or 1)]
-    if overview.unlisted:
-        parts.append(f"<div>{faint('chunks are not counted: ' + text(overview.unlisted))}</div>")
-    return page(overview.title, *parts)
+    parts = [_group(root, describe, counted, max([1, *sizes]))]
+    if reason:
+        parts.append(f"<div>{faint('chunks are not counted: ' + text(reason))}</div>")
+    return page(title, *parts)
 
 
-def _group(overview: Overview, group: Group, largest: int) -> str:
+def _group(group: Group, describe: Describe, counted: bool, largest: int) -> str:
     dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
     parts = [_attributes(group.attributes)]
     variables = list(group.variables.values())
     if variables:
         shown = variables[:_MOST_VARIABLES]
         head = ["variable", "type", "shape", "chunks", "codecs", "size"]
-        head += ["stored"] if overview.census else []
-        parts.append(table(head, [_row(overview, item, largest) for item in shown]))
+        head += ["stored"] if counted else []
+        parts.append(table(head, [_row(item, describe(item), largest) for item in shown]))
     if len(variables) > _MOST_VARIABLES:
         parts.append(faint(f"and {len(variables) - _MOST_VARIABLES:,} more variables"))
     parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in notes(group)]
-    parts += [_group(overview, child, largest) for child in group.groups.values()]
+    parts += [_group(child, describe, counted, largest) for child in group.groups.values()]
     summary = f"{text(group.path)} {faint(dimensions)}"
     return details(summary, "".join(parts), kind="nz-group", opened=True)
 
 
-def _row(overview: Overview, variable: Variable, largest: int) -> list[str]:
-    found = overview.describe(variable)
+def _row(variable: Variable, found: dict[str, Any], largest: int) -> list[str]:
     name = f"{text(found['name'])} {faint('(' + ', '.join(map(text, found['dimensions'])) + ')')}"
     if "error" in found:
         return [name, f'<span class="nz-problem">unreadable: {text(found["error"])}</span>']

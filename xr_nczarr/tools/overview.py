@@ -10,9 +10,10 @@ from typing import Any
 from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import quote
-from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.tools.census import Stored, take_census
-from xr_nczarr.tools.text import byte_text, columns, extent_text
+from xr_nczarr.tools.html_overview import overview_html
+from xr_nczarr.tools.text import columns, dimension_text, extent_text, notes, size_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,9 +59,8 @@ class Overview:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from xr_nczarr.tools.html_overview import overview_html
-
-        return overview_html(self)
+        counted = bool(self.census)
+        return overview_html(self.title, self.root, self.describe, counted, self.unlisted)
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as values of JSON."""
@@ -192,29 +192,6 @@ def _overview(opened: OpenedStore, *census: Any) -> Overview:
     return Overview(
         name, hierarchy.zarr_format, hierarchy.consolidated, root.dialect, root, *census
     )
-
-
-def notes(group: Group) -> list[str]:
-    """Give what was found amiss in a group, one sentence each."""
-    names = [
-        quote(variable.name)
-        for variable in group.variables.values()
-        if variable.node is not None and variable.node.fill_value is None
-    ]
-    undefined = f"no fill value in {', '.join(names)}: missing chunks read as zero"
-    return [*group.reports, *([undefined] if names else [])]
-
-
-def dimension_text(dimension: Dimension) -> str:
-    """Give a dimension with its size."""
-    unlimited = "unlimited, now " if dimension.unlimited else ""
-    return f"{quote(dimension.name)} {unlimited}{dimension.size}"
-
-
-def size_text(found: dict[str, Any]) -> str:
-    """Give the stored and the raw size of what `Overview.describe` gave."""
-    ratio = f" ({found['ratio']:.3g}×)" if found["ratio"] else ""
-    return f"{byte_text(found['stored_bytes'])} of {byte_text(found['raw_bytes'])}{ratio}"
 
 
 def _cells(found: dict[str, Any]) -> list[str]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from xr_nczarr.errors import quote
+from xr_nczarr.netcdf import Dimension, Group
 
 
 def byte_text(count: int | None) -> str:
@@ -34,3 +38,26 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
             yield row[0]
         else:
             yield "  ".join(row[column].ljust(widths[column]) for column in used).rstrip()
+
+
+def notes(group: Group) -> list[str]:
+    """Give what was found amiss in a group, one sentence each."""
+    names = [
+        quote(variable.name)
+        for variable in group.variables.values()
+        if variable.node is not None and variable.node.fill_value is None
+    ]
+    undefined = f"no fill value in {', '.join(names)}: missing chunks read as zero"
+    return [*group.reports, *([undefined] if names else [])]
+
+
+def dimension_text(dimension: Dimension) -> str:
+    """Give a dimension with its size."""
+    unlimited = "unlimited, now " if dimension.unlimited else ""
+    return f"{quote(dimension.name)} {unlimited}{dimension.size}"
+
+
+def size_text(found: dict[str, Any]) -> str:
+    """Give the stored and the raw size of what `Overview.describe` gives."""
+    ratio = f" ({found['ratio']:.3g}×)" if found["ratio"] else ""
+    return f"{byte_text(found['stored_bytes'])} of {byte_text(found['raw_bytes'])}{ratio}"
