@@ -140,6 +140,19 @@ def test_shards_are_copied_whole() -> None:
     }
 
 
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+def test_shards_become_chunks_where_the_version_has_none(zarr_format: Any) -> None:
+    one: dict[str, Any] = {}
+    other: dict[str, Any] = {}
+    encoding = {"a": {"chunks": (1, 5), "shards": (2, 10), "zlib": True}}
+    xr_nczarr.to_nczarr(FIELD, one, encoding=encoding, zarr_format=3)
+    xr_nczarr.copy(one, other, zarr_format=zarr_format)
+    found = xr.open_dataset(other, engine="nczarr")
+    xr.testing.assert_identical(found, FIELD)
+    assert found.a.encoding["chunksizes"] == (1, 5)
+    assert sum("/a/" in f"/{key}" and key[-1].isdigit() for key in other) == 12
+
+
 class Failing(MemoryStore):
     """A store in memory that fails for good after so many objects, and counts them."""
 

@@ -200,3 +200,10 @@ def test_the_commands_work_on_a_store_of_netcdf_c(tmp_path: Path, capsys) -> Non
     assert found.v.values.tolist() == [0, 1, 2, 3]
     assert main(["upgrade", str(tmp_path / "nowhere")]) == 2
     assert "nczarr upgrade:" in capsys.readouterr().err
+
+
+def test_plain_http_is_read_only(http_server, capsys) -> None:
+    write_vintage(Path(http_server.root) / "store", numbers("4.10"), "4.10")
+    for command in ("upgrade", "consolidate"):
+        assert main([command, f"{http_server.url}/store"]) == 2
+        assert "plain HTTP is read only" in capsys.readouterr().err

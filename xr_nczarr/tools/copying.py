@@ -174,6 +174,10 @@ def copy(
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         layout = layout_of(parse_url(target), zarr_format, dialect)
         store = open_store(target, storage_options=target_options, mode="a", sync=sync)
+        if layout.zarr_format != "3":  # each chunk becomes an object of its own
+            for dataset in origin.datasets.values():
+                for variable in dataset.variables.values():
+                    variable.encoding.pop("shards", None)
         request = Request(
             datasets={path: in_blocks(dataset) for path, dataset in origin.datasets.items()},
             encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},

@@ -34,7 +34,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, attribute_type
-from xr_nczarr.storage import MemoryStore, Store, ZipStore, open_store
+from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, open_store
 
 _ANNOTATIONS = {
     XARRAY_DIMENSIONS,
@@ -86,7 +86,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
         For versions without such a document, and for the layout of netcdf-c 4.8.0, whose
         annotations are in objects that it does not hold.
     """
-    store = open_store(target, storage_options=storage_options, mode="r+")
+    store = _changeable(target, storage_options)
     with sole_writer(store, "a", lambda: "consolidate"):
         opened = _opened(store)
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
@@ -126,7 +126,7 @@ def upgrade(
     NczarrError
         The error of a variable that cannot be read.
     """
-    store = open_store(target, storage_options=storage_options, mode="r+")
+    store = _changeable(target, storage_options)
     with sole_writer(store, "a", lambda: f"upgrade to {dialect}"):
         opened = _opened(store)
         source = opened.hierarchy
@@ -164,6 +164,14 @@ def upgrade(
         written=list(changed),
         removed=removed,
     )
+
+
+def _changeable(target: Any, storage_options: Mapping[str, Any] | None) -> Store:
+    store = open_store(target, storage_options=storage_options, mode="r+")
+    if isinstance(store, FilesystemStore) and store.web:
+        remedy = "Do it where the store lies, or copy it first"
+        raise UnsupportedError("plain HTTP is read only", remedy=remedy, store=store.name)
+    return store
 
 
 def _opened(store: Store) -> OpenedStore:
