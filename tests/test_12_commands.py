@@ -33,10 +33,10 @@ def test_without_a_command_the_usage_is_printed_and_the_code_is_2():
 def test_an_error_is_one_line_without_a_traceback(error, code, message, monkeypatch, capsys):
     from xr_nczarr.cli import demo
 
-    def fail(parsed):
+    def fail():
         raise error
 
-    monkeypatch.setattr(demo, "run", fail)
+    monkeypatch.setattr(demo, "demo", fail)
     assert main(["demo"]) == code
     assert capsys.readouterr().err.splitlines() == ([message] if message else [])
 
@@ -62,3 +62,10 @@ def test_options_are_json_or_text():
     for wrong in ("nothing=1", "missing_chunks=maybe"):
         with pytest.raises(UsageError, match=wrong.split("=")[0]):
             open_options(parser.parse_args(["x", "--option", wrong]))
+
+
+@pytest.mark.parametrize("wrong", ["--codecs={}", "--codecs=zlib", "--chunks=time", "--chunks=t=x"])
+def test_what_is_no_argument_is_told_with_what_would_be(wrong, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["copy", "one", "two", wrong])
+    assert "expected" in capsys.readouterr().err.splitlines()[-1]

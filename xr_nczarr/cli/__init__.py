@@ -1,1 +1,1 @@
-"""The ``nczarr`` command: `main`, and a module for each subcommand."""
+"""The ``nczarr`` command: `main`, its subcommands and the arguments that they share."""

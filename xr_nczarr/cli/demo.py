@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-HELP = "write a small store, open it with xarray and compute a mean"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
-
-
-def run(parsed: argparse.Namespace) -> int:  # noqa: ARG001
-    """Run the demonstration."""
-    demo()
-    return 0
 
 
 def demo() -> None:

@@ -1,8 +1,4 @@
-"""The frame of the ``nczarr`` command: its subcommands, its errors and its exit codes.
-
-A subcommand is a module of this folder with `HELP`, `configure` (its arguments) and `run`, which
-gives the exit code: 0, or 1 for problems found. Modules import what is slow to import within `run`.
-"""
+"""The frame of the ``nczarr`` command: its errors and its exit codes."""
 
 from __future__ import annotations
 
@@ -10,17 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 from xr_nczarr import __version__
 from xr_nczarr.cli.arguments import UsageError
+from xr_nczarr.cli.commands import COMMANDS
 from xr_nczarr.errors import NczarrError, quote
-
-COMMANDS = (
-    *("dump", "info", "explain", "verify"),
-    *("copy", "upgrade", "consolidate", "references"),
-    "demo",
-)
 
 _FAILED = 2
 _INTERRUPTED = 130
@@ -67,15 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"xr_nczarr {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = import_module(f"xr_nczarr.cli.{name}")
+    for add in COMMANDS:
+        name, help_text = add.__name__, str(add.__doc__)
         command = commands.add_parser(
             name,
-            help=module.HELP,
-            description=f"{module.HELP}.",
+            help=help_text[0].lower() + help_text[1:].rstrip("."),
+            description=help_text,
             allow_abbrev=False,
             add_help=name != "dump",  # where -h is ncdump's
         )
-        module.configure(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=add(command))
     return parser

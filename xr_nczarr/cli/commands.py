@@ -1,0 +1,223 @@
+"""The subcommands: each function adds the arguments to a parser and gives what then runs.
+
+That returns the exit code: 0, or 1 for problems found. It imports what is slow to import itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from xr_nczarr.cli.arguments import add_json, add_storage_options, add_target, open_options, show
+
+Run = Callable[[argparse.Namespace], int]
+_DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
+
+
+def dump(parser: argparse.ArgumentParser) -> Run:
+    """Print a store as CDL, as ncdump does; ncgen makes the same dataset of it."""
+    add_target(parser)
+    parser.add_argument("-h", dest="header", action="store_true", help="no values")
+    for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
+        only = f"values of these {name} only"
+        parser.add_argument(flag, dest=name, type=_names, metavar=f"{what},...", help=only)
+    parser.add_argument("-n", dest="name", help="name of the dataset")
+    parser.add_argument("--help", action="help", help="show this help")
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.cdl import dump
+
+        names = ("header", "variables", "groups", "name")
+        chosen = {name: getattr(parsed, name) for name in names}
+        cdl = dump(parsed.target, **chosen, **open_options(parsed))
+        sys.stdout.writelines(cdl)
+        return 1 if cdl.left_out else 0
+
+    return run
+
+
+def info(parser: argparse.ArgumentParser) -> Run:
+    """Tell what is in a store: groups, dimensions, variables, chunks, codecs, sizes."""
+    add_target(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--metadata", action="store_true", help="do not list the store to count its chunks"
+    )
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.overview import info, open_hierarchy
+
+        look = open_hierarchy if parsed.metadata else info
+        show(look(parsed.target, **open_options(parsed)), parsed.json)
+        return 0
+
+    return run
+
+
+def explain(parser: argparse.ArgumentParser) -> Run:
+    """Tell the requests, bytes and chunks that reading a selection takes."""
+    add_target(parser)
+    add_json(parser)
+    parser.add_argument("--select", default="", metavar="DIM=POSITIONS,...", help="time=0:10,lat=3")
+    parser.add_argument(
+        "-v", dest="variables", type=_names, metavar="VAR,...", help="of these variables only"
+    )
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.explain import explain, selection_of
+
+        options = {"variables": parsed.variables, **open_options(parsed)}
+        show(explain(parsed.target, selection_of(parsed.select), **options), parsed.json)
+        return 0
+
+    return run
+
+
+def verify(parser: argparse.ArgumentParser) -> Run:
+    """Read every chunk and compare all documents; the exit code is 1 when there are errors."""
+    add_target(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="read at most N chunks of each array, at random"
+    )
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.verifying import verify
+
+        result = verify(parsed.target, sample=parsed.sample, **open_options(parsed))
+        show(result, parsed.json)
+        return 0 if result.whole else 1
+
+    return run
+
+
+def copy(parser: argparse.ArgumentParser) -> Run:
+    """Copy what xarray opens into a new store; run again, it completes what was interrupted."""
+    parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
+    parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
+    parser.add_argument("--engine", help="of xarray, for a source that is no store")
+    parser.add_argument("--zarr-format", default="2", choices=("1", "2", "3", "3-draft"))
+    parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
+    parser.add_argument(
+        "--chunks", type=_lengths, metavar="DIM=N,…", help="chunk lengths by dimension"
+    )
+    parser.add_argument(
+        "--codecs", type=_codecs, metavar="JSON", help="list of numcodecs configurations"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    add_storage_options(parser)
+    add_storage_options(parser, "target")
+    add_json(parser)
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.copying import copy
+
+        names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "overwrite")
+        result = copy(
+            parsed.source,
+            parsed.target,
+            **{name: getattr(parsed, name) for name in names},
+            storage_options=dict(parsed.storage_option),
+            target_options=dict(parsed.target_option),
+            progress=not parsed.quiet and sys.stderr.isatty(),
+        )
+        show(result, parsed.json)
+        return 0
+
+    return run
+
+
+def upgrade(parser: argparse.ArgumentParser) -> Run:
+    """Spell the annotations of a store in another dialect, in place; chunks stay as they are."""
+    parser.add_argument("target", metavar="STORE", help="a path or URL")
+    parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
+    add_storage_options(parser)
+    add_json(parser)
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.metadata import upgrade
+
+        options = dict(parsed.storage_option)
+        show(upgrade(parsed.target, parsed.dialect, storage_options=options), parsed.json)
+        return 0
+
+    return run
+
+
+def consolidate(parser: argparse.ArgumentParser) -> Run:
+    """Write the one document that holds all metadata of a store."""
+    parser.add_argument("target", metavar="STORE", help="a path or URL")
+    add_storage_options(parser)
+    add_json(parser)
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.tools.metadata import consolidate
+
+        show(consolidate(parsed.target, storage_options=dict(parsed.storage_option)), parsed.json)
+        return 0
+
+    return run
+
+
+def references(parser: argparse.ArgumentParser) -> Run:
+    """Write the reference set of a store: JSON, or parquet if the target ends in .parq."""
+    parser.add_argument("source", metavar="STORE", help="a path or URL of a store, or of a set")
+    parser.add_argument("target", metavar="TARGET", help="the file or directory to write")
+    parser.add_argument(
+        "--inline-below",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="chunks of fewer bytes lie in the set itself",
+    )
+    add_storage_options(parser)
+
+    def run(parsed: argparse.Namespace) -> int:
+        from xr_nczarr.references import write
+
+        options = dict(parsed.storage_option)
+        inline = parsed.inline_below
+        write(parsed.source, parsed.target, inline_below=inline, storage_options=options)
+        return 0
+
+    return run
+
+
+def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
+    """Write a small store, open it with xarray and compute a mean."""
+
+    def run(_: argparse.Namespace) -> int:
+        from xr_nczarr.cli import demo
+
+        demo.demo()
+        return 0
+
+    return run
+
+
+COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _lengths(text: str) -> dict[str, int]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name and size.isdecimal() for name, _, size in pairs):
+        raise argparse.ArgumentTypeError(f"expected time=10,lat=180; found {text!r}")
+    return {name: int(size) for name, _, size in pairs}
+
+
+def _codecs(text: str) -> list[dict[str, Any]]:
+    try:
+        codecs = json.loads(text)
+    except ValueError:
+        codecs = None
+    if not isinstance(codecs, list) or not all(isinstance(each, dict) for each in codecs):
+        raise argparse.ArgumentTypeError(f"expected a list of objects as JSON; found {text!r}")
+    return codecs
