@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import xarray as xr
@@ -48,13 +48,14 @@ from xr_nczarr.storage import (
     open_store,
     parse_url,
 )
+from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(Told):
     """What `copy` did.
 
     Attributes
@@ -83,10 +84,6 @@ class Copied:
         again = ", completing an interrupted copy" if self.resumed else ""
         again += f"; an interrupted copy was begun anew: {self.anew}" if self.anew else ""
         return f"{self.store}: {self.arrays} arrays copied, {how}{again}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give the result as JSON values."""
-        return asdict(self)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from xr_nczarr.netcdf.annotations import (
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, attribute_type
 from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, open_store
+from xr_nczarr.tools.text import Told
 
 _ANNOTATIONS = {
     XARRAY_DIMENSIONS,
@@ -43,7 +44,7 @@ _ANNOTATIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consolidated:
+class Consolidated(Told):
     """What `consolidate` did: the `key` of the document that now holds those of `nodes` nodes."""
 
     store: str
@@ -53,13 +54,9 @@ class Consolidated:
     def __str__(self) -> str:
         return f"{self.store}: {self.key} holds the metadata of {self.nodes} nodes"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Give the result as JSON values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upgraded:
+class Upgraded(Told):
     """What `upgrade` did: dialects before and after, and the keys it wrote and removed."""
 
     store: str
@@ -71,10 +68,6 @@ class Upgraded:
     def __str__(self) -> str:
         done = f"{len(self.written)} documents written, {len(self.removed)} removed"
         return f"{self.store}: {self.before} → {self.after} ({done})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give the result as JSON values."""
-        return asdict(self)
 
 
 def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None) -> Consolidated:

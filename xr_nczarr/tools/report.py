@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from xr_nczarr.backend.origin import origin_of
 from xr_nczarr.errors import quote
 from xr_nczarr.events import counted_here
 from xr_nczarr.tools.html import page, text
+from xr_nczarr.tools.text import Told
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(Told):
     """What happened since a dataset was opened, in this process and in those that were asked.
 
     Attributes
@@ -31,7 +32,7 @@ class Report:
 
     filled: dict[str, int]
     retried: dict[str, int]
-    repaired: tuple[str, ...]
+    repaired: list[str]
     elsewhere: bool = False
 
     def lines(self) -> list[str]:
@@ -52,10 +53,6 @@ class Report:
 
     def _repr_html_(self) -> str:
         return page("Since it was opened", *(f"<div>{text(line)}</div>" for line in self.lines()))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give it as values of JSON."""
-        return asdict(self) | {"repaired": list(self.repaired)}
 
 
 def report(dataset: Any, client: Any = None) -> Report:
@@ -81,4 +78,4 @@ def report(dataset: Any, client: Any = None) -> Report:
     for of_process in {process: each for process, *each in (*counted, events.counted())}.values():
         filled += of_process[0]
         retried += of_process[1]
-    return Report(dict(filled), dict(retried), origin.notes, events.sent and client is None)
+    return Report(dict(filled), dict(retried), list(origin.notes), events.sent and client is None)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension, Group
+
+
+class Told:
+    """A result that a machine can read too; a dataclass."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as values of JSON."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
 def byte_text(count: int | None) -> str:

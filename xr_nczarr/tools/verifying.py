@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.tools.census import take_census
 from xr_nczarr.tools.readers import concerns, in_documents
+from xr_nczarr.tools.text import Told
 
 _AT_ONCE = 1024
 _LISTED = "present, and not listed"
@@ -58,7 +59,7 @@ class Finding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Verification:
+class Verification(Told):
     """What `verify` found.
 
     Attributes
@@ -89,7 +90,7 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Give the result as JSON values."""
-        return {**asdict(self), "whole": self.whole}
+        return {**Told.as_dict(self), "whole": self.whole}
 
 
 def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verification:
