@@ -162,11 +162,9 @@ def states(path, layout):
         except NotFoundError:
             found.append(None)
     if found[0] is not None and LAYOUTS[layout][1] == 2:
-        # netcdf-c knows nothing of journals. Only an unlimited dimension may be shorter in some
-        # arrays than in others; with any other it refuses the store while an append is incomplete.
-        refusal = contextlib.nullcontext()
-        if os.path.exists(f"{path}/{JOURNAL}") and "nczarr-2-unlimited" not in layout:
-            refusal = contextlib.suppress(OSError)
+        # netcdf-c knows nothing of journals: it refuses arrays of both lengths while there is one.
+        unfinished = os.path.exists(f"{path}/{JOURNAL}")
+        refusal = contextlib.suppress(OSError) if unfinished else contextlib.nullcontext()
         with refusal, netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
             for name, ours in found[1].variables.items():
                 theirs = np.ma.filled(file[name][:], np.nan)[: len(ours)]

@@ -107,3 +107,17 @@ def test_consolidated_metadata_of_v3_that_hold_none_are_damage():
         MetadataError, match=r"zarr.json, consolidated_metadata\.metadata: found None"
     ):
         xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")
+
+
+def test_a_shard_of_too_many_chunks_is_an_error_that_names_the_store():
+    array = {"zarr_format": 3, "node_type": "array", "shape": [4, 4], "data_type": "int32"}
+    array |= {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 2**31]}}}
+    array |= {"chunk_key_encoding": {"name": "default"}, "fill_value": 0}
+    little = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    sharding = {"chunk_shape": [2, 2], "codecs": little, "index_codecs": little}
+    array["codecs"] = [{"name": "sharding_indexed", "configuration": sharding}]
+    array["dimension_names"] = ["y", "x"]
+    found = xr.open_dataset({"zarr.json": json.dumps(array).encode()}, engine="nczarr")
+    with pytest.raises(LimitError) as caught:
+        found.load()
+    assert (caught.value.store, caught.value.variable) == ("mapping", "/")

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.processes import in_a_new_interpreter
 from xr_nczarr import NczarrError, StorageError, to_nczarr
 
 VIRTUAL_GB = float(os.environ.get("NCZARR_VIRTUAL_GB", "0.2"))
@@ -147,16 +149,34 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, size):
     assert sorted(os.listdir(tmp_path)) == ["s"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_without_permission_nothing_changes(tmp_path):
-    path = tmp_path / "s"
-    to_nczarr(values(), str(path))
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(PermissionError) as caught:
-            to_nczarr(values(80), str(path), mode="w")
-    finally:
-        tmp_path.chmod(0o700)
-    assert isinstance(caught.value, NczarrError)
-    with xr.open_dataset(path, engine="nczarr") as found:
-        xr.testing.assert_identical(found.load(), values())
+def write_without_permission():
+    """Replace, append, and read what may not be, as nobody where we are root."""
+    found = []
+    for nobody in (False, True):  # what is loaded at first use, nobody may not load
+        if nobody and os.geteuid() == 0:
+            os.setuid(65534)
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/s"
+            to_nczarr(values(), path, unlimited_dims="y")
+            for locked in (folder, path, f"{path}/a") if nobody else ():
+                os.chmod(locked, 0o500)
+            for action in ({"mode": "w"}, {"append_dim": "y", "allow_duplicates": True}):
+                try:
+                    to_nczarr(values(), path, **action)
+                except PermissionError as error:
+                    found.append((isinstance(error, NczarrError), folder in str(error)))
+            with xr.open_dataset(path, engine="nczarr") as dataset:
+                if nobody:
+                    xr.testing.assert_identical(dataset.load(), values())
+                    os.chmod(f"{path}/a/.zarray", 0)
+            for locked in (folder, path, f"{path}/a"):
+                os.chmod(locked, 0o700)
+            try:
+                xr.open_dataset(path, engine="nczarr", consolidated=False).close()
+            except PermissionError as error:
+                found.append((isinstance(error, NczarrError), "a/.zarray" in str(error)))
+    return found
+
+
+def test_without_permission_nothing_changes():
+    assert in_a_new_interpreter(write_without_permission) == 3 * [(True, True)]

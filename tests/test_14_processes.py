@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 import xarray as xr
 
 from tests.processes import in_a_child, in_a_new_interpreter
@@ -15,6 +16,7 @@ from xr_nczarr import to_nczarr
 from xr_nczarr.locks import ProcessLock, cached_property
 
 FORKS = int(os.environ.get("NCZARR_FORKS", "4"))
+ROUNDS = int(os.environ.get("NCZARR_ROUNDS", "20"))
 
 
 def values():
@@ -25,13 +27,22 @@ def read(*datasets):
     return all(bool((one.a.values == values().a.values).all()) for one in datasets)
 
 
-def fork(action, *arguments):
-    """Do something in a forked process, for 20 seconds at most; give how it ended."""
+def begin(action, *arguments):
+    """Do something in a forked process, for 20 seconds and a second a round at most."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(20 + ROUNDS)
         os._exit(0 if action(*arguments) else 1)
+    return pid
+
+
+def end(pid):
+    """Wait for a process, and give how it ended."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fork(action, *arguments):
+    return end(begin(action, *arguments))
 
 
 @contextmanager
@@ -128,3 +139,66 @@ def references_of(store, url):
             text = path.name.startswith(".")
             found[key] = path.read_text() if text else [f"{url}/s/{key}", 0, size]
     return found
+
+
+def write_a_row(path, row):
+    """Write one row of the only chunk in each round; tell whether it was there afterwards."""
+    right = True
+    for turn in range(1, ROUNDS + 1):
+        part = xr.Dataset({"a": (("y", "x"), np.full((1, 10), turn + 1000.0 * row))})
+        to_nczarr(part, path, region={"y": slice(row, row + 1)}, sync="none")
+        with xr.open_dataset(path, engine="nczarr") as dataset:
+            right &= bool((dataset.a[row] == part.a[0]).all())
+    return right
+
+
+def write_two_rows(path):
+    return [end(pid) for pid in [begin(write_a_row, path, row) for row in (3, 4)]]
+
+
+def test_two_processes_that_touch_one_chunk_lose_nothing(tmp_path):
+    path = str(tmp_path / "s")
+    to_nczarr(values(), path, encoding={"a": {"chunks": (20, 10)}})
+    assert in_a_new_interpreter(write_two_rows, path) == [0, 0]
+    expected = values()
+    expected.a[3:5] = np.array([[3000.0], [4000.0]]) + ROUNDS
+    with xr.open_dataset(path, engine="nczarr") as found:
+        xr.testing.assert_identical(found.load(), expected)
+    assert not [name for name in os.listdir(f"{path}/a") if name.endswith((".lock", ".tmp"))]
+
+
+def rows(start, stop):
+    n = np.arange(start, stop)
+    return xr.Dataset({"a": (("t", "x"), n[:, None] + np.zeros(5)), "n": ("t", n)}, {"t": n})
+
+
+def append_rows(path, told):
+    for turn in range(1, ROUNDS + 1):
+        os.read(told, 1)
+        to_nczarr(rows(3 * turn, 3 * turn + 3), path, append_dim="t", sync="none")
+    return True
+
+
+def read_while_appending(path):
+    """Read until the appending process has ended; give the lengths that were seen."""
+    told, tell = os.pipe()
+    pid, lengths, ended = begin(append_rows, path, told), [3], False
+    while not ended:
+        os.write(tell, b"1")  # one append each while this reads
+        ended = os.waitpid(pid, os.WNOHANG)[0] != 0
+        with xr.open_dataset(path, engine="nczarr") as dataset:
+            length = dataset.sizes["t"]
+            xr.testing.assert_identical(dataset.load(), rows(0, length))
+            assert length >= lengths[-1]
+            lengths.append(length)
+    return lengths
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_readers_of_a_growing_store_see_whole_appends(tmp_path, zarr_format):
+    path, encoding = str(tmp_path / "s"), {"a": {"chunks": (4, 5)}, "t": {"chunks": (100,)}}
+    to_nczarr(rows(0, 3), path, unlimited_dims="t", encoding=encoding, zarr_format=zarr_format)
+    lengths = in_a_new_interpreter(read_while_appending, path)
+    assert lengths[-1] == 3 + 3 * ROUNDS
+    assert len(set(lengths)) > 3
+    assert not any(length % 3 for length in lengths)

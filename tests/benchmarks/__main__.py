@@ -34,6 +34,7 @@ FAMILIES = {
     "references": references.references,
     "writing": writing.writing,
     "dask": computing.computing,
+    "threads": computing.threads,
     "import": computing.importing,
 }
 PEERS = ("xarray", "numpy", "zarr", "zarrs", "tensorstore", "netCDF4", "numcodecs", "dask")

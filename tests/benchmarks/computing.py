@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,27 @@ def computing(directory: Path) -> Iterator[Row]:
                 {"engine zarr": 1.8},
                 tolerance=1e-4,
             )
+
+
+def threads(directory: Path) -> Iterator[Row]:
+    """A hundred threads on one dataset against one thread that does the same work."""
+    stores = {
+        "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
+        "64 chunks of 4 MB, raw": data.large(directory, "raw"),
+    }
+    for name, path in stores.items():
+        contestants = {OURS: _each_row(path, 100), "one thread": _each_row(path, 1)}
+        yield Row(f"100 threads, {name}", contestants, {"one thread": 1 / 1.2})
+
+
+def _each_row(path: Path, count: int) -> Callable[[], list[float]]:
+    def read() -> list[float]:
+        with xr.open_dataset(path, engine="nczarr", cache=False) as dataset:
+            rows = np.array_split(np.arange(len(dataset.field)), 64)
+            with ThreadPoolExecutor(count) as pool:
+                return list(pool.map(lambda part: float(dataset.field[part].sum()), rows))
+
+    return read
 
 
 def _mean(path: Path, engine: str, scheduler: object) -> Callable[[], np.ndarray]:

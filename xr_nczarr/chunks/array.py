@@ -103,10 +103,11 @@ class ChunkedArray:
         if not node.shards:
             return ChunkObjects(node)
         inner_shapes = [*(level.shape for level in node.shards[1:]), node.chunk_shape]
-        levels = [
-            ShardIndex(level, inner_shape, limits=options.limits, custom=options.codecs)
-            for level, inner_shape in zip(node.shards, inner_shapes, strict=True)
-        ]
+        with Place(store=self.store.name, variable=node.path):
+            levels = [
+                ShardIndex(level, inner_shape, limits=options.limits, custom=options.codecs)
+                for level, inner_shape in zip(node.shards, inner_shapes, strict=True)
+            ]
         return Shards(node, levels)
 
     @property

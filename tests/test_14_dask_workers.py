@@ -1,0 +1,80 @@
+"""Workers of dask that die while they write."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import xarray as xr
+from distributed import Client, LocalCluster
+from distributed.scheduler import KilledWorker
+
+from tests.test_11_kill_the_writer import contents
+from xr_nczarr import to_nczarr
+
+
+def rows(start, stop):
+    n = np.arange(start, stop)
+    return xr.Dataset({"a": (("t", "x"), n[:, None] + np.zeros(5)), "n": ("t", n)}, {"t": n})
+
+
+ENCODING = {"a": {"chunks": (4, 5)}, "n": {"chunks": (4,)}, "t": {"chunks": (16,)}}
+
+
+def die_once(block, marker, always=False):
+    """End the worker between a chunk's temporary file and its name, at the first block."""
+    first = False
+    with suppress(FileExistsError):
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        first = True
+    if first or always:
+
+        def die(event, _arguments):
+            if event == "os.rename":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(die)
+    return block
+
+
+@pytest.fixture(scope="module")
+def mortals():
+    """A client of two worker processes of their own: not all of them come back at once."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_dask_worker_that_dies_is_replaced_or_an_error(tmp_path, mortals, append, monkeypatch):
+    path, whole = str(tmp_path / "s"), str(tmp_path / "whole")
+    options = {"append_dim": "t"} if append else {"encoding": ENCODING}
+    for one in (path, whole) if append else ():
+        to_nczarr(rows(0, 4), one, unlimited_dims="t", encoding=ENCODING)
+    new = rows(4, 16) if append else rows(0, 12)
+    to_nczarr(new, whole, **options)
+
+    def write(**how):
+        lazy = new.chunk(t=4)
+        marker, meta = str(tmp_path / "marker"), np.empty((0, 0))  # else it is called here
+        lazy["a"] = lazy.a.copy(data=lazy.a.data.map_blocks(die_once, marker, meta=meta, **how))
+        with mortals.as_current():
+            to_nczarr(lazy, path, **options)
+
+    monkeypatch.setattr(mortals.cluster.scheduler, "allowed_failures", 0)
+    with pytest.raises(KilledWorker):
+        write(always=True)
+    if append:
+        with xr.open_dataset(path, engine="nczarr") as found:
+            xr.testing.assert_identical(found.load(), rows(0, 4))
+    else:
+        assert {*os.listdir(tmp_path)} == {"marker", "whole"}
+    monkeypatch.undo()
+    os.unlink(tmp_path / "marker")
+    write()
+    assert os.path.exists(tmp_path / "marker")
+    assert contents(path) == contents(whole)
