@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import LimitError, MetadataError, StorageError
+from xr_nczarr import LimitError, MetadataError, RefusedError, StorageError
 from xr_nczarr.references import parse_references
 
 ARRAY = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": 0}
@@ -121,3 +121,12 @@ def test_a_shard_of_too_many_chunks_is_an_error_that_names_the_store():
     with pytest.raises(LimitError) as caught:
         found.load()
     assert (caught.value.store, caught.value.variable) == ("mapping", "/")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_a_reference_to_what_no_file_is_called_is_refused(tmp_path, name):
+    references = {key: one.decode() for key, one in store().items() if not key.endswith("0")}
+    (tmp_path / "s.json").write_text(json.dumps(references | {"a/0": [name, 0, 16]}))
+    found = xr.open_dataset(tmp_path / "s.json", engine="nczarr")
+    with pytest.raises(RefusedError, match=r"s\.json: a/0: refers to"):
+        found.load()

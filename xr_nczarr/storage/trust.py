@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.storage.url import mask
 
+# NUL, and halves of characters but those by which Python spells bytes that are no UTF-8.
+_NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _SPECIAL = ("/dev/", "/proc/", "/sys/")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?=:)")
 
@@ -40,6 +42,8 @@ class Trust:
         RefusedError
             With the option that would allow it.
         """
+        if _NO_NAME.search(url):
+            raise RefusedError(f"refers to {quote(url)}, which no file can be called")
         path = local_path(url)
         real = None if path is None else os.path.realpath(path)
         if real is not None and f"{real}/".startswith(_SPECIAL):
