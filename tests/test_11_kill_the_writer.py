@@ -1,7 +1,7 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be run again.
 
-The default run kills those of create, append, replace and region write a hundred times, all others a
-few times; ``NCZARR_KILLS=1000`` asks for more.
+The default run kills those of create, append, replace and region write a hundred times each, all
+others a few times; ``NCZARR_KILLS=1000`` asks for more.
 Every other kill comes right before a random one of the write's changes of the disk (a file opened
 for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
 random moment between the first change and the last (from outside: also amid a file).
