@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
+from hypothesis import HealthCheck, settings
 
 from tests.servers import HttpServer, S3Server
+
+# How busy the machine is decides no test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture
