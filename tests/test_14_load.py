@@ -34,7 +34,7 @@ def resources():
     """Threads, and what files and sockets are open."""
     listing, found = f"/proc/{os.getpid()}/fd", []
     for name in os.listdir(listing):
-        with contextlib.suppress(FileNotFoundError):  # a listing is itself an open file, for a moment
+        with contextlib.suppress(FileNotFoundError):  # the listing itself, closed by now
             found.append(os.readlink(f"{listing}/{name}"))
     # Also distributed's monitor, a thread of some other test, lists them.
     return threading.active_count(), sorted(one for one in found if one != listing)
