@@ -53,7 +53,8 @@ def test_100_threads_read_one_dataset(tmp_path):
             found = list(pool.map(read, range(400)))
     field = values().a.values
     assert found == [(field[n % 40].sum(), field[:, n % 50].sum()) for n in range(400)]
-    assert resources() == before
+    threads, files = resources()  # what other tests left may have ended meanwhile
+    assert (threads <= before[0], len(files) <= len(before[1])) == (True, True), (files, before)
 
 
 @pytest.mark.parametrize("place", ["local", "http"])
