@@ -49,7 +49,7 @@ def mortals():
         yield client
 
 
-# Appending after it is left out: on a busy machine the killed workers were not always started again.
+# Without appending: on a busy machine the killed workers were not always started again.
 @pytest.mark.parametrize("append", [False])
 def test_a_dask_worker_that_dies_is_replaced_or_an_error(tmp_path, mortals, append, monkeypatch):
     path, whole = str(tmp_path / "s"), str(tmp_path / "whole")
