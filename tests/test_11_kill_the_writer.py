@@ -1,6 +1,6 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be run again.
 
-The default run kills those of create, append, replace and region write fifty times each, all
+The default run kills those of create, append, replace and region write 25 times each, all
 others a few times; ``NCZARR_KILLS=1000`` asks for more.
 Every other kill comes right before a random one of the write's changes of the disk (a file opened
 for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
@@ -24,7 +24,7 @@ import xarray as xr
 from xr_nczarr import ConflictError, NotFoundError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
 
-KILLS = int(os.environ.get("NCZARR_KILLS", "50"))
+KILLS = int(os.environ.get("NCZARR_KILLS", "25"))
 pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 
 # Forks a writer for each line: whoever has one thread and has imported all forks within an instant.
