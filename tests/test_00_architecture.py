@@ -23,9 +23,10 @@ ROOMS = {
     "hierarchy": {"formats", "storage", "model", "errors"},
     "chunks": {"codecs", "storage", "events", "model", "errors"},
     "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
-    "tools": {"backend", "netcdf", "hierarchy", "formats", "chunks", *BELOW},
-    "cli": {"tools", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "__init__": {"tools", "backend", "model", "errors"},
+    "writing": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
+    "tools": {"writing", "backend", "netcdf", "hierarchy", "formats", "chunks", *BELOW},
+    "cli": {"tools", "writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
+    "__init__": {"tools", "writing", "backend", "model", "errors"},
     "__main__": {"cli"},
 }
 
@@ -37,8 +38,8 @@ LIBRARIES = {
     "s3fs": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
-    "xarray": {"backend", "tools", "cli"},
-    "dask": {"backend"},
+    "xarray": {"backend", "writing", "tools", "cli"},
+    "dask": {"backend", "writing"},
     "asyncio": {"backend"},
 }
 

@@ -17,9 +17,9 @@ import xarray as xr
 
 import xr_nczarr
 from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, to_nczarr
-from xr_nczarr.backend import sources
-from xr_nczarr.backend.placing import aligned_blocks
 from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore
+from xr_nczarr.writing import sources
+from xr_nczarr.writing.placing import aligned_blocks
 
 
 def example(start=0, stop=8):

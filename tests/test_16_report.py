@@ -13,8 +13,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import xr_nczarr
 from xr_nczarr import events
-from xr_nczarr.backend.sources import lazy_arrays
 from xr_nczarr.errors import NotFoundError
+from xr_nczarr.writing.sources import lazy_arrays
 
 
 @pytest.fixture

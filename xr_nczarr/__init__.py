@@ -22,7 +22,6 @@ from xr_nczarr.errors import (
 )
 
 if TYPE_CHECKING:
-    from xr_nczarr.backend.writer import to_nczarr
     from xr_nczarr.tools.cdl import dump
     from xr_nczarr.tools.copying import copy
     from xr_nczarr.tools.explain import explain
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
     from xr_nczarr.tools.report import report
     from xr_nczarr.tools.verifying import verify
+    from xr_nczarr.writing.writer import to_nczarr
 
 __version__ = "0.1.0"
 
@@ -72,7 +72,7 @@ _LAZY = {
     "info": "tools.overview",
     "open_hierarchy": "tools.overview",
     "report": "tools.report",
-    "to_nczarr": "backend.writer",
+    "to_nczarr": "writing.writer",
     "upgrade": "tools.metadata",
     "verify": "tools.verifying",
 }

@@ -20,9 +20,7 @@ class NczarrAccessor:
 
     def to_nczarr(self, target: Any, **options: Any) -> Any:
         """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
-        from xr_nczarr.backend.writer import to_nczarr
-
-        return to_nczarr(self._obj, target, **options)
+        return xr_nczarr.to_nczarr(self._obj, target, **options)
 
     def info(self) -> Any:
         """Tell what is in the store it was opened from; see `xr_nczarr.info`."""

@@ -14,26 +14,9 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from xr_nczarr.backend.commit import (
-    UNFINISHED,
-    WritePlan,
-    prepare,
-    put_documents,
-    workspace,
-)
-from xr_nczarr.backend.datasets import Request
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, DecodeOptions, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
-from xr_nczarr.backend.requested import CODEC_KEYS, ENCODING_KEYS
-from xr_nczarr.backend.sources import in_blocks, lazy_array_in
-from xr_nczarr.backend.writer import (
-    WRITER_LOCK,
-    check_empty,
-    layout_of,
-    open_existing,
-    plan_creation,
-)
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError
 from xr_nczarr.model import child_path
@@ -50,6 +33,23 @@ from xr_nczarr.storage import (
 )
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
+from xr_nczarr.writing.commit import (
+    UNFINISHED,
+    WritePlan,
+    prepare,
+    put_documents,
+    workspace,
+)
+from xr_nczarr.writing.datasets import Request
+from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS
+from xr_nczarr.writing.sources import in_blocks, lazy_array_in
+from xr_nczarr.writing.writer import (
+    WRITER_LOCK,
+    check_empty,
+    layout_of,
+    open_existing,
+    plan_creation,
+)
 
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 

@@ -15,7 +15,6 @@ from xarray.core.indexing import LazilyIndexedArray, VectorizedIndexer
 from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
-from xr_nczarr.backend.sources import lazy_arrays
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
 from xr_nczarr.chunks.sharding import Shards
@@ -26,6 +25,7 @@ from xr_nczarr.storage import ByteRange, PrefetchingStore, ReferenceStore, store
 from xr_nczarr.storage.ranges import merge_ranges, windows
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.text import byte_text, columns, extent_text
+from xr_nczarr.writing.sources import lazy_arrays
 
 Selection = Mapping[Any, Any]
 _HEAD = ["variable", "selected", "chunks", "requests", "fetched", "decoded"]

@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.backend.commit import WriteOptions, WritePlan, execute, workspace
-from xr_nczarr.backend.journal import settle
 from xr_nczarr.backend.reader import OpenedStore
-from xr_nczarr.backend.writer import open_existing, sole_writer
 from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError
 from xr_nczarr.hierarchy import (
     FORMATS,
@@ -36,6 +33,9 @@ from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, attribute_type
 from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, open_store
 from xr_nczarr.tools.text import Told
+from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, workspace
+from xr_nczarr.writing.journal import settle
+from xr_nczarr.writing.writer import open_existing, sole_writer
 
 _ANNOTATIONS = {
     XARRAY_DIMENSIONS,

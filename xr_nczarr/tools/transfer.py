@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.backend.commit import WriteOptions, write_chunks
-from xr_nczarr.backend.placing import Job
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store, stored_sizes
+from xr_nczarr.writing.commit import WriteOptions, write_chunks
+from xr_nczarr.writing.placing import Job
 
 _BATCH_BYTES = 16 << 20
 _BATCH_OBJECTS = 256

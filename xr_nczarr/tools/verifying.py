@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xr_nczarr.backend.commit import UNFINISHED
 from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.chunks import ChunkedArray
@@ -25,6 +24,7 @@ from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.tools.census import take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.text import Told
+from xr_nczarr.writing.commit import UNFINISHED
 
 _AT_ONCE = 1024
 _LISTED = "present, and not listed"

@@ -9,12 +9,12 @@ from typing import Any
 
 from xarray import Dataset
 
-from xr_nczarr.backend.encoded import EncodedVariable, Layout, encode_dataset, make_node
-from xr_nczarr.backend.placing import Job
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
+from xr_nczarr.writing.encoded import EncodedVariable, Layout, encode_dataset, make_node
+from xr_nczarr.writing.placing import Job
 
 
 @dataclass(slots=True)

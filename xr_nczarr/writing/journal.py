@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xr_nczarr.backend.placing import Job
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.hierarchy import JOURNAL, Journal, Regions, open_journal
 from xr_nczarr.storage import Store
+from xr_nczarr.writing.placing import Job
 
 
 def put_journal(store: Store, documents: Mapping[str, bytes], jobs: Sequence[Job]) -> None:

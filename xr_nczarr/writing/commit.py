@@ -12,13 +12,13 @@ import dask
 import numpy as np
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
-from xr_nczarr.backend.journal import close_journal, put_journal
-from xr_nczarr.backend.placing import Job
-from xr_nczarr.backend.sources import opened_lazily
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.storage import LocalStore, Store, ZipStore
+from xr_nczarr.writing.journal import close_journal, put_journal
+from xr_nczarr.writing.placing import Job
+from xr_nczarr.writing.sources import opened_lazily
 
 UNFINISHED = ".nczarr_unfinished"
 """Object that marks what is written in place from nothing: where no dataset is, leave to remove."""

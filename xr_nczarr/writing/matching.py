@@ -12,11 +12,11 @@ from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_un
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 
-from xr_nczarr.backend.encoded import typed_text
-from xr_nczarr.backend.sources import blockwise
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
+from xr_nczarr.writing.encoded import typed_text
+from xr_nczarr.writing.sources import blockwise
 
 Array = Any
 _TIMES = "mM"

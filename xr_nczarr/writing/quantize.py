@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.backend.sources import blockwise
 from xr_nczarr.errors import ConflictError
+from xr_nczarr.writing.sources import blockwise
 
 Array = npt.NDArray[Any]
 

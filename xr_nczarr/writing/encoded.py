@@ -19,9 +19,16 @@ from xarray.coding.strings import (
     is_unicode_dtype,
 )
 
-from xr_nczarr.backend.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.backend.reader import NONE_NAME
-from xr_nczarr.backend.requested import (
+from xr_nczarr.codecs import check_codec
+from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
+from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.netcdf.strings import encode_strings, measured_width
+from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
+from xr_nczarr.writing.requested import (
     asks_for_bytes,
     check_encoding,
     chunk_shape,
@@ -30,14 +37,7 @@ from xr_nczarr.backend.requested import (
     requested_endian,
     shard_specs,
 )
-from xr_nczarr.backend.sources import blockwise, largest, opened_lazily
-from xr_nczarr.codecs import check_codec
-from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
-from xr_nczarr.netcdf.model import Kind
-from xr_nczarr.netcdf.strings import encode_strings, measured_width
-from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.sources import blockwise, largest, opened_lazily
 
 WIDTH_KEY = "_nczarr_maxstrlen"
 _POINTER_BYTES = 8

@@ -9,19 +9,19 @@ from typing import Any, Literal
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.annotating import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.backend.commit import WritePlan
-from xr_nczarr.backend.datasets import Request
-from xr_nczarr.backend.encoded import Layout, encode_dataset
-from xr_nczarr.backend.matching import check_coordinate, check_equal, encode_as_stored
-from xr_nczarr.backend.placing import Job, check_shared_objects, resolve_region
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
-from xr_nczarr.backend.sources import refuse_reading
-from xr_nczarr.backend.tree import Tree, skeleton
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
+from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
+from xr_nczarr.writing.commit import WritePlan
+from xr_nczarr.writing.datasets import Request
+from xr_nczarr.writing.encoded import Layout, encode_dataset
+from xr_nczarr.writing.matching import check_coordinate, check_equal, encode_as_stored
+from xr_nczarr.writing.placing import Job, check_shared_objects, resolve_region
+from xr_nczarr.writing.sources import refuse_reading
+from xr_nczarr.writing.tree import Tree, skeleton
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 

@@ -12,15 +12,8 @@ from typing import Any, Literal
 from dask.base import tokenize
 from xarray import DataArray, Dataset, DataTree
 
-from xr_nczarr.backend.append import Modification, WriteMode, plan_modification
-from xr_nczarr.backend.commit import UNFINISHED, WriteOptions, WritePlan, execute
-from xr_nczarr.backend.datasets import Request, normalise
-from xr_nczarr.backend.encoded import Layout
-from xr_nczarr.backend.journal import close_journal, holds, settle
 from xr_nczarr.backend.options import OpenOptions, check_choice
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
-from xr_nczarr.backend.sources import in_blocks, refuse_reading
-from xr_nczarr.backend.tree import Tree
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
@@ -37,6 +30,13 @@ from xr_nczarr.storage import (
     open_store,
     parse_url,
 )
+from xr_nczarr.writing.append import Modification, WriteMode, plan_modification
+from xr_nczarr.writing.commit import UNFINISHED, WriteOptions, WritePlan, execute
+from xr_nczarr.writing.datasets import Request, normalise
+from xr_nczarr.writing.encoded import Layout
+from xr_nczarr.writing.journal import close_journal, holds, settle
+from xr_nczarr.writing.sources import in_blocks, refuse_reading
+from xr_nczarr.writing.tree import Tree
 
 WRITER_LOCK = "nczarr-writer"
 
