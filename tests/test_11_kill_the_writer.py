@@ -1,6 +1,6 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be run again.
 
-The default run kills those of create, append, replace and region write 25 times each, all
+The default run kills those of create, append, replace and region write 100 times each, all
 others a few times; ``NCZARR_KILLS=1000`` asks for more.
 Every other kill comes right before a random one of the write's changes of the disk (a file opened
 for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
@@ -24,7 +24,7 @@ import xarray as xr
 from xr_nczarr import ConflictError, NotFoundError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
 
-KILLS = int(os.environ.get("NCZARR_KILLS", "25"))
+KILLS = int(os.environ.get("NCZARR_KILLS", "100"))
 pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 
 # Forks a writer for each line: whoever has one thread and has imported all forks within an instant.
@@ -225,7 +225,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
     whole, outcomes = contents(reference), {"amid": 0, "new": 0}
     assert action in WRITTEN or all(same(one, after) for one in states(reference, layout))
     counted = action in COUNTED and layout in USUAL.values()
-    for turn in range(KILLS if counted else KILLS // 25):
+    for turn in range(KILLS if counted else KILLS // 50):
         if before is not None:
             shutil.copytree(original, path)
         if turn % 2:

@@ -12,7 +12,7 @@ from tests.fuzz.mutants import mutant
 from tests.fuzz.oracle import Broken, judge
 from tests.fuzz.targets import CORPUS, TARGETS, corpus
 
-MUTANTS = int(os.environ.get("NCZARR_MUTANTS", "500"))
+MUTANTS = int(os.environ.get("NCZARR_MUTANTS", "2000"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
