@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import xr_nczarr
 from tests.reading import read
 
 hdf = pytest.importorskip("kerchunk.hdf")
@@ -135,6 +136,17 @@ def test_d45_values_are_those_of_the_original(tmp_path, request, produce, way):
             assert found[name].dtype.kind == expected[name].dtype.kind, name
             np.testing.assert_array_equal(found[name].values, expected[name].values, name)
         assert found.attrs.get("title") == expected.attrs.get("title")
+
+
+@pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
+def test_a_copy_of_a_set_holds_the_values_of_the_original(tmp_path, produce):
+    document, paths = produce(tmp_path)
+    store = {}
+    xr_nczarr.copy(document, store)
+    found = xr.open_dataset(store, engine="nczarr")
+    with original(paths) as expected:
+        for name in expected.variables:
+            np.testing.assert_array_equal(found[name].values, expected[name].values, name)
 
 
 def test_d45_records_of_netcdf3_are_apart_by_their_padding(tmp_path):

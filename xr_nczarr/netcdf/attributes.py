@@ -122,16 +122,15 @@ def decode_fill_value(
     is_text
         Whether bytes are characters or strings of netCDF.
     version_3
-        Whether floats, complex numbers and bytes are in base64, as xarray writes them there.
+        Whether bytes are in base64, as xarray writes them there; floats may be in any version.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
-        if version_3 and dtype.kind == "f":
-            value = _unpacked(value)
-        return typed_number(value, name)
+        # VirtualiZarr writes xarray's spelling for version 3 into documents of version 2 as well.
+        return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
     if dtype.kind == "S":
         if version_3 and type(value) is int:
             return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None
