@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import xarray as xr
 
+import xr_nczarr
 from xr_nczarr.cli import main as frame
 from xr_nczarr.cli.arguments import UsageError, add_target, open_options
 from xr_nczarr.cli.main import main
@@ -27,6 +29,7 @@ def test_without_a_command_the_usage_is_printed_and_the_code_is_2():
         (frame.NczarrError("bad\x1b[31m\nname", store="s"), 2, "nczarr demo: s: bad\\x1b[31m name"),
         (UsageError("no such thing"), 2, "nczarr demo: no such thing"),
         (OSError(28, "No space left"), 2, "nczarr demo: [Errno 28] No space left"),
+        (KeyError("another's"), 2, 'nczarr demo: KeyError: "another\'s"'),
         (KeyboardInterrupt(), 130, None),
     ],
 )
@@ -64,8 +67,57 @@ def test_options_are_json_or_text():
             open_options(parser.parse_args(["x", "--option", wrong]))
 
 
-@pytest.mark.parametrize("wrong", ["--codecs={}", "--codecs=zlib", "--chunks=time", "--chunks=t=x"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "copy one two --codecs={}",
+        "copy one two --codecs=zlib",
+        "copy one two --chunks=time",
+        "copy one two --chunks=t=x",
+        "verify one --sample=-1",
+        "references one two --inline-below=-1",
+    ],
+)
 def test_what_is_no_argument_is_told_with_what_would_be(wrong, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(["copy", "one", "two", wrong])
+        main(wrong.split())
     assert "expected" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_a_store_does_not_have_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")
+    dataset.to_netcdf("one.nc", engine="scipy")
+    for wrong, words in {
+        "copy one two --chunks=nothing=2": "no chunks of 2 along nothing",
+        "copy one two --chunks=x=0": "no chunks of 0 along x",
+        "copy one.nc two --engine=nothing": "no engine nothing",
+        "info one.nc": "nczarr copy",
+        "explain one --select=x=::0": "expected",
+        "explain one --select=x=0,x=1": "expected",
+        "info one --option=group=/nothing": "no group '/nothing'",
+        "dump one --option=group=/nothing": "no group '/nothing'",
+        "verify one --option=group=/nothing": "no group '/nothing'",
+        "explain one --option=group=/nothing": "no group '/nothing'",
+    }.items():
+        assert main(wrong.split()) == 2, wrong
+        found = capsys.readouterr().err
+        assert words in found, found
+        assert found.count("\n") == 1
+
+
+def test_one_group_of_a_store_is_looked_at_and_the_rest_is_not_taken_for_lost(tmp_path):
+    inner = xr.Dataset({"w": (("y", "x"), [[1.0, 2.0]])})
+    tree = xr.DataTree.from_dict({"/": xr.Dataset({"v": ("x", [1.0, 2.0])}), "/g": inner})
+    xr_nczarr.to_nczarr(tree, tmp_path / "one", consolidated=False)
+    store, options = tmp_path / "one", {"group": "/g"}
+    (group,) = xr_nczarr.info(store, **options).as_dict()["groups"]
+    assert [each["objects_present"] for each in group["variables"]] == [1]
+    found = xr_nczarr.verify(store, **options)
+    assert found.whole
+    assert not [finding for finding in found.findings if "Remove" in finding.remedy]
+    assert found.decoded == 1
+    text = str(xr_nczarr.dump(store, **options))
+    assert " w =\n" in text
+    assert " v =" not in text

@@ -81,7 +81,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     add_target(parser)
     add_json(parser)
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="read at most N chunks of each array, at random"
+        "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
     )
 
     def run(parsed: argparse.Namespace) -> int:
@@ -169,7 +169,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("target", metavar="TARGET", help="the file or directory to write")
     parser.add_argument(
         "--inline-below",
-        type=int,
+        type=_number,
         default=0,
         metavar="BYTES",
         help="chunks of fewer bytes lie in the set itself",
@@ -206,8 +206,14 @@ def _names(text: str) -> list[str]:
     return text.split(",")
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number; found {text!r}")
+    return int(text)
+
+
 def _lengths(text: str) -> dict[str, int]:
-    pairs = [part.partition("=") for part in text.split(",")]
+    pairs = [part.rpartition("=") for part in text.split(",")]
     if not all(name and size.isdecimal() for name, _, size in pairs):
         raise argparse.ArgumentTypeError(f"expected time=10,lat=180; found {text!r}")
     return {name: int(size) for name, _, size in pairs}

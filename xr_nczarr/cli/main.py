@@ -36,9 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _PIPE_CLOSED
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except (NczarrError, OSError, UsageError) as error:
-        text = _one_line(str(error))
-        print(f"nczarr {parsed.command}: {text}", file=sys.stderr)
+    except Exception as error:  # those of other libraries too, by their name
+        if sys.flags.dev_mode:
+            raise
+        known = isinstance(error, NczarrError | OSError | UsageError)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        print(f"nczarr {parsed.command}: {_one_line(text)}", file=sys.stderr)
         return _FAILED
     return code
 

@@ -132,6 +132,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     else:
         raise UnsupportedError(
             f"found a file that begins with {_beginning(path)[:8]!r}, expected a directory or zip",
+            remedy="Files are for xarray's other engines; nczarr copy makes a store of one",
             store=path,
         )
     if location.medium not in (None, found):

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
+from xr_nczarr.backend.reader import OpenedStore, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NotFoundError, quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
@@ -28,6 +27,7 @@ from xr_nczarr.tools.cdl_values import (
     type_name,
     value_texts,
 )
+from xr_nczarr.tools.census import open_whole
 from xr_nczarr.tools.slabs import slabs
 
 _LONGEST_LINE = 78
@@ -86,14 +86,14 @@ def dump(
      x = _, _ ;
     }
     """
-    opened = open_netcdf(target, OpenOptions(**options))
+    opened, top = open_whole(target, options)
     paths = {variable.path for group in opened.root.walk() for variable in group.variables.values()}
     return Cdl(
         opened,
         name if name is not None else _dataset_name(opened.store.name),
         header,
         _chosen(variables, paths, "variable"),
-        _chosen(groups, {group.path for group in opened.root.walk()}, "group"),
+        _chosen(groups, {group.path for group in top.walk()}, "group"),
     )
 
 

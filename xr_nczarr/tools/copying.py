@@ -18,7 +18,7 @@ from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, DecodeOptions, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import ConflictError, ExistsError
+from xr_nczarr.errors import ConflictError, ExistsError, quote
 from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.storage import (
@@ -154,8 +154,8 @@ def copy(
     RefusedError
         For overwriting the source.
     ConflictError
-        When the source changes meanwhile. The target is then no store, and the next run begins
-        anew.
+        For an engine, a dimension or a chunk length that there is not; and when the source changes
+        meanwhile: the target is then no store, and the next run begins anew.
     NczarrError
         The error of a variable that cannot be read, or that the target's dialect does not have.
 
@@ -168,6 +168,10 @@ def copy(
     mapping: 1 arrays copied, 1 of them as bytes (1 chunks)
     """
     with closing(_open(source, engine, storage_options)) as origin:
+        dimensions = {dim for dataset in origin.datasets.values() for dim in dataset.dims}
+        for dim, length in (chunks or {}).items():
+            if dim not in dimensions or length < 1:
+                raise ConflictError(f"there are no chunks of {length} along {quote(dim)}")
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         layout = layout_of(parse_url(target), zarr_format, dialect)
         store = open_store(target, storage_options=target_options, mode="a", sync=sync)
@@ -224,9 +228,11 @@ def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) ->
         return _open_store(source, options)
     path = os.fspath(source)
     engine = engine or str(xr.backends.plugins.guess_engine(path))
-    backend = xr.backends.list_engines()[engine]
+    engines = xr.backends.list_engines()
+    if engine not in engines:
+        raise ConflictError(f"there is no engine {quote(engine)}; there are {', '.join(engines)}")
     given: dict[str, Any] = {"storage_options": options} if options else {}
-    if backend.supports_groups:  # decode_cf=False alone is not heard there
+    if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
         datasets = xr.open_groups(path, engine=engine, **_decoding(), **given)
     else:
         datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **given)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -352,19 +352,17 @@ def selection_of(selection: str) -> dict[str, int | slice]:
     ConflictError
         Where it means none.
     """
-    return dict(_selectors(selection))
-
-
-def _selectors(selection: str) -> Iterator[tuple[str, int | slice]]:
+    found: dict[str, int | slice] = {}
     for item in filter(None, selection.split(",")):
         name, _, positions = item.rpartition("=")
         try:
             numbers = [int(part) if part.strip() else None for part in positions.split(":")]
-            if not name or len(numbers) > 3 or numbers == [None]:
+            if not name or name in found or len(numbers) > 3 or 0 in numbers[2:]:
                 raise ValueError(item)
+            found[name] = slice(*numbers) if len(numbers) > 1 else int(positions)
         except ValueError as error:
             raise ConflictError(
-                f"found {quote(item)!r}, expected a dimension and positions in it",
+                f"found {quote(item)!r}, expected another dimension and positions in it",
                 remedy="Write time=0:10, lat=3 or lon=::2",
             ) from error
-        yield name, slice(*numbers) if len(numbers) > 1 else numbers[0] or 0
+    return found

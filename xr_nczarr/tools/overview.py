@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf
+from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
-from xr_nczarr.tools.census import Stored, take_census
+from xr_nczarr.tools.census import Stored, open_whole, take_census
 from xr_nczarr.tools.html_overview import overview_html
 from xr_nczarr.tools.text import columns, dimension_text, extent_text, notes, size_text
 
@@ -31,7 +30,7 @@ class Overview:
     dialect
         The layout of NCZarr's annotations that was found, or ``"zarr"``.
     root
-        The root group.
+        The root group, or the one that was asked for.
     census
         What is stored of each variable, by its path; None where the store was not listed.
     unlisted
@@ -154,7 +153,7 @@ def open_hierarchy(target: Any, **options: Any) -> Overview:
       dimensions: x 2
       int32 x(x)  chunks 2
     """
-    return _overview(open_netcdf(target, OpenOptions(**options)))
+    return _overview(*open_whole(target, options))
 
 
 def info(target: Any, **options: Any) -> Overview:
@@ -182,15 +181,14 @@ def info(target: Any, **options: Any) -> Overview:
       dimensions: x 4
       int32 x(x)  chunks 2  1 of 2 stored  8 B of 16 B (1×)
     """
-    opened = open_netcdf(target, OpenOptions(**options))
-    return _overview(opened, *take_census(opened))
+    opened, group = open_whole(target, options)
+    return _overview(opened, group, *take_census(opened))
 
 
-def _overview(opened: OpenedStore, *census: Any) -> Overview:
-    hierarchy, root = opened.hierarchy, opened.root
-    name = quote(opened.store.name)
+def _overview(opened: OpenedStore, group: Group, *census: Any) -> Overview:
+    hierarchy, name = opened.hierarchy, quote(opened.store.name)
     return Overview(
-        name, hierarchy.zarr_format, hierarchy.consolidated, root.dialect, root, *census
+        name, hierarchy.zarr_format, hierarchy.consolidated, opened.root.dialect, group, *census
     )
 
 

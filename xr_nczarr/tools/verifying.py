@@ -12,16 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
+from xr_nczarr.backend.reader import OpenedStore, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
 from xr_nczarr.formats.journal import JOURNAL
 from xr_nczarr.hierarchy import FORMATS, Document
 from xr_nczarr.model import parent_path
-from xr_nczarr.netcdf import Variable
+from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.tools.census import take_census
+from xr_nczarr.tools.census import open_whole, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.text import Told
 from xr_nczarr.writing.commit import UNFINISHED
@@ -103,7 +102,7 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
     sample
         Read at most so many chunks of each array, chosen at random; None for all.
     **options
-        See `OpenOptions`.
+        See `OpenOptions`. With `group`, only the chunks of that group are read.
 
     Examples
     --------
@@ -113,10 +112,11 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
     >>> xr_nczarr.verify(store).whole
     True
     """
-    opened = _open(target, options)
+    opened, top = _open(target, options)
     result = Verification(store=opened.store.name)
     found = result.findings
     found += _consolidated(opened)
+    read = {group.path for group in top.walk()}
     for group in opened.root.walk():
         if group.error is not None:
             found.append(_error(group.path, group.error))
@@ -126,7 +126,7 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
         for variable in group.variables.values():
             if variable.error is not None:
                 found.append(_error(variable.path, variable.error))
-            elif variable.node is not None:
+            elif variable.node is not None and group.path in read:
                 count, damaged = _decode(opened, variable, sample)
                 result.decoded += count
                 found += damaged
@@ -143,14 +143,14 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
     return result
 
 
-def _open(target: Any, options: dict[str, Any]) -> OpenedStore:
+def _open(target: Any, options: dict[str, Any]) -> tuple[OpenedStore, Group]:
     """Open the single documents; the consolidated one where there are no others."""
-    if "consolidated" in options:
-        return open_netcdf(target, OpenOptions(**options))
     try:
-        return open_netcdf(target, OpenOptions(**options, consolidated=False))
+        return open_whole(target, {"consolidated": False, **options})
     except NotFoundError:
-        return open_netcdf(target, OpenOptions(**options))
+        if "consolidated" in options:
+            raise
+        return open_whole(target, options)
 
 
 def _error(place: str, error: NczarrError) -> Finding:
