@@ -110,3 +110,15 @@ def test_damaged_blocks_are_errors():
             array.read((3, 5))
     del objects["v/0.0"]
     assert array.read((3, 5)) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.permutations(range(6)), st.sampled_from([1, 2, 3, 6]), st.sampled_from(["f4", "M8[s]"]))
+@pytest.mark.parametrize("codecs", [(), (BLOSC,)], ids=["raw", "blosc"])
+def test_whole_chunks_go_where_a_list_of_positions_says(codecs, order, chunk, dtype):
+    """A chunk in its own order may still be taken apart by where its elements go."""
+    values = np.arange(12).reshape(6, 2).astype(dtype)
+    encode = Blosc().encode if codecs else np.ndarray.tobytes
+    array, _ = stored(values, (chunk, 2), encode, codecs)
+    found = array.read((np.array(order), slice(None)))
+    np.testing.assert_array_equal(found, values[list(order)])

@@ -127,7 +127,7 @@ class PartReader:
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Give the part's place in the result if a whole chunk can be decoded right into it."""
-        if not part.whole or np.ndarray in map(type, part.source):
+        if not part.whole or np.ndarray in map(type, part.source + part.target):
             return None
         target = self.out[part.target] if part.target else self.out
         fits = target.shape == self.node.chunk_shape and target.flags.c_contiguous
