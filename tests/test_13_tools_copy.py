@@ -128,6 +128,18 @@ def test_chunks_and_codecs_may_change(tmp_path: Path) -> None:
     assert not (tmp_path / "three").exists()
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_is_copied_as_bytes_is_never_decoded(zarr_format: int) -> None:
+    source: dict[str, bytes] = {}
+    other: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
+    for key in ("a/1.1", "b/0", "t/0"):
+        source[key] = b"nothing that decodes"
+    done = xr_nczarr.copy(source, other, zarr_format=zarr_format)
+    assert sorted(done.unchanged) == ["/a", "/b", "/t"]
+    assert list(other.values()).count(b"nothing that decodes") == 3
+
+
 def test_shards_are_copied_whole() -> None:
     one: dict[str, Any] = {}
     other: dict[str, Any] = {}
@@ -283,7 +295,6 @@ def test_what_is_overwritten_stays_until_the_new_one_is_complete(tmp_path: Path)
 
 # ---- to and from servers
 
-# What is smaller than 1 MB is loaded before anything is written.
 LARGE = xr.Dataset({"a": ("x", np.arange(150e3)), "b": ("x", np.arange(150_000))})
 ENCODED = {"a": {"chunks": (2500,), "zlib": True}, "b": {"chunks": (50_000,)}}
 

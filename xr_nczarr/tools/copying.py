@@ -180,7 +180,9 @@ def copy(
                 for variable in dataset.variables.values():
                     variable.encoding.pop("shards", None)
         request = Request(
-            datasets={path: in_blocks(dataset) for path, dataset in origin.datasets.items()},
+            datasets={  # also what is small: what is copied as bytes is never decoded
+                path: in_blocks(dataset, whole_below=0) for path, dataset in origin.datasets.items()
+            },
             encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},
             unlimited={
                 path: set(map(str, each.encoding.get("unlimited_dims", ())))

@@ -29,7 +29,12 @@ _NOMINAL_BYTES = 64  # of an object
 _OPENED = "nczarr-opened-"
 
 
-def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]] | None = None) -> Dataset:
+def in_blocks(
+    dataset: Dataset,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    whole_below: int = _LOADED_WHOLE_BYTES,
+) -> Dataset:
     """Give a dataset whose lazily opened variables are read block by block, by dask.
 
     Left as they are: what is small, objects that are no text, and times of which the encoding says
@@ -39,20 +44,26 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]] | None
     ----------
     encoding
         By variable; goes before the variable's own.
+    whole_below
+        Size of what is small, in bytes.
     """
-    variables = {
-        name: _chunked(variable, str(name))
+    blocks = {
+        name: _chunked(variable, str(name)).data
         for name, variable in dataset.variables.items()
         if not variable._in_memory
         and not hasattr(variable._data, "dask")
-        and variable.size * _itemsize(variable) > _LOADED_WHOLE_BYTES
+        and variable.size * _itemsize(variable) > whole_below
         and (
             variable.dtype.kind in "biufcS"
             or is_unicode_dtype(variable.dtype)
             or _times_are_settled(variable, (encoding or {}).get(str(name), variable.encoding))
         )
     }
-    return dataset.assign(variables) if variables else dataset
+    if blocks:
+        dataset = dataset.copy()
+        for name, data in blocks.items():  # assign() would make indexes of them
+            dataset.variables[name].data = data
+    return dataset
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
