@@ -2,13 +2,14 @@
 
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.image import imread
 
 import xr_nczarr
+from tests import screenshots
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.tools.html import grid_svg
@@ -152,20 +153,14 @@ def test_a_grid_of_many_chunks_is_drawn_with_few_cells():
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
-def test_a_browser_shows_it(dataset, tmp_path):
-    store = hostile()
-    xr_nczarr.to_nczarr(dataset, store, mode="a")
-    screenshot = render(tmp_path, xr_nczarr.info(store)._repr_html_())
-    assert screenshot.stat().st_size > 5_000
-
-
-def render(folder, content, size="1000,700"):
-    """Give a screenshot by headless Chromium of a page."""
-    page = folder / "page.html"
-    page.write_text(f"<!doctype html><meta charset=utf-8><body>{content}", encoding="utf-8")
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
-    flags += " --disable-background-networking --disable-component-update --disable-sync"
-    command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'profile'}"]
-    command += [f"--window-size={size}", f"--screenshot={folder / 'page.png'}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return folder / "page.png"
+@pytest.mark.parametrize("style", ["", screenshots.DARK], ids=["light", "dark"])
+def test_a_browser_shows_it(style, tmp_path):
+    """Text stands out from its background, bars and touched chunks are drawn in colour."""
+    shown = [*screenshots.representations(tmp_path).values()]
+    shown.append(xr_nczarr.info(hostile())._repr_html_())
+    page = screenshots.render(tmp_path, "".join(shown), "1000,1400", style)
+    image = imread(page)[..., :3]
+    background = image[3, 3]
+    assert (background.mean() < 0.2) == bool(style)
+    assert (np.abs(image - background).min(-1) > 0.7).any()
+    assert (image[..., 2] - image[..., 0] > 0.3).sum() > 10_000
