@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -384,13 +384,26 @@ class S3Server(_Counted):
 
     def reset(self) -> None:
         """Empty the server, make the bucket anew, and forget requests and faults."""
+        self.fail = None
+        self.restore({})
+        self.clear()
+
+    def objects(self) -> dict[str, bytes]:
+        """Give what is in the bucket, without a request."""
+        return {key: one.value for key, one in self._backend().buckets[self.bucket].keys.items()}
+
+    def restore(self, objects: Mapping[str, bytes]) -> None:
+        """Let there be just these objects, without a request."""
+        backend = self._backend()
+        backend.reset()
+        backend.create_bucket(self.bucket, self.region)
+        for key, data in objects.items():
+            backend.put_object(self.bucket, key, data)
+
+    def _backend(self) -> Any:
         from moto.backends import get_backend
 
-        self.fail = None
-        for account in get_backend("s3").values():
-            account["aws"].reset()
-        self._client().create_bucket(Bucket=self.bucket)
-        self.clear()
+        return get_backend("s3")["123456789012"]["aws"]
 
     def _client(self) -> Any:
         import boto3

@@ -360,13 +360,15 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str,
     """
     module = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
-    for node in sorted(hierarchy.nodes.values(), key=lambda node: -node.path.count("/")):
-        if node.path != "/":
-            documents.update(module.render_node(node))
-    documents.update(module.render_node(hierarchy.nodes["/"]))
+    for path in sorted(hierarchy.nodes, key=_children_first):
+        documents.update(module.render_node(hierarchy.nodes[path]))
     if consolidated and module.CONSOLIDATED_KEY is not None:
         documents |= module.render_consolidated(documents)
     yield from documents.items()
+
+
+def _children_first(path: str) -> tuple[bool, int]:
+    return path == "/", -path.count("/")
 
 
 def writable_format(store: Store, zarr_format: str) -> ModuleType:
@@ -419,6 +421,7 @@ def refresh_consolidated(
     module = FORMATS[zarr_format]
     if module.CONSOLIDATED_KEY is None:
         return {}
+    paths = sorted(paths, key=_children_first)
     keys = dict.fromkeys(key for path in paths for key in module.node_keys(path))
     stored = {
         key: bytes(data)

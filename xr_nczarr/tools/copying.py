@@ -35,6 +35,7 @@ from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.commit import (
     UNFINISHED,
+    WRITER_LOCK,
     WritePlan,
     prepare,
     put_documents,
@@ -44,11 +45,11 @@ from xr_nczarr.writing.datasets import Request
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS
 from xr_nczarr.writing.sources import in_blocks, lazy_array_in
 from xr_nczarr.writing.writer import (
-    WRITER_LOCK,
     check_empty,
     layout_of,
     open_existing,
     plan_creation,
+    sole_writer,
 )
 
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
@@ -196,10 +197,11 @@ def copy(
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
         with ExitStack() as held:
-            if not isinstance(store, ZipStore):
-                held.enter_context(store.lock(WRITER_LOCK))
+            local = isinstance(store, LocalStore)
+            lock = store.lock(WRITER_LOCK) if local else sole_writer(store, "w", force=True)
+            held.enter_context(lock)
             exists, resumed, anew = _found(store, mark, overwrite)
-            staged = exists and isinstance(store, LocalStore)
+            staged = exists and local
             if staged:
                 held.close()  # the old directory takes its lock along
             work = held.enter_context(workspace(store, empty=True, staged=staged))

@@ -22,6 +22,9 @@ from xr_nczarr.writing.sources import opened_lazily
 
 UNFINISHED = ".nczarr_unfinished"
 """Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
+WRITER_LOCK = "nczarr-writer"
+LOCK_OBJECT = f".{WRITER_LOCK}.lock"
+"""What a writer puts into an object store while it is there; in a directory the file of a lock."""
 
 
 @dataclass(slots=True)
@@ -145,13 +148,13 @@ def prepare(plan: WritePlan, store: Store) -> None:
     """Remove what a plan replaces; from nothing, mark what begins as not finished."""
     if plan.new:
         store.put([(UNFINISHED, b"{}")])
+        objects, prefixes = store.list_names("")
         # What is left of an older store, of any version, must not be taken for one while it goes.
-        for zarr_format in FORMATS:
-            for key in reversed(_root_keys(zarr_format)):
-                store.delete(key)
-        names = store.list_names("")
-        for name in (*names.objects, *(f"{prefix}/" for prefix in names.prefixes)):
-            if name != UNFINISHED:
+        roots = (key for each in FORMATS for key in reversed(_root_keys(each)))
+        first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
+        rest = [*objects, *(f"{name}/" for name in prefixes)]
+        for name in dict.fromkeys([*first, *rest]):
+            if name not in (UNFINISHED, LOCK_OBJECT):
                 store.delete(name)
     store.put(plan.leading.items())
     for prefix in plan.removed:

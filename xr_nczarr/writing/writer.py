@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -20,25 +20,31 @@ from xr_nczarr.errors import (
     NotFoundError,
     RefusedError,
 )
-from xr_nczarr.hierarchy import FORMATS, Regions, rendered
+from xr_nczarr.hierarchy import FORMATS, Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import (
     FilesystemStore,
     LocalStore,
     Location,
+    Retry,
     Store,
     ZipStore,
     open_store,
     parse_url,
 )
 from xr_nczarr.writing.append import Modification, WriteMode, plan_modification
-from xr_nczarr.writing.commit import UNFINISHED, WriteOptions, WritePlan, execute
+from xr_nczarr.writing.commit import (
+    LOCK_OBJECT,
+    UNFINISHED,
+    WRITER_LOCK,
+    WriteOptions,
+    WritePlan,
+    execute,
+)
 from xr_nczarr.writing.datasets import Request, normalise
 from xr_nczarr.writing.encoded import Layout
 from xr_nczarr.writing.journal import close_journal, holds, settle
 from xr_nczarr.writing.sources import in_blocks, refuse_reading
 from xr_nczarr.writing.tree import Tree
-
-WRITER_LOCK = "nczarr-writer"
 
 
 def to_nczarr(
@@ -65,6 +71,7 @@ def to_nczarr(
     atomic: Literal["store"] | None = None,
     allow_duplicates: bool = False,
     overwrite: Literal["force"] | None = None,
+    retry: Mapping[str, Any] | None = None,
 ) -> Any:
     """Write a Dataset, DataArray or DataTree as NCZarr.
 
@@ -129,6 +136,8 @@ def to_nczarr(
     overwrite
         ``"force"`` lets ``mode="w"`` remove what is no store, and any write go on where an object
         store bears the lock of another one that was killed.
+    retry
+        How failed requests are tried again, as for opening.
 
     Returns
     -------
@@ -168,6 +177,7 @@ def to_nczarr(
         target,
         storage_options=storage_options,
         mode="r+" if mode == "r+" else "a",
+        retry=Retry(**(retry or {})),
         sync=sync,
     )
     options = WriteOptions(
@@ -193,8 +203,8 @@ def to_nczarr(
     whole, local = mode == "w" and request.group == "/", isinstance(store, LocalStore)
     if whole:
         _check_removable(store, overwrite)
-    alone = sole_writer(store, mode, owner, force=overwrite == "force")
-    with alone if local or not whole else nullcontext():  # elsewhere `w` removes the lock as well
+    force = overwrite == "force" or (whole and not local)  # there it replaces the lock as well
+    with sole_writer(store, mode, owner, force=force):
         if whole:
             plan = plan_creation(request, store, layout, consolidated)
         else:
@@ -239,29 +249,29 @@ def sole_writer(
         For such a lock. On local disks it is waited for instead, and ends with its writer.
     """
     lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
-    if not lockable or is_nothing(store):
+    if not lockable or (isinstance(store, LocalStore) and is_nothing(store)):
         yield
     elif not isinstance(store, FilesystemStore):
         with store.lock(WRITER_LOCK):
             yield
     else:
-        key, token = f".{WRITER_LOCK}.lock", secrets.token_hex(8)
+        token = secrets.token_hex(8)
         mark = f"{owner() if owner else token} ".encode()
-        if not store.create(key, mark + token.encode()):
-            (found,) = store.fetch([key])
+        if not store.create(LOCK_OBJECT, mark + token.encode()):
+            (found,) = store.fetch([LOCK_OBJECT])
             if found is not None and not force and not bytes(found).startswith(mark):
                 raise ConflictError(
                     "another write is changing this store, or was killed",
                     remedy="Wait for it, or run the killed one again as it was. Where neither can "
                     "be, pass overwrite='force': documents of it are put back first",
                     store=store.name,
-                    key=key,
+                    key=LOCK_OBJECT,
                 )
-            store.put([(key, mark + token.encode())])
+            store.put([(LOCK_OBJECT, mark + token.encode())])
         try:
             yield
         finally:
-            store.delete(key)
+            store.delete(LOCK_OBJECT)
 
 
 def _plan(
@@ -276,6 +286,7 @@ def _plan(
         plan = plan_creation(request, store, layout, how.consolidated)
         return replace(plan, exclusive=is_nothing(store))
     if how.mode == "w-" and _exists(opened, request.group):
+        _finish_creation(opened, store, how.consolidated)
         raise ExistsError(
             "there is something already",
             remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
@@ -290,6 +301,16 @@ def _plan(
                 return WritePlan(layout.zarr_format)
         close_journal(store)
     return plan_modification(opened, request, how)
+
+
+def _finish_creation(opened: OpenedStore, store: Store, consolidated: bool | None) -> None:
+    """Put what one lacks that was cut off when all but the consolidated document was there."""
+    (unfinished,) = store.fetch([UNFINISHED])
+    if unfinished is not None:
+        version, nodes = opened.hierarchy.zarr_format, opened.hierarchy.nodes
+        if consolidated or (consolidated is None and version == "2"):
+            store.put(refresh_consolidated(store, version, nodes, {}).items())
+        store.delete(UNFINISHED)
 
 
 def plan_creation(
@@ -368,7 +389,8 @@ def _holds_no_store(store: Store) -> bool:
     except NotFoundError:  # a zip file that is to be made
         return False
     known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
-    return bool(names.objects or names.prefixes) and not known.intersection(names.objects)
+    objects = {*names.objects} - {LOCK_OBJECT}
+    return bool(objects or names.prefixes) and not known & objects
 
 
 def is_nothing(store: Store) -> bool:

@@ -1,0 +1,112 @@
+"""Each request that changes an object store is refused, fails once, or fails from then on.
+
+``NCZARR_S3_FAULTS=1`` tries all of these at each request, in versions 2 and 3; the default run one
+of them at every other request (of a replacement at every fourth), in version 2.
+"""
+
+import itertools
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import ConflictError, ExistsError, NczarrError, NotFoundError, to_nczarr
+
+ALL = bool(os.environ.get("NCZARR_S3_FAULTS"))
+ENCODING = {"a": {"chunks": (4,)}}
+RETRY = {"first_wait": 0.001}
+STORAGE = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}  # without botocore's own waits
+
+
+def values(start, stop, sign=1):
+    n = np.arange(start, stop)
+    return xr.Dataset({"a": ("t", sign * (n + 1.0))}, {"t": n})
+
+
+# What is written, how, and what there is afterwards.
+ACTIONS = {
+    "create": (values(0, 6), {"encoding": ENCODING, "unlimited_dims": "t"}, values(0, 6)),
+    "append": (values(6, 9), {"append_dim": "t"}, values(0, 9)),
+    "replace": (values(0, 3, -1), {"mode": "w"}, values(0, 3, -1)),
+    "region": (
+        values(0, 6, -1).drop_vars("t"),
+        {"region": {"t": slice(0, 6)}},
+        values(0, 6).assign(a=-values(0, 6).a),
+    ),
+}
+FAULTS = [(403, 1000), (500, 1), (500, 1000)]  # the status, and of how many requests
+
+
+def is_change(request):
+    return request.method in ("PUT", "DELETE", "POST")
+
+
+def found(server):
+    objects = {key.partition("/")[2]: data for key, data in server.objects().items()}
+    try:
+        with xr.open_dataset(objects, engine="nczarr") as dataset:
+            return dataset.load()
+    except NotFoundError:
+        return None
+
+
+@pytest.mark.parametrize("version", [2, 3] if ALL else [2])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_any_request_that_changes_s3_may_fail(s3_server, action, version):
+    dataset, options, after = ACTIONS[action]
+    write = partial(
+        to_nczarr,
+        dataset,
+        f"{s3_server.url}/s",
+        zarr_format=version,
+        storage_options=STORAGE | s3_server.storage_options,
+        retry=RETRY,
+        **options,
+    )
+    before, original = None, {}
+    if action != "create":
+        created, how, before = ACTIONS["create"]
+        to_nczarr(created, original, zarr_format=version, **how)
+        original = {f"s/{key}": data for key, data in original.items()}
+    s3_server.restore(original)
+    s3_server.clear()
+    write()
+    whole = s3_server.objects()
+    count = sum(map(is_change, s3_server.requests))
+    assert found(s3_server).identical(after)
+    some = zip(range(0, count, 2 if count < 15 else 4), itertools.cycle(FAULTS))
+    for n, (status, times) in itertools.product(range(count), FAULTS) if ALL else some:
+        s3_server.restore(original)
+        changes = itertools.count()
+
+        def fail(request, failing=range(n, n + times), status=status, changes=changes):
+            return status if is_change(request) and next(changes) in failing else None
+
+        s3_server.fail, raised = fail, None
+        try:
+            write()
+        except NczarrError as error:
+            raised = error
+        finally:
+            s3_server.fail = None
+        assert (raised is None) == (times == 1)
+        left = found(s3_server)
+        if raised is not None:
+            assert str(status) in str(raised)
+            assert s3_server.url in str(raised)
+            if action == "region":
+                assert [*np.sign(left.a.values)] in [
+                    [a] * 4 + [b] * 2 for a in (1, -1) for b in (1, -1)
+                ]
+                xr.testing.assert_identical(abs(left), before)
+            elif left is None:
+                assert action in ("create", "replace")
+            else:
+                assert left.identical(before) or left.identical(after)
+            try:
+                write()
+            except (ConflictError, ExistsError):
+                assert left.identical(after)
+        assert s3_server.objects() == whole
