@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import computing, reading, references, remote, sharded, writing
-from tests.benchmarks.harness import Result, run, table
+from tests.benchmarks.harness import Result, Row, run, table
 from tests.benchmarks.plot import draw
 
 FAMILIES = {
@@ -27,7 +28,7 @@ FAMILIES = {
     "netcdf": reading.netcdf_default,
     "packed": reading.packed,
     "small": reading.small_chunks,
-    "partial": reading.partial,
+    "partial": reading.selections,
     "open": reading.opening,
     "sharded": sharded.sharded,
     "remote": remote.remote,
@@ -38,7 +39,7 @@ FAMILIES = {
     "import": computing.importing,
 }
 PEERS = ("xarray", "numpy", "zarr", "zarrs", "tensorstore", "netCDF4", "numcodecs", "dask")
-PEERS += ("fsspec", "obstore", "kerchunk", "deflate")
+PEERS += ("fsspec", "obstore", "kerchunk", "virtualizarr", "deflate")
 
 
 def main() -> int:
@@ -50,35 +51,54 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    directory = options.data or Path(tempfile.mkdtemp(prefix="nczarr-benchmarks-"))
-    directory.mkdir(parents=True, exist_ok=True)
+    if options.data is None:
+        with tempfile.TemporaryDirectory(prefix="nczarr-benchmarks-") as directory:
+            return measure(options, Path(directory))
+    options.data.mkdir(parents=True, exist_ok=True)
+    return measure(options, options.data)
+
+
+def measure(options: argparse.Namespace, directory: Path) -> int:
+    """Measure and print; after each row what is known so far is written."""
     record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
     results: list[Result] = []
-    different = []
+    failures: list[str] = []
     named = [family for family in FAMILIES if family in options.words]
     words = [word for word in options.words if word not in FAMILIES]
     for family in named if named and not words else FAMILIES:
-        for row in FAMILIES[family](directory):
+        for row in made(family, directory, failures):
             wanted = family in named or any(word in row.name for word in words)
             if options.words and not wanted:
                 continue
             try:
                 results.append(run(row, options.rounds))
-            except AssertionError as error:
-                different.append(f"{row.name}: {error}")
+            except Exception as error:
+                failures.append(f"{row.name}: {type(error).__name__}: {error}")
+                print(failures[-1], flush=True)
                 continue
             print(table(results[-1:]).splitlines()[-1], flush=True)
-            record["results"] = [dataclasses.asdict(result) for result in results]
             if options.json:
-                options.json.write_text(json.dumps(record, indent=1) + "\n")
-    print("", table(results), *different, sep="\n")
+                record["results"] = [dataclasses.asdict(result) for result in results]
+                options.json.write_text(json.dumps(record | {"failures": failures}, indent=1))
+    print("", table(results), *failures, sep="\n")
+    if options.json:
+        options.json.write_text(json.dumps(record | {"failures": failures}, indent=1) + "\n")
     if options.plot:
         draw(results, options.plot)
-    return 1 if different else 0
+    return 1 if failures else 0
+
+
+def made(family: str, directory: Path, failures: list[str]) -> Iterator[Row]:
+    """Yield the rows of a family; if its data cannot be made that is told, and others go on."""
+    try:
+        yield from FAMILIES[family](directory)
+    except Exception as error:
+        failures.append(f"{family}: {type(error).__name__}: {error}")
+        print(failures[-1], flush=True)
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Give what the numbers depend on."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

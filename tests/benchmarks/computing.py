@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,13 @@ def computing(directory: Path) -> Iterator[Row]:
 
     graphs = {name: graph(engine) for name, engine in ENGINES.items()}
     yield Row("dask graph of 100,000 chunks", graphs, {"engine zarr": 1})
+    yield Row(
+        "bytes shipped per task",
+        {name: partial(_shipped, empty, engine) for name, engine in ENGINES.items()}
+        | {"limit: 2 kB": lambda: 2000},
+        {"limit: 2 kB": 1},
+        unit="B",
+    )
 
     stores = {
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),
@@ -70,6 +79,12 @@ def threads(directory: Path) -> Iterator[Row]:
         yield Row(f"100 threads, {name}", contestants, {"one thread": 1 / 1.2})
 
 
+def _shipped(path: Path, engine: str) -> int:
+    """The longest task, with what it names beside other tasks."""
+    with xr.open_dataset(path, engine=engine, chunks={"t": 10_000}) as dataset:
+        return max(map(len, map(pickle.dumps, dict(dataset.field.data.__dask_graph__()).values())))
+
+
 def _each_row(path: Path, count: int) -> Callable[[], list[float]]:
     def read() -> list[float]:
         with xr.open_dataset(path, engine="nczarr", cache=False) as dataset:
@@ -100,6 +115,8 @@ def importing(_directory: Path) -> Iterator[Row]:
         {
             OURS: run(f"{needed}, xr_nczarr"),
             "without": run(needed),
+            "limit: without, and 30 ms": run(f"{needed}, time; time.sleep(0.03)"),
             "with zarr": run(f"{needed}, zarr"),
         },
+        {"limit: without, and 30 ms": 1},
     )

@@ -33,13 +33,21 @@ def field(shape=SHAPE) -> np.ndarray:
 
 
 def zarr_store(
-    directory: Path, name: str, values: np.ndarray, chunks, compressor, *, fill: bool = True
+    directory: Path,
+    name: str,
+    values: np.ndarray,
+    chunks,
+    compressor,
+    *,
+    fill: bool = True,
+    attributes=None,
 ) -> Path:
     """One array ``field`` in a plain Zarr v2 store, consolidated, as xarray would find it.
 
     Without `fill` no chunk is written.
     """
     path = directory / f"{name}.zarr"
+    attributes = dict(attributes or {})
     if not path.exists():
         group = zarr.open_group(path, mode="w", zarr_format=2)
         array = group.create_array(
@@ -48,9 +56,9 @@ def zarr_store(
             dtype=values.dtype,
             chunks=chunks,
             compressors=compressor,
-            fill_value=np.nan if values.dtype.kind == "f" else -32767,
+            fill_value=attributes.pop("_FillValue", np.nan),
         )
-        array.attrs["_ARRAY_DIMENSIONS"] = list("tyx")[-values.ndim :]
+        array.attrs.update({"_ARRAY_DIMENSIONS": list("tyx")[-values.ndim :], **attributes})
         if fill:
             array[...] = values
         zarr.consolidate_metadata(path)
@@ -62,6 +70,13 @@ def large(directory: Path, name: str) -> Path:
     made = (directory / f"{name}.zarr").exists()
     values = None if made else field()
     return zarr_store(directory, name, values, CHUNKS, COMPRESSORS[name])
+
+
+def masked(directory: Path) -> Path:
+    """The uncompressed field with a fill value that is a number, a scale and an offset."""
+    attributes = {"_FillValue": 1e20, "scale_factor": 2.0, "add_offset": -273.0}
+    values = np.empty(0) if (directory / "masked.zarr").exists() else field()
+    return zarr_store(directory, "masked", values, CHUNKS, None, attributes=attributes)
 
 
 def small(directory: Path, name: str, count: int, elements: int) -> Path:

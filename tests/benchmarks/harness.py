@@ -20,7 +20,8 @@ class Row:
 
     `goals` maps a contestant to the ratio (its time over ours) that is aimed at. `values` gives
     what is compared of a contestant's result, to within `tolerance`, and `discard` puts the result
-    away; neither counts. Results of ``limit`` are no values.
+    away; neither counts. Results of ``limit`` are no values. In another `unit` than seconds the
+    results themselves are what is measured, once.
     """
 
     name: str
@@ -29,11 +30,15 @@ class Row:
     values: Callable[[Any], Any] = lambda result: result
     discard: Callable[[Any], object] = lambda result: None
     tolerance: float = 0
+    unit: str = "s"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Medians in seconds, and medians of the per-round ratios of each contestant to ours."""
+    """Medians in seconds, and medians of the per-round ratios of each contestant to ours.
+
+    `failed` says why others are not among them. In another `unit` there is no processor time.
+    """
 
     row: str
     wall: dict[str, float]
@@ -41,21 +46,37 @@ class Result:
     ratio: dict[str, float]
     processor_ratio: dict[str, float]
     goals: dict[str, float]
+    failed: dict[str, str]
+    unit: str = "s"
+
+
+def within(seconds: float) -> Callable[[], None]:
+    """Give a contestant that takes what we may take: a goal that is a time, as a ratio."""
+    return lambda: time.sleep(seconds)
 
 
 def run(row: Row, rounds: int = 7) -> Result:
-    """Measure one row.
+    """Measure one row. Peers that fail are left out.
 
     Raises
     ------
     AssertionError
         If the contestants' values differ in the warm-up.
     """
-    names = list(row.contestants)
+    contestants, failed = dict(row.contestants), {}
     reference = None
-    for name in names:
-        result = row.contestants[name]()
-        if not name.startswith("limit"):
+    for name, contestant in row.contestants.items():
+        try:
+            result = contestant()
+        except Exception as error:
+            if name == OURS:
+                raise
+            failed[name] = f"{type(error).__name__}: {error}"[:200]
+            del contestants[name]
+            continue
+        if row.unit != "s":
+            contestants[name] = result
+        elif not name.startswith("limit"):
             values = np.asarray(row.values(result))
             reference = values if reference is None else reference
             if row.tolerance:
@@ -65,17 +86,19 @@ def run(row: Row, rounds: int = 7) -> Result:
             del values
         row.discard(result)
         del result
+    if row.unit != "s":
+        ratio = _ratios({name: [found] for name, found in contestants.items()})
+        return Result(row.name, contestants, {}, ratio, {}, dict(row.goals), failed, row.unit)
+    names = list(contestants)
     wall: dict[str, list[float]] = {name: [] for name in names}
     processor: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             gc.collect()
-            gc.disable()
             started, used = time.perf_counter(), time.process_time()
-            result = row.contestants[name]()
+            result = contestants[name]()
             wall[name].append(time.perf_counter() - started)
             processor[name].append(time.process_time() - used)
-            gc.enable()
             row.discard(result)
             del result
     gc.collect()
@@ -86,6 +109,7 @@ def run(row: Row, rounds: int = 7) -> Result:
         _ratios(wall),
         _ratios(processor),
         dict(row.goals),
+        failed,
     )
 
 
@@ -109,11 +133,17 @@ def table(results: list[Result]) -> str:
         cells = []
         for name, ratio in result.ratio.items():
             goal = result.goals.get(name)
-            aimed = f", goal {goal:g}" if goal is not None else ""
-            cells.append(f"{name} {ratio:.2f} ({result.processor_ratio[name]:.2f}{aimed})")
-        lines.append(f"| {result.row} | {_seconds(result.wall[OURS])} | {' · '.join(cells)} |")
+            aimed = [] if goal is None else [f"goal {goal:g}"]
+            processor = result.processor_ratio.get(name)
+            notes = ([] if processor is None else [f"{processor:.2f}"]) + aimed
+            cells.append(f"{name} {ratio:.2f}" + (f" ({', '.join(notes)})" if notes else ""))
+        cells += [f"{name} fails: {reason}" for name, reason in result.failed.items()]
+        shown = _shown(result.wall[OURS], result.unit)
+        lines.append(f"| {result.row} | {shown} | {' · '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _seconds(value: float) -> str:
+def _shown(value: float, unit: str) -> str:
+    if unit != "s":
+        return f"{value:,.4g} {unit}"
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"

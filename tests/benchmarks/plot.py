@@ -13,7 +13,7 @@ MARKERS = "oDs^vPXd<>ph"
 
 def draw(results: list[Result], path: Path) -> None:
     """Draw the ratios on a logarithmic axis: right of 1 the others are slower."""
-    rows = [result for result in results if result.ratio]
+    rows = [result for result in results if result.ratio and result.unit == "s"]
     figure = Figure(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
     axes = figure.subplots()
     names = list(dict.fromkeys(name for row in rows for name in row.ratio))

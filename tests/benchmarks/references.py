@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import xarray as xr
+from virtualizarr.parsers import KerchunkJSONParser
+from virtualizarr.registry import ObjectStoreRegistry
 
-from tests.benchmarks.harness import OURS, Row
+from tests.benchmarks.harness import OURS, Row, within
 from xr_nczarr.references import ReferenceSet, parse_references
+
+_RESIDENT = """
+import re
+import xarray, dask.array, fsspec, {imported}
+def peak():
+    return int(re.search("VmHWM: *([0-9]+)", open("/proc/self/status").read().replace("\t", ""))[1])
+before = peak()
+dataset = xarray.open_dataset({path!r}, engine={engine!r})
+print((peak() - before) / 1e3)
+"""
 
 
 def _metadata(shape: list[int], chunks: list[int]) -> dict[str, str]:
@@ -34,14 +49,14 @@ def _metadata(shape: list[int], chunks: list[int]) -> dict[str, str]:
     }
 
 
-def _written(path: Path, document: Callable[[], dict[str, Any]]) -> Path:
+def _written(path: Path, document: Callable[[], dict[str, Any]], **options: Any) -> Path:
     if not path.exists():
-        path.write_text(json.dumps(document()))
+        path.write_text(json.dumps(document(), **options))
     return path
 
 
-def _million() -> dict[str, Any]:
-    lengths = np.random.default_rng(0).integers(50, 5000, (1000, 1000))
+def _listed(rows: int = 1000, columns: int = 1000) -> dict[str, Any]:
+    lengths = np.random.default_rng(0).integers(50, 5000, (rows, columns))
     offsets = lengths.cumsum(axis=1) - lengths
     chunks = {
         f"t/{i}.{j}.0": [
@@ -49,10 +64,10 @@ def _million() -> dict[str, Any]:
             offsets.item(i, j),
             lengths.item(i, j),
         ]
-        for i in range(1000)
-        for j in range(1000)
+        for i in range(rows)
+        for j in range(columns)
     }
-    return {"version": 1, "refs": _metadata([1000, 1000, 16], [1, 1, 16]) | chunks}
+    return {"version": 1, "refs": _metadata([rows, columns, 16], [1, 1, 16]) | chunks}
 
 
 def _tiny(target: Path) -> dict[str, Any]:
@@ -81,6 +96,20 @@ def _read(path: Path, engine: str) -> np.ndarray:
         return dataset.t.values
 
 
+def _by_virtualizarr(path: Path) -> int:
+    registry = ObjectStoreRegistry({"file://": obstore.store.LocalStore()})
+    store = KerchunkJSONParser()(f"file://{path}", registry)
+    with xr.open_dataset(store, engine="zarr", consolidated=False) as dataset:
+        return len(dataset.variables)
+
+
+def _resident(path: Path, engine: str, imported: str) -> float:
+    """Open in another process; give its peak above what it is after the imports, in MB."""
+    code = _RESIDENT.format(imported=imported, path=str(path), engine=engine)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
 def _looked_up(references: ReferenceSet, key: str) -> None:
     for number in range(1000):
         assert references.resolve(key.format(number)) is not None
@@ -88,15 +117,43 @@ def _looked_up(references: ReferenceSet, key: str) -> None:
 
 def references(directory: Path) -> Iterator[Row]:
     """A million listed, 2,000 tiny ones that are read, and generators."""
-    million = _written(directory / "million.json", _million)
+    million = _written(directory / "million.json", _listed)
     yield Row(
         "open 1,000,000 references",
         {
             OURS: lambda: _opened(million, "nczarr"),
             "engine kerchunk": lambda: _opened(million, "kerchunk"),
         },
-        # The harness turns garbage collection off, which is half of what the other one spends.
-        {"engine kerchunk": 4},
+        {"engine kerchunk": 15},
+    )
+    # Of a million VirtualiZarr is more than a minute.
+    thousands = _written(directory / "thousands.json", lambda: _listed(100, 100))
+    yield Row(
+        "open 10,000 references",
+        {
+            OURS: lambda: _opened(thousands, "nczarr"),
+            "engine kerchunk": lambda: _opened(thousands, "kerchunk"),
+            "VirtualiZarr": lambda: _by_virtualizarr(thousands),
+        },
+    )
+    yield Row(
+        "memory to open 1,000,000 references, above the import",
+        {
+            OURS: lambda: _resident(million, "nczarr", "xr_nczarr"),
+            "engine kerchunk": lambda: _resident(million, "kerchunk", "zarr, kerchunk"),
+            "limit: 100 MB": lambda: 100,
+        },
+        {"limit: 100 MB": 1},
+        unit="MB",
+    )
+    irregular = _written(directory / "irregular.json", _listed, separators=(" , ", " : "))
+    yield Row(
+        "open 1,000,000 references that are not recognised",
+        {
+            OURS: lambda: _opened(irregular, "nczarr"),
+            "regular": lambda: _opened(million, "nczarr"),
+        },
+        {"regular": 1 / 5},
     )
     target = directory / "tiny.bin"
     target.write_bytes(np.arange(20_000, dtype="<f4").tobytes())
@@ -107,7 +164,7 @@ def references(directory: Path) -> Iterator[Row]:
             OURS: lambda: _read(tiny, "nczarr"),
             "engine kerchunk": lambda: _read(tiny, "kerchunk"),
         },
-        {"engine kerchunk": 10},
+        {"engine kerchunk": 100},
     )
     few = _written(directory / "few.json", lambda: _generated(100, 10))
     expanding = {"storage_options": {"simple_templates": False}}
@@ -120,11 +177,19 @@ def references(directory: Path) -> Iterator[Row]:
         {"engine kerchunk": 100},
     )
     many = _written(directory / "many.json", lambda: _generated(1_000_000, 1000))
-    yield Row("open a gen of 1,000,000,000 keys", {OURS: lambda: _opened(many, "nczarr")})
+    yield Row(
+        "open a gen of 1,000,000,000 keys",
+        {OURS: lambda: _opened(many, "nczarr"), "limit: 20 ms": within(0.02)},
+        {"limit: 20 ms": 1},
+    )
     keys = (
         (many, "t/{0}.{0}", "a gen of 1,000,000,000"),
         (million, "t/{0}.{0}.0", "1,000,000 references"),
     )
     for path, key, name in keys:
         known = parse_references(path.read_bytes())
-        yield Row(f"look up 1,000 keys of {name}", {OURS: partial(_looked_up, known, key)})
+        yield Row(
+            f"look up 1,000 keys of {name}",
+            {OURS: partial(_looked_up, known, key), "limit: 10 µs a key": within(0.01)},
+            {"limit: 10 µs a key": 1},
+        )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import fsspec
 import numpy as np
 import obstore
 import tensorstore
@@ -98,35 +99,53 @@ def remote(directory: Path) -> Iterator[Row]:
     with _running(_web_server, directory) as port:
         base = f"http://127.0.0.1:{port}"
         for name, label in (("large", "64 chunks of 1 MB"), ("small", "2,000 chunks of 16 kB")):
-            yield _whole(label, directory / f"remote_{name}.zarr", f"{base}/remote_{name}.zarr")
+            path = directory / f"remote_{name}.zarr"
+            yield _whole(label, path, f"{base}/{path.name}", many=name == "small")
         yield Row(
             "open 500 variables over HTTP, consolidated",
             {
                 OURS: lambda: _opened(f"{base}/{many.name}", "nczarr"),
                 "engine zarr": lambda: _opened(f"{base}/{many.name}", "zarr"),
+                "limit: bytes": lambda: asyncio.run(_get_all([f"{base}/{many.name}/.zmetadata"])),
             },
         )
-    copy = directory / "on_s3" / "remote_large.zarr"
-    if not copy.exists():
-        shutil.copytree(directory / "remote_large.zarr", copy)
-    with _running(_s3_server, copy.parent) as options:
-        url = "s3://bucket/on_s3/remote_large.zarr"
+    folder = directory / "on_s3"
+    if not folder.exists():
+        shutil.copytree(directory / "remote_large.zarr", folder / "remote_large.zarr")
+        coordinates = {name: np.arange(64.0) for name in "tyx"}
+        dataset = xr.Dataset({"field": (tuple("tyx"), np.zeros((64, 64, 64)))}, coordinates)
+        dataset.to_zarr(folder / "consolidated", zarr_format=2, consolidated=True)
+        dataset.to_zarr(folder / "single", zarr_format=2, consolidated=False)
+    with _running(_s3_server, folder) as options:
+        base = f"bucket/{folder.name}"
 
-        def load(engine: str) -> Callable[[], np.ndarray]:
-            def read() -> np.ndarray:
-                opened = xr.open_dataset(url, engine=engine, storage_options=options)
-                with opened as dataset:
-                    return dataset.field.values
-
-            return read
+        def read(engine: str) -> np.ndarray:
+            url = f"s3://{base}/remote_large.zarr"
+            with xr.open_dataset(url, engine=engine, storage_options=options) as dataset:
+                return dataset.field.values
 
         yield Row(
-            "open and read 64 chunks of 1 MB from S3",
-            {OURS: load("nczarr"), "engine zarr": load("zarr")},
+            "open and read 64 chunks of 1 MB from S3, 20 ms",
+            {OURS: lambda: read("nczarr"), "engine zarr": lambda: read("zarr")},
         )
+        filesystem = fsspec.filesystem("s3", **options)
+        for name, waves in (("consolidated", 2), ("single", 3)):
+            asked = {"storage_options": options, "consolidated": name == "consolidated"}
+            url = f"s3://{base}/{name}"
+            yield Row(
+                f"open 3 index coordinates from S3, 20 ms, {name}",
+                {
+                    OURS: lambda url=url, asked=asked: _opened(url, "nczarr", **asked),
+                    "engine zarr": lambda url=url, asked=asked: _opened(url, "zarr", **asked),
+                    f"limit: {waves} requests": lambda name=name, waves=waves: [
+                        filesystem.cat_file(f"{base}/{name}/.zgroup") for _ in range(waves)
+                    ],
+                },
+                {f"limit: {waves} requests": 1 / 1.5},
+            )
 
 
-def _whole(label: str, path: Path, url: str) -> Row:
+def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
     array = ours(url)
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
     client = {"allow_http": True}
@@ -146,6 +165,12 @@ def _whole(label: str, path: Path, url: str) -> Row:
             "zarr-python, obstore": lambda: by_obstore[...],
             "tensorstore": lambda: by_tensorstore.read().result(),
             "limit: bytes": lambda: asyncio.run(_get_all(chunks)),
+            "limit: bytes and 2 latencies": lambda: (
+                asyncio.run(_get_all(chunks)),
+                time.sleep(2 * LATENCY),
+            ),
         },
-        {"zarr-python, fsspec": 4, "zarr-python, obstore": 4, "tensorstore": 1 / 1.25},
+        {"tensorstore": 1 / 1.25}
+        | dict.fromkeys(("zarr-python, fsspec", "zarr-python, obstore"), 4 if many else 1)
+        | ({} if many else {"limit: bytes and 2 latencies": 1}),
     )

@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import tensorstore
 import xarray as xr
 import zarr
+from numcodecs import Shuffle, Zlib
 
 from tests.benchmarks import data
 from tests.benchmarks.harness import OURS, Row
@@ -38,11 +40,14 @@ def writing(directory: Path) -> Iterator[Row]:
                 OURS: lambda path, encoding=encoding: to_nczarr(
                     dataset, path, encoding=encoding, dialect="zarr"
                 ),
+                "ours, sync='none'": lambda path, encoding=encoding: to_nczarr(
+                    dataset, path, encoding=encoding, dialect="zarr", sync="none"
+                ),
                 "to_zarr": lambda path, encoding=encoding: dataset.to_zarr(
                     path, encoding=encoding, zarr_format=2
                 ),
-                "zarr-python": lambda path, c=compressor: _by_zarr(path, values, c),
-                "zarrs": lambda path, c=compressor: _by_zarrs(path, values, c),
+                "zarr-python": lambda path, c=compressor: _by_zarr(path, values, compressors=c),
+                "zarrs": lambda path, c=compressor: _by_zarrs(path, values, compressors=c),
                 "tensorstore": lambda path, c=compressor: _by_tensorstore(path, values, c),
                 "limit: encoding": lambda path, c=compressor: _encoded(values, c),
             },
@@ -56,16 +61,40 @@ def writing(directory: Path) -> Iterator[Row]:
             lambda path: by_zarr(path)[...],
         )
     packing = {"zlib": True, "shuffle": True, "complevel": 4, "chunksizes": data.CHUNKS}
-    yield _row(
+    chain = {"filters": [Shuffle(4)], "compressors": Zlib(4)}
+    shuffled = {"field": {"chunks": data.CHUNKS, **chain}}
+    folder, writers = (
         directory / "written",
-        "write 265 MB, zlib + shuffle",
         {
             OURS: lambda path: to_nczarr(dataset, path, encoding={"field": packing}),
             "netcdf-c": lambda path: _by_netcdf(path, values),
+            "to_zarr": lambda path: dataset.to_zarr(path, encoding=shuffled, zarr_format=2),
+            "zarr-python": lambda path: _by_zarr(path, values, **chain),
+            "zarrs": lambda path: _by_zarrs(path, values, **chain),
         },
-        {"netcdf-c": 2},
+    )
+    name = "write 265 MB, zlib + shuffle"
+    yield _row(
+        folder,
+        name,
+        writers,
+        dict.fromkeys(("netcdf-c", "to_zarr", "zarr-python", "zarrs"), 2),
         lambda path: xr.open_dataset(path, engine="nczarr", mask_and_scale=False).field.values,
     )
+    yield Row(
+        f"size of {name}",
+        {one: partial(_written_bytes, write, folder / "size") for one, write in writers.items()},
+        {"netcdf-c": 1, "to_zarr": 1, "zarr-python": 1},
+        unit="B",
+    )
+
+
+def _written_bytes(write: Write, path: Path) -> int:
+    try:
+        write(path)
+        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    finally:
+        shutil.rmtree(path, True)
 
 
 def _row(
@@ -92,16 +121,14 @@ def _row(
     return Row(name, contestants, goals, read, lambda path: shutil.rmtree(path, True))
 
 
-def _by_zarr(path: Path, values: np.ndarray, compressor: Any) -> None:
+def _by_zarr(path: Path, values: np.ndarray, **codecs: Any) -> None:
     group = zarr.create_group(path, zarr_format=2)
-    group.create_array(
-        "field", data=values, chunks=data.CHUNKS, compressors=compressor, fill_value=np.nan
-    )
+    group.create_array("field", data=values, chunks=data.CHUNKS, fill_value=np.nan, **codecs)
 
 
-def _by_zarrs(path: Path, values: np.ndarray, compressor: Any) -> None:
+def _by_zarrs(path: Path, values: np.ndarray, **codecs: Any) -> None:
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
-        _by_zarr(path, values, compressor)
+        _by_zarr(path, values, **codecs)
 
 
 def _by_tensorstore(path: Path, values: np.ndarray, compressor: Any) -> None:
