@@ -58,7 +58,7 @@ class Plan:
     result_shape: tuple[int, ...]
     count: int
     axes: tuple[int, ...] | None
-    _pieces: Sequence[Sequence[_Piece]]
+    _pieces: Sequence[_Pieces]
     _points: Sequence[_PointGroup] | None = None
 
     def __iter__(self) -> Iterator[ChunkPart]:
@@ -67,13 +67,16 @@ class Plan:
         return _cross_points(self._points, self._pieces, self.axes)
 
 
-class _Piece(NamedTuple):
-    """One chunk's share of one dimension."""
+class _Pieces(NamedTuple):
+    """The chunks along one dimension and their shares: columns, for there may be many."""
 
-    chunk: int
-    source: slice | Positions
-    target: slice | Positions
-    whole: bool
+    chunks: Sequence[int]
+    sources: Sequence[slice | Positions]
+    targets: Sequence[slice | Positions]
+    wholes: Sequence[bool]
+
+
+_NOTHING = _Pieces((), (), (), ())
 
 
 class _PointGroup(NamedTuple):
@@ -101,7 +104,7 @@ def plan_selection(
     IndexError
         For an index outside the array.
     """
-    pieces: list[Sequence[_Piece]] = []
+    pieces: list[_Pieces] = []
     lengths: list[int] = []
     result: list[int] = []
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
@@ -118,7 +121,7 @@ def plan_selection(
             index = _in_range(int(selector), size)
             pieces.append(_split_slice(size, chunk, slice(index, index + 1)))
         lengths.append(length)
-    count = math.prod(len(dimension) for dimension in pieces)
+    count = math.prod(len(dimension.chunks) for dimension in pieces)
     return Plan(tuple(lengths), tuple(result), count, None, pieces)
 
 
@@ -177,21 +180,19 @@ def all_in_range(positions: Positions, size: int) -> Positions:
     return np.where(positions < 0, positions + size, positions)
 
 
-def _split_slice(size: int, chunk: int, selector: slice) -> Sequence[_Piece]:
+def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
     start, stop, step = selector.indices(size)
     length = len(range(start, stop, step))
     if length == 0:
-        return []
+        return _NOTHING
     if step < 0:
         # Walk the same elements upwards; only the target runs backwards.
         lowest = start + (length - 1) * step
-        return [
-            piece._replace(target=_reversed(piece.target, length))
-            for piece in _split_slice(size, chunk, slice(lowest, start + 1, -step))
-        ]
+        pieces = _split_slice(size, chunk, slice(lowest, start + 1, -step))
+        return pieces._replace(targets=[_reversed(target, length) for target in pieces.targets])
     if step == 1:
         return _split_run(size, chunk, start, stop)
-    pieces = []
+    chunks, sources, targets, wholes = [], [], [], []
     last = start + (length - 1) * step
     done = 0
     position = start
@@ -201,35 +202,26 @@ def _split_slice(size: int, chunk: int, selector: slice) -> Sequence[_Piece]:
         end = min(origin + chunk, size)
         taken = (min(end - 1, last) - position) // step + 1
         source_start = position - origin
-        pieces.append(
-            _Piece(
-                number,
-                slice(source_start, source_start + (taken - 1) * step + 1, step),
-                slice(done, done + taken),
-                taken == end - origin,
-            )
-        )
+        chunks.append(number)
+        sources.append(slice(source_start, source_start + (taken - 1) * step + 1, step))
+        targets.append(slice(done, done + taken))
+        wholes.append(taken == end - origin)
         done += taken
         position += taken * step
-    return pieces
+    return _Pieces(chunks, sources, targets, wholes)
 
 
-def _split_run(size: int, chunk: int, start: int, stop: int) -> Sequence[_Piece]:
-    """Split the elements from `start` to before `stop`: most chunks are taken as a whole."""
-    pieces = []
-    whole = slice(0, chunk, 1)
-    for number in range(start // chunk, -(-stop // chunk)):
-        origin = number * chunk
-        end = origin + chunk
-        if start <= origin and end <= stop:
-            target = slice(origin - start, end - start)
-            pieces.append(_Piece(number, whole, target, True))
-            continue
-        low, high = max(start, origin), min(stop, end)
-        covers = low == origin and high == min(end, size)
-        source = slice(low - origin, high - origin, 1)
-        pieces.append(_Piece(number, source, slice(low - start, high - start), covers))
-    return pieces
+def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
+    """Split the elements from `start` to before `stop`: all but two chunks are taken as a whole."""
+    chunks = range(start // chunk, -(-stop // chunk))
+    bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
+    sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
+    for at in (0, -1):
+        origin = chunks[at] * chunk
+        low, high = max(start, origin), min(stop, origin + chunk)
+        sources[at] = slice(low - origin, high - origin, 1)
+        wholes[at] = low == origin and high == min(origin + chunk, size)
+    return _Pieces(chunks, sources, list(map(slice, bounds, bounds[1:])), wholes)
 
 
 def _reversed(target: slice | Positions, length: int) -> slice:
@@ -238,11 +230,11 @@ def _reversed(target: slice | Positions, length: int) -> slice:
     return slice(first, last - 1 if last else None, -1)
 
 
-def _split_positions(size: int, chunk: int, positions: Positions) -> Sequence[_Piece]:
+def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if positions.ndim != 1:
         raise IndexError(f"an orthogonal index has one dimension, not {positions.ndim}")
     if positions.size == 0:
-        return []
+        return _NOTHING
     positions = all_in_range(positions, size)
     regular = _as_slice(positions)
     if regular is not None:
@@ -250,19 +242,13 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> Sequence[_P
     numbers = positions // chunk
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
-    pieces = []
-    for number, where in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-        source = positions[where] - number * chunk
+    chunks, targets = found.tolist(), np.split(order, starts[1:])
+    sources = [positions[to] - number * chunk for number, to in zip(chunks, targets, strict=True)]
+    wholes = []
+    for number, source in zip(chunks, sources, strict=True):
         inside = min(chunk, size - number * chunk)
-        pieces.append(
-            _Piece(
-                number,
-                slice_or_self(source),
-                slice_or_self(where),
-                source.size >= inside and np.unique(source).size == inside,
-            )
-        )
-    return pieces
+        wholes.append(source.size >= inside and np.unique(source).size == inside)
+    return _Pieces(chunks, [*map(slice_or_self, sources)], [*map(slice_or_self, targets)], wholes)
 
 
 def _as_slice(positions: Positions) -> slice | None:
@@ -301,14 +287,17 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
     return groups
 
 
-def _cross(pieces: Sequence[Sequence[_Piece]]) -> Iterator[ChunkPart]:
-    # Four products side by side: everything but the parts themselves is made by compiled code.
-    columns: list[Iterator[Any]] = [
-        itertools.product(*([piece[field] for piece in dimension] for dimension in pieces))
-        for field in range(4)
-    ]
-    chunks, sources, targets, wholes = columns
-    if any(isinstance(piece.source, np.ndarray) for dimension in pieces for piece in dimension):
+def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
+    """Give the Cartesian product of all dimensions, its fields side by side.
+
+    Everything but the parts themselves is made by compiled code.
+    """
+    return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
+
+
+def _cross(pieces: Sequence[_Pieces]) -> Iterator[ChunkPart]:
+    chunks, sources, targets, wholes = _columns(pieces)
+    if any(np.ndarray in map(type, (*one.sources, *one.targets)) for one in pieces):
         sources, targets = map(orthogonal_index, sources), map(orthogonal_index, targets)
     return map(ChunkPart, chunks, sources, targets, map(all, wholes))
 
@@ -330,18 +319,16 @@ def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...
 
 
 def _cross_points(
-    groups: Sequence[_PointGroup],
-    pieces: Sequence[Sequence[_Piece]],
-    axes: tuple[int, ...] | None,
+    groups: Sequence[_PointGroup], pieces: Sequence[_Pieces], axes: tuple[int, ...] | None
 ) -> Iterator[ChunkPart]:
     assert axes is not None
     back = np.argsort(axes)
     for group in groups:
-        for combination in itertools.product(*pieces):
-            transposed = (*group.chunk, *(piece.chunk for piece in combination))
+        for chunk, source, target, _ in zip(*_columns(pieces), strict=True):
+            transposed = (*group.chunk, *chunk)
             yield ChunkPart(
-                tuple(transposed[axis] for axis in back),
-                (*group.source, *(piece.source for piece in combination)),
-                (group.target, *(piece.target for piece in combination)),
+                tuple([transposed[axis] for axis in back]),
+                (*group.source, *source),
+                (group.target, *target),
                 False,
             )
