@@ -73,10 +73,9 @@ def large(directory: Path, name: str) -> Path:
 
 
 def masked(directory: Path) -> Path:
-    """The uncompressed field with a fill value that is a number, a scale and an offset."""
-    attributes = {"_FillValue": 1e20, "scale_factor": 2.0, "add_offset": -273.0}
-    values = np.empty(0) if (directory / "masked.zarr").exists() else field()
-    return zarr_store(directory, "masked", values, CHUNKS, None, attributes=attributes)
+    """The uncompressed field with a fill value that is a number."""
+    values = np.empty(0) if (directory / "filled.zarr").exists() else field()
+    return zarr_store(directory, "filled", values, CHUNKS, None, attributes={"_FillValue": 1e20})
 
 
 def small(directory: Path, name: str, count: int, elements: int) -> Path:

@@ -133,7 +133,7 @@ def large_chunks(directory: Path) -> Iterator[Row]:
             )
         if name in ("raw", "blosc"):
             yield from _through_xarray(path, f"265 MB through xarray, {name}")
-    yield from _through_xarray(data.masked(directory), "265 MB masked and scaled by xarray, raw")
+    yield from _through_xarray(data.masked(directory), "265 MB masked by xarray, raw")
 
 
 def _without_deflate(path: Path | str) -> Callable[[], np.ndarray]:
