@@ -51,6 +51,8 @@ class OpenOptions:
         Further codec classes (of numcodecs' interface) by their id.
     allow_pickle
         Whether chunks may be decoded by pickle, which runs code that the store brings along.
+    follow_symlinks
+        Whether symbolic links may lead out of a local directory.
     threads
         Number of threads of one read; None for the number of processors.
     max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \
@@ -71,6 +73,7 @@ max_depth, max_references, max_index_bytes
     assume_endian: Endian = None
     codecs: Mapping[str, type] | None = None
     allow_pickle: bool = False
+    follow_symlinks: bool = True
     threads: int | None = None
     max_chunk_bytes: int = DEFAULT_LIMITS.max_chunk_bytes
     max_item_bytes: int = DEFAULT_LIMITS.max_item_bytes

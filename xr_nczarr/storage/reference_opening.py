@@ -53,7 +53,8 @@ class ReferenceOptions:
     template_overrides, templates
         See `parse_references`.
     allow
-        Prefixes of URLs, or paths, that a remote set may name besides the place where it is.
+        Prefixes of URLs, or paths, that a remote set may name besides the place where it is; any
+        set, of protocols that do more than carry bytes.
     by_place
         Storage options by prefix of URLs (``"s3://bucket/"``) or by protocol (``"s3"``).
     own
@@ -92,13 +93,13 @@ class ReferenceOptions:
         """Give the rules for what a set at `document` refers to."""
         named = {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
         options = {prefix: named[place] for place in named for prefix in _prefixes(place)}
-        allow: tuple[str, ...] = ()
+        allow = self.allow
         origin = None if local_path(document) is not None else origin_of(document)
         if origin is not None:
             # To give options for a place is to name it; not for any host, though.
             buckets = {f"{protocol}://" for protocol in _BUCKETS}
             named_places = (p for p in options if p in buckets or p.partition("://")[2])
-            allow = (*self.allow, *named_places)
+            allow = (*allow, *named_places)
             if not any(is_below(origin, prefix) for prefix in options if prefix):
                 options[origin] = self.document_options
         elif self.own:

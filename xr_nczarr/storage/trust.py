@@ -16,6 +16,16 @@ from xr_nczarr.storage.url import mask
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _SPECIAL = ("/dev/", "/proc/", "/sys/")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?=:)")
+_PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
+# What only carries bytes. Others of fsspec run what they are sent (dask), or templates (reference).
+_CARRIERS = frozenset(
+    {
+        *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
+        *("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
+        *("hdfs", "webhdfs", "github", "zip", "tar", "cached", "simplecache", "filecache"),
+        "blockcache",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +36,9 @@ class Trust:
     ----------
     origin
         Scheme and host (or bucket) of a remote set, which may name what is there and no more; None
-        for a set of this machine, which may name anything that is no device.
+        for a set of this machine, which may name all but devices and unusual protocols.
     allow
-        Prefixes of URLs, or absolute paths, that the caller lets a remote set name as well.
+        Prefixes of URLs, or absolute paths, that the caller lets the set name as well.
     """
 
     origin: str | None = None
@@ -48,11 +58,14 @@ class Trust:
         real = None if path is None else os.path.realpath(path)
         if real is not None and f"{real}/".startswith(_SPECIAL):
             raise RefusedError(f"refers to {quote(path)}, which is no plain file")
-        if self.origin is None or self._is_allowed(url, real):
+        if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
+            return
+        if self._is_allowed(url, real):
             return
         shown = quote(mask(url))
         raise RefusedError(
-            f"refers to {shown}, which is not where the remote set is",
+            f"refers to {shown}, "
+            + ("which is not where the remote set is" if self.origin else "no plain protocol"),
             remedy="If you trust the set, name that place: "
             f'storage_options={{"allow": [{_folder(shown)!r}]}}',
         )
@@ -89,7 +102,7 @@ class Trust:
             return any(f"{real}/".startswith(f"{path.rstrip('/')}/") for path in allowed)
         if "::" in url:
             return url in self.allow
-        if is_below(url, str(self.origin)):
+        if self.origin is not None and is_below(url, self.origin):
             return True
         return "/../" not in f"{urllib.parse.unquote(url)}/" and any(
             is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
@@ -105,6 +118,12 @@ def local_path(url: str) -> str | None:
     if scheme[0].lower() not in ("file", "local") or url[scheme.end() :].startswith("::"):
         return None
     return re.sub(r"^:(//(localhost(?=/))?)?", "", url[scheme.end() :])
+
+
+def _protocols(url: str) -> list[str]:
+    """Give the protocols of a URL, chained or not, as fsspec understands it."""
+    found = map(_PROTOCOL.match, url.split("::"))
+    return [(one[1] or one[0]).lower() for one in found if one]
 
 
 def origin_of(url: str) -> str:
