@@ -1,5 +1,6 @@
 """Reference sets as stores: what names one, what it may name, and whose options go where."""
 
+import ast
 import gzip
 import json
 import os
@@ -11,6 +12,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.local import LocalFileSystem
 
 from tests.servers import HttpServer
 from xr_nczarr.errors import (
@@ -264,6 +266,39 @@ class TestStore:
         for path in (tmp_path / "fifo", tmp_path):
             with pytest.raises(StorageError):
                 read(version0(str(path)))
+
+    @pytest.mark.parametrize(
+        "chain", ["zip://x::file://{}", "simplecache::{}", "zip://x::{}::memory://x", "tar://x::{}"]
+    )
+    def test_nor_are_they_at_the_end_of_a_chain(self, tmp_path, chain):
+        os.mkfifo(tmp_path / "fifo")
+        for path in (tmp_path / "fifo", "/dev/zero"):
+            with pytest.raises(RefusedError, match="no plain file"):
+                read(version0(chain.format(path)))
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "reference://t/0::{}/other.json",
+            "dask://localhost:1/x",
+            "dask://localhost:1::file://{}/data.bin",
+            "simplecache::git::{}/data.bin",
+            "DVC://{}",
+        ],
+    )
+    def test_protocols_that_run_what_they_are_sent_have_to_be_allowed(self, tmp_path, url):
+        url = url.format(tmp_path)
+        with pytest.raises(RefusedError, match=r"no plain protocol.*allow") as caught:
+            read(version0(url))
+        (allowed,) = ast.literal_eval(str(caught.value).partition('"allow": ')[2].rstrip("})"))
+        Trust(allow=(allowed,)).check(url[:3].lower() + url[3:])
+
+    def test_a_protocol_of_ones_own_is_read_when_it_is_allowed(self, data):
+        class Own(LocalFileSystem):
+            protocol = "own"
+
+        fsspec.register_implementation("own", Own, clobber=True)
+        assert read(version0(f"own://{data}"), allow="own://") == VALUES.tolist()
 
     def test_a_reference_to_more_than_may_be_read_is_refused(self, data):
         with pytest.raises(LimitError, match="max_chunk_bytes"):

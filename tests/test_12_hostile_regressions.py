@@ -4,11 +4,12 @@ import io
 import json
 import zipfile
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import LimitError, MetadataError, RefusedError, StorageError
+from xr_nczarr import ChunkError, LimitError, MetadataError, RefusedError, StorageError
 from xr_nczarr.references import parse_references
 
 ARRAY = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": 0}
@@ -95,9 +96,50 @@ def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
         assert list(dataset.coords) == []
         with pytest.raises(LimitError, match=r"mapping.*max_index_bytes"):
             dataset["x"].load()
+    objects["x/.zarray"] = json.dumps(ARRAY | {"shape": [1 << 20], "chunks": [1]}).encode()
+    with xr.open_dataset(objects, engine="nczarr") as dataset:  # each absent chunk takes its time
+        assert list(dataset.coords) == []
     options = {"max_index_bytes": 15, "on_unsupported": "raise"}
-    with pytest.raises(LimitError, match="2 values, more than 15 bytes"):
+    with pytest.raises(LimitError, match="2 values in 1 chunks, more than 15 bytes"):
         xr.open_dataset(store("x", dimension="x"), engine="nczarr", **options)
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"1.5,"])
+def test_a_document_of_many_small_values_is_refused_before_it_is_parsed(piece):
+    text = b'{"a": [' + piece * 300_000 + b"1]}"
+    with pytest.raises(LimitError, match=r"mapping: a/\.zattrs: .* commas.*max_metadata_bytes"):
+        xr.open_dataset(store() | {"a/.zattrs": text}, engine="nczarr").load()
+
+
+def test_links_out_of_a_directory_are_refused_when_told_so(tmp_path):
+    for key, data in store().items():
+        (tmp_path / "s" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "s" / key).write_bytes(data)
+    (tmp_path / "s/a/0").rename(tmp_path / "outside")
+    (tmp_path / "s/a/0").symlink_to(tmp_path / "outside")
+    with xr.open_dataset(tmp_path / "s", engine="nczarr") as dataset:
+        assert dataset["a"].values.tolist() == [1, 2]
+    strict = xr.open_dataset(tmp_path / "s", engine="nczarr", follow_symlinks=False)
+    with pytest.raises(RefusedError, match=r"s: a/0: .*follow_symlinks=True"):
+        strict.load()
+
+
+@pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
+def test_members_of_a_stream_are_joined_and_empty_ones_without_end_refused(name):
+    codec = numcodecs.get_codec({"id": name})
+    values = np.random.default_rng(0).random(60_000)  # members beyond what is given at once
+    array = ARRAY | {"shape": [60_000], "chunks": [60_000], "compressor": codec.get_config()}
+    objects = store() | {"a/.zarray": json.dumps(array).encode()}
+    pieces = [codec.encode(piece) for piece in np.split(values, 3)]
+    objects["a/0"] = codec.encode(b"") + b"".join(pieces)
+    with xr.open_dataset(objects, engine="nczarr") as dataset:
+        assert (dataset["a"].values == values).all()
+    objects["a/0"] = codec.encode(b"") * 101_000
+    with (
+        xr.open_dataset(objects, engine="nczarr") as dataset,
+        pytest.raises(ChunkError, match="more than 100,000 members"),
+    ):
+        dataset.load()
 
 
 def test_consolidated_metadata_of_v3_that_hold_none_are_damage():

@@ -64,6 +64,7 @@ def test_the_options_of_opening_are_these():
         "assume_endian",
         "codecs",
         "allow_pickle",
+        "follow_symlinks",
         "threads",
         "max_chunk_bytes",
         "max_item_bytes",

@@ -26,7 +26,8 @@ class Limits:
     Sizes are in bytes, counts in entries. Each is an option of every function that opens.
     `max_references` is for generators of a reference set that have to be written out, at some 15 µs
     each; there is no limit on references that are listed, nor on those kept as a formula.
-    `max_index_bytes` is for one coordinate of a dimension, which xarray reads when it opens.
+    In a document each value counts as 256 bytes. `max_index_bytes` is for one coordinate of a
+    dimension, which xarray reads when it opens; each of its chunks counts as 16 KiB at least.
     """
 
     max_chunk_bytes: int = 2 << 30

@@ -40,6 +40,9 @@ NONE_NAME = "__values__"
 _PREFETCHED_CHUNKS = 4
 _PREFETCHED_ELEMENTS = 1 << 17
 
+_INDEX_CHUNK_BYTES = 16 << 10
+"""What a chunk of a coordinate counts at least: to look for it takes as long as to read so much."""
+
 NCZARR = Convention(listed_children, SIDECARS)
 
 
@@ -274,11 +277,16 @@ class GroupSource:
         """Give the reason for which a dimension's coordinate is too large to be read at once."""
         node, limit = variable.node, self.opened.options.max_index_bytes
         is_index = [item.name for item in variable.dimensions] == [variable.name]
-        if node is None or not is_index or node.dtype.itemsize * variable.shape[0] <= limit:
+        if node is None or not is_index:
+            return None
+        length = variable.shape[0]
+        chunks = -(-length // node.chunk_shape[0])
+        if node.dtype.itemsize * length <= limit and _INDEX_CHUNK_BYTES * chunks <= limit:
             return None
         return LimitError(
-            f"the coordinate of a dimension has {variable.shape[0]:,} values, more than "
-            f"{limit:,} bytes (max_index_bytes)",
+            f"the coordinate of a dimension has {length:,} values in {chunks:,} chunks, more than "
+            f"{limit:,} bytes, each chunk counted as {_INDEX_CHUNK_BYTES:,} at least "
+            "(max_index_bytes)",
             remedy="Leave it out with drop_variables, or open with a larger max_index_bytes",
         )
 

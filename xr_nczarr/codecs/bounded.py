@@ -34,6 +34,8 @@ _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
 _LZMA_MEMORY = 96 << 20
+_MEMBER_WINDOW = 64 << 10
+_MOST_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in the blocks of bgzip are a third
 
 
 def build_compressor(request: Request) -> Step:
@@ -52,19 +54,28 @@ def _stream(flow: Flow, codec: Any, unpack: Callable[[], Any], magic: bytes | No
 
     def decode(data: Buffer) -> bytes:
         pieces: list[bytes] = []
-        total = 0
+        total = at = members = 0
+        window = len(data)
         more = True
         while more:
             stream = unpack()
-            pieces.append(stream.decompress(data, flow.bound + 1 - total))
-            total += len(pieces[-1])
-            if total > flow.bound:
-                flow.check_size(total, cut=True)
+            while not stream.eof and at < len(data):
+                piece = data[at : at + window]
+                pieces.append(stream.decompress(piece, flow.bound + 1 - total))
+                total += len(pieces[-1])
+                at += len(piece)
+                if total > flow.bound:
+                    flow.check_size(total, cut=True)
             if not stream.eof:
                 problem = f"ends within the stream, after {total:,} bytes ({flow.chunk})"
                 raise ChunkError(problem, remedy=DAMAGED)
-            data = stream.unused_data
-            more = total != flow.size and magic is not None and data.startswith(magic)
+            at -= len(stream.unused_data)
+            # What is behind a member is copied by each of them: all of it only once.
+            window, members = _MEMBER_WINDOW, members + 1
+            follows = magic is not None and bytes(data[at : at + len(magic)]) == magic
+            more = follows and total != flow.size
+            if members > _MOST_MEMBERS:
+                raise ChunkError(f"has more than {_MOST_MEMBERS:,} members", remedy=DAMAGED)
         flow.check_size(total)
         return b"".join(pieces)
 

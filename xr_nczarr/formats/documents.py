@@ -21,6 +21,8 @@ from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
 MAX_DIMENSIONS = 64
 MAX_ITEM_BYTES = 16 << 20
 
+_VALUE_BYTES = 256  # that a parsed value can take: two bytes of text make an object of Python
+
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -47,9 +49,13 @@ class Document:
     ) -> None:
         option = "max_consolidated_bytes" if consolidated else "max_metadata_bytes"
         largest: int = getattr(limits, option)
-        if len(data) > largest:
+        if isinstance(data, memoryview):
+            data = bytes(data)
+        values = data.count(",") if isinstance(data, str) else data.count(b",")
+        if len(data) + _VALUE_BYTES * values > largest:
             raise LimitError(
-                f"found {len(data):,} bytes, expected at most {largest:,} ({option})",
+                f"found {len(data):,} bytes with {values:,} commas, expected at most {largest:,} "
+                f"bytes, each value counted as {_VALUE_BYTES} ({option})",
                 remedy=f"If you trust the store, open it with a larger {option}",
                 key=key,
             )
