@@ -75,6 +75,10 @@ def make_consolidated_stale(store: Path) -> None:
     (store / "a/.zattrs").write_text(json.dumps(document | {"new": 1}))
 
 
+def cut_consolidated(store: Path) -> None:
+    (store / ".zmetadata").write_text((store / ".zmetadata").read_text()[:40])
+
+
 def hide_from_consolidated(store: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)
     stale = json.loads((store / ".zmetadata").read_text())
@@ -99,6 +103,7 @@ DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
     cut_chunk: ("t/0", "expected 48"),
     make_consolidated_stale: (".zmetadata", "stale"),
+    cut_consolidated: (".zmetadata", "found what is not JSON"),
     hide_from_consolidated: (".zmetadata", "does not hold b/.zarray"),
     remove_array: ("/", "missing"),
     change_shape: ("a/.zattrs", "9 elements"),

@@ -171,7 +171,7 @@ def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
         document = data and Document(key, data, limits=opened.options.limits, consolidated=True)
         held = document and module.expand_consolidated(document)
     except MetadataError as error:
-        yield Finding("error", key, f"{error.place}: {error.problem}", _CONSOLIDATE)
+        yield replace(_error(key, error), remedy=_CONSOLIDATE)
         return
     if not held:
         return
