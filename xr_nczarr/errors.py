@@ -151,7 +151,7 @@ class LimitError(NczarrError, ValueError):
 
 
 class ConflictError(NczarrError, ValueError):
-    """A write that does not fit what is in the store: nothing was written."""
+    """What was asked does not fit what is in the store: nothing was written."""
 
 
 class StorageError(NczarrError, OSError):

@@ -1,47 +1,29 @@
-"""Arguments that subcommands share, and how a result is printed."""
+"""Arguments that subcommands share."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, Protocol
+from typing import Any
 
 
 class UsageError(Exception):
     """What the command was asked cannot be done, whatever the store."""
 
 
-class Result(Protocol):
-    """What a function of `xr_nczarr.tools` gives."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give it as values of JSON."""
-
-
 def add_target(parser: argparse.ArgumentParser, name: str = "target") -> None:
     """Add the store to open, and how to open it."""
     parser.add_argument(name, metavar=name.upper(), help="a path or URL, as the engine takes it")
     add_storage_options(parser)
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="NAME=VALUE",
-        help="any other option of the engine, such as consolidated=false or group=/model",
-    )
+    about = "any other option of the engine, such as consolidated=false or group=/model"
+    parser.add_argument("--option", dest="options", help=about, **_PAIRS)
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
     """Add the option ``--storage-option``, or that of another `name`."""
-    parser.add_argument(
-        f"--{name}-option",
-        action="append",
-        default=[],
-        type=_pair,
-        metavar="NAME=VALUE",
-        help="for the filesystem, as fsspec knows it; the value as JSON, or else as text",
-    )
+    about = "for its filesystem, as fsspec knows it; the value as JSON, or else as text"
+    about = about if name == "storage" else "the same for TARGET"
+    parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -59,12 +41,12 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """
     from xr_nczarr.backend.options import OPEN_OPTIONS, OpenOptions
 
-    options = dict(parsed.option)
+    options = dict(parsed.options)
     unknown = sorted(options.keys() - set(OPEN_OPTIONS))
     if unknown:
         raise UsageError(f"there is no option {', '.join(unknown)}; see {', '.join(OPEN_OPTIONS)}")
-    if parsed.storage_option:
-        options["storage_options"] = dict(parsed.storage_option)
+    if parsed.storage_options:
+        options["storage_options"] = parsed.storage_options
     try:
         OpenOptions(**options)
     except ValueError as error:
@@ -72,9 +54,17 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def show(result: Result, as_json: bool) -> None:
-    """Print a result as text or as JSON."""
-    print(json.dumps(result.as_dict(), indent=2) if as_json else result)
+def chosen(parsed: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Give arguments by their names, as keywords."""
+    return {name: getattr(parsed, name) for name in names}
+
+
+class _Pairs(argparse.Action):
+    """Gathers ``NAME=VALUE`` in a dictionary."""
+
+    def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:
+        name, value = values
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -85,3 +75,11 @@ def _pair(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+_PAIRS: dict[str, Any] = {
+    "action": _Pairs,
+    "default": {},
+    "type": _pair,
+    "metavar": "NAME=VALUE",
+}

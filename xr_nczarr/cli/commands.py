@@ -1,6 +1,7 @@
 """The subcommands: each function adds the arguments to a parser and gives what then runs.
 
-That returns the exit code: 0, or 1 for problems found. It imports what is slow to import itself.
+That gives the result to print, which is a value of `xr_nczarr.tools`, or None. It imports what is
+slow to import itself.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from xr_nczarr.cli.arguments import add_json, add_storage_options, add_target, open_options, show
+from xr_nczarr.cli.arguments import (
+    add_json,
+    add_storage_options,
+    add_target,
+    chosen,
+    open_options,
+)
 
-Run = Callable[[argparse.Namespace], int]
+Run = Callable[[argparse.Namespace], Any]
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
 
@@ -27,14 +34,11 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("-n", dest="name", help="name of the dataset")
     parser.add_argument("--help", action="help", help="show this help")
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.cdl import dump
 
-        names = ("header", "variables", "groups", "name")
-        chosen = {name: getattr(parsed, name) for name in names}
-        cdl = dump(parsed.target, **chosen, **open_options(parsed))
-        sys.stdout.writelines(cdl)
-        return 1 if cdl.left_out else 0
+        arguments = chosen(parsed, "header", "variables", "groups", "name")
+        return dump(parsed.target, **arguments, **open_options(parsed))
 
     return run
 
@@ -47,12 +51,11 @@ def info(parser: argparse.ArgumentParser) -> Run:
         "--metadata", action="store_true", help="do not list the store to count its chunks"
     )
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.overview import info, open_hierarchy
 
         look = open_hierarchy if parsed.metadata else info
-        show(look(parsed.target, **open_options(parsed)), parsed.json)
-        return 0
+        return look(parsed.target, **open_options(parsed))
 
     return run
 
@@ -66,12 +69,11 @@ def explain(parser: argparse.ArgumentParser) -> Run:
         "-v", dest="variables", type=_names, metavar="VAR,...", help="of these variables only"
     )
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.explain import explain, selection_of
 
         options = {"variables": parsed.variables, **open_options(parsed)}
-        show(explain(parsed.target, selection_of(parsed.select), **options), parsed.json)
-        return 0
+        return explain(parsed.target, selection_of(parsed.select), **options)
 
     return run
 
@@ -84,12 +86,10 @@ def verify(parser: argparse.ArgumentParser) -> Run:
         "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
     )
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.verifying import verify
 
-        result = verify(parsed.target, sample=parsed.sample, **open_options(parsed))
-        show(result, parsed.json)
-        return 0 if result.whole else 1
+        return verify(parsed.target, sample=parsed.sample, **open_options(parsed))
 
     return run
 
@@ -99,7 +99,8 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
     parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
     parser.add_argument("--engine", help="of xarray, for a source that is no store")
-    parser.add_argument("--zarr-format", default="2", choices=("1", "2", "3", "3-draft"))
+    versions = ("1", "2", "3", "3-draft")
+    parser.add_argument("--zarr-format", default="2", choices=versions, help="2 without")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
         "--chunks", type=_lengths, metavar="DIM=N,…", help="chunk lengths by dimension"
@@ -113,20 +114,13 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_storage_options(parser, "target")
     add_json(parser)
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.copying import copy
 
         names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "overwrite")
-        result = copy(
-            parsed.source,
-            parsed.target,
-            **{name: getattr(parsed, name) for name in names},
-            storage_options=dict(parsed.storage_option),
-            target_options=dict(parsed.target_option),
-            progress=not parsed.quiet and sys.stderr.isatty(),
-        )
-        show(result, parsed.json)
-        return 0
+        arguments = chosen(parsed, *names, "storage_options", "target_options")
+        progress = not parsed.quiet and sys.stderr.isatty()
+        return copy(parsed.source, parsed.target, **arguments, progress=progress)
 
     return run
 
@@ -138,12 +132,10 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     add_storage_options(parser)
     add_json(parser)
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.metadata import upgrade
 
-        options = dict(parsed.storage_option)
-        show(upgrade(parsed.target, parsed.dialect, storage_options=options), parsed.json)
-        return 0
+        return upgrade(parsed.target, **chosen(parsed, "dialect", "storage_options"))
 
     return run
 
@@ -154,11 +146,10 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
     add_storage_options(parser)
     add_json(parser)
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.tools.metadata import consolidate
 
-        show(consolidate(parsed.target, storage_options=dict(parsed.storage_option)), parsed.json)
-        return 0
+        return consolidate(parsed.target, **chosen(parsed, "storage_options"))
 
     return run
 
@@ -175,14 +166,13 @@ def references(parser: argparse.ArgumentParser) -> Run:
         help="chunks of fewer bytes lie in the set itself",
     )
     add_storage_options(parser)
+    add_storage_options(parser, "target")
 
-    def run(parsed: argparse.Namespace) -> int:
+    def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.references import write
 
-        options = dict(parsed.storage_option)
-        inline = parsed.inline_below
-        write(parsed.source, parsed.target, inline_below=inline, storage_options=options)
-        return 0
+        arguments = chosen(parsed, "inline_below", "storage_options", "target_options")
+        write(parsed.source, parsed.target, **arguments)
 
     return run
 
@@ -190,11 +180,10 @@ def references(parser: argparse.ArgumentParser) -> Run:
 def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
     """Write a small store, open it with xarray and compute a mean."""
 
-    def run(_: argparse.Namespace) -> int:
+    def run(_: argparse.Namespace) -> None:
         from xr_nczarr.cli import demo
 
         demo.demo()
-        return 0
 
     return run
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from xr_nczarr import __version__
 from xr_nczarr.cli.arguments import UsageError
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     parsed = _parser().parse_args(arguments)
     try:
-        code: int = parsed.run(parsed)
+        code = _show(parsed.run(parsed), getattr(parsed, "json", False))
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever reads the output has seen enough; nothing is left to be flushed at the exit.
@@ -44,6 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"nczarr {parsed.command}: {_one_line(text)}", file=sys.stderr)
         return _FAILED
     return code
+
+
+def _show(result: Any, as_json: bool) -> int:
+    """Print what a command gave; give the exit code."""
+    if isinstance(result, Iterable):  # CDL comes in pieces
+        sys.stdout.writelines(result)
+    elif result is not None:
+        print(json.dumps(result.as_dict(), indent=2) if as_json else result)
+    return 0 if getattr(result, "whole", True) else 1
 
 
 def _one_line(text: str) -> str:

@@ -119,6 +119,11 @@ class Cdl:
         found = (item for group in self.opened.root.walk() for item in group.variables.values())
         return [*self._without_spelling(), *filter(None, map(_reason_to_leave_out, found))]
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out."""
+        return not self.left_out
+
     def _without_spelling(self) -> Iterator[str]:
         names = {self.name}
         for group in self.opened.root.walk():

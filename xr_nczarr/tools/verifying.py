@@ -84,7 +84,8 @@ class Verification(Told):
         present, total = (sum(each[at] for each in self.chunks.values()) for at in (0, 1))
         errors = sum(finding.severity == "error" for finding in self.findings)
         counts = f"{errors} errors, {len(self.findings) - errors} warnings"
-        title = f"{self.store}: {present} of {total} chunks there, {self.decoded} read: {counts}"
+        there = f"{present} of {total} chunks there, " if self.chunks else ""
+        title = f"{self.store}: {there}{self.decoded} read: {counts}"
         return "\n".join([title, *map(str, self.findings)])
 
     def as_dict(self) -> dict[str, Any]:
