@@ -71,6 +71,34 @@ class LazyArray(BackendArray):
             return normalize_token((array.store, node, str(self.dtype), self.convert))
 
 
+class SelectedArray(indexing.LazilyIndexedArray):
+    """A lazy array and what has been selected of it so far.
+
+    xarray's own makes `[-1::-1]`, all of it, of `[-5::-1]` along four elements, which is nothing.
+    """
+
+    __slots__ = ()
+
+    def _oindex_get(self, indexer: indexing.OuterIndexer) -> Any:
+        return super()._oindex_get(self._without_empty_slices(indexer))
+
+    def __getitem__(self, indexer: indexing.ExplicitIndexer) -> Any:
+        return super().__getitem__(self._without_empty_slices(indexer))
+
+    def _without_empty_slices(self, indexer: Any) -> Any:
+        key = indexing.expanded_indexer(indexer.tuple, self.ndim)
+        if not any(isinstance(item, slice) and (item.step or 1) < 0 for item in key):
+            return indexer
+        return type(indexer)(
+            tuple(
+                [
+                    slice(0, 0) if isinstance(item, slice) and not range(size)[item] else item
+                    for item, size in zip(key, self.shape, strict=True)
+                ]
+            )
+        )
+
+
 def decode_text(stored: Array, text: Array) -> None:
     """Decode strings of fixed width."""
     text[...] = decode_strings(stored)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from xarray import Coordinates, Dataset, Variable
 from xarray.coding.strings import create_vlen_dtype
-from xarray.core.indexing import LazilyIndexedArray
 
 from xr_nczarr.backend.decoding import decode_variables, unpacked_fill
 from xr_nczarr.backend.encoding import stored_encoding
 from xr_nczarr.backend.lazy import (
     CodedArray,
     LazyArray,
+    SelectedArray,
     UnreadableArray,
     decode_text,
     failing_as_metadata,
@@ -232,7 +232,7 @@ class GroupSource:
         dtype = np.dtype(object) if variable.node is None else variable.node.dtype
         unreadable = UnreadableArray(error, dtype, variable.shape)
         self.unreadable[variable.name] = Variable(
-            dimensions, LazilyIndexedArray(unreadable), dict(variable.attributes)
+            dimensions, SelectedArray(unreadable), dict(variable.attributes)
         )
         # Decoding must not ask for its values: what it sees has no attributes.
         return Variable(dimensions, np.broadcast_to(np.int8(0), variable.shape))
@@ -261,7 +261,7 @@ class GroupSource:
         encoding = stored_encoding(node, dimensions, self.opened.store.name)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
-        return Variable(dimensions, LazilyIndexedArray(lazy), attributes, encoding, fastpath=True)
+        return Variable(dimensions, SelectedArray(lazy), attributes, encoding, fastpath=True)
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which there is no codec; a value, to be raised on access."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable
-from xarray.core.indexing import LazilyIndexedArray, VectorizedIndexer
+from xarray.core.indexing import VectorizedIndexer
 
-from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
@@ -221,7 +221,7 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
         lazy = next(lazy_arrays(data), None)
         if lazy is None or lazy.shape != variable.shape:
             return "its dask graph does not show what is read: open it with chunks=None"
-        variable = Variable(variable.dims, LazilyIndexedArray(lazy))
+        variable = Variable(variable.dims, SelectedArray(lazy))
     chosen = {dim: item for dim, item in selection.items() if dim in variable.dims}
     try:
         selected = variable.isel(chosen)
