@@ -335,8 +335,8 @@ class S3Server(_Counted):
     def _damaged(self, application: Any, environ: Any, start_response: Any, kind: str) -> bytes:
         """Answer as `FaultKind` says, or break the connection off."""
         if kind == "reset":
-            linger = struct.pack("ii", 1, 0)
-            environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            # Werkzeug itself would keep the connection, and wait for the next request.
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         if kind == "silence":
             self.closing.wait(20)
         if kind in ("reset", "silence"):

@@ -25,6 +25,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, FilesystemStore, Retry, open_store
+from xr_nczarr.storage.s3 import s3_options
 
 CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(200)}
 
@@ -137,6 +138,18 @@ def test_a_connection_that_keeps_breaking_is_an_error(
         fetch(open_store(server.url, retry=time.retry()), "a/7")
     assert len(time.waits) == 4
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("besides", [0.0, 1.0])  # what a try takes: on S3 also a wait of botocore's
+def test_five_tries_of_a_silent_server_end_within_a_minute(time: FakeTime, besides: float) -> None:
+    retry, ends = time.retry(), []
+    for _ in retry.tries():
+        time.now += retry.timeout_seconds + besides
+        ends.append(time.now)
+    assert len(ends) == 5
+    assert ends[-1] <= 60
+    config = s3_options({}, retry, 64)["config_kwargs"]
+    assert config["read_timeout"] * config["retries"]["total_max_attempts"] == 10
 
 
 def test_a_server_that_stays_silent_is_a_timeout(server: HttpServer, time: FakeTime) -> None:

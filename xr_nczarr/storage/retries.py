@@ -47,7 +47,7 @@ class Retry:
         Tries of one request, the first included.
     total_seconds
         No try begins that would end later than this after the first began, if it takes as long
-        as the one before: a server that is silent is asked less often than one that refuses.
+        as the one before. All five of the default fit, of a server that stays silent as well.
     first_wait, longest_wait
         Seconds; the wait doubles from try to try, and is cut by up to half at random.
     timeout_seconds
@@ -62,7 +62,7 @@ class Retry:
     total_seconds: float = 60.0
     first_wait: float = 0.2
     longest_wait: float = 10.0
-    timeout_seconds: float = 20.0
+    timeout_seconds: float = 10.0
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     events: Events | None = field(default=None, compare=False, repr=False)

@@ -20,10 +20,10 @@ def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> di
     """Give options of `S3` for many small objects, and our own retries."""
     config = {
         "max_pool_connections": connections,
-        "connect_timeout": retry.timeout_seconds,
-        "read_timeout": retry.timeout_seconds,
         # One quick try more than ours: S3 answers 503 as part of its normal work.
         "retries": {"total_max_attempts": 2},
+        "connect_timeout": retry.timeout_seconds / 2,
+        "read_timeout": retry.timeout_seconds / 2,
     }
     return {
         # s3fs asks for the size of each object before it fetches it, unless told otherwise.
