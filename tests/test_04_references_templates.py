@@ -8,7 +8,7 @@ import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.references import parse_references
-from xr_nczarr.references.expressions import evaluate
+from xr_nczarr.references.expressions import compiled
 from xr_nczarr.references.templates import Templates
 
 VALUES = {"i": 7, "j": -3, "s": "text"}
@@ -16,7 +16,7 @@ VALUES = {"i": 7, "j": -3, "s": "text"}
 
 def render(text, templates=None, language="safe", **values):
     parts = Templates(templates or {}, language=language).compile(text, values)
-    return "".join(str(evaluate(part, values)) for part in parts)
+    return "".join(str(compiled(part)(values)) for part in parts)
 
 
 @pytest.mark.parametrize(

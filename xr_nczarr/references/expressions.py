@@ -7,6 +7,7 @@ pickle. Every function bounds its result. Values are those that jinja2 gives, or
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ Values = Mapping[str, Value]
 
 _LARGEST_INTEGER = 1 << 127
 _WIDEST = 64
+_NUMBERS = (int, float)
+_NO_NUMBER = "text where a number is expected"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
 _FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
 
@@ -43,36 +46,72 @@ class Call(NamedTuple):
 Expression = Variable | Call | Value
 
 
-def evaluate(expression: Expression, values: Values) -> Value:
-    """Give the value of an expression.
+def compiled(expression: Expression) -> Callable[[Values], Value]:
+    """Give the function that computes an expression from the values of dimensions.
 
     Raises
     ------
     ReferenceSetError
-        When the template divides by zero, adds text to numbers, and the like.
+        From the function, when the template divides by zero, adds text to numbers, and the like.
     LimitError
-        When a value is too large.
+        From the function, when a value is too large.
     """
-    try:
-        return _value(expression, values)
-    except _FAILURES as error:
-        if isinstance(error, NczarrError):
-            raise
-        raise ReferenceSetError(f"a template cannot be evaluated ({error})") from error
+    return _checked(_compiled(expression))
 
 
-def _value(expression: Expression, values: Values) -> Value:
+def compiled_text(parts: Iterable[Expression]) -> Callable[[Values], str]:
+    """Give the function that joins the texts of expressions; it raises as those of `compiled`."""
+    pattern, pieces = "", []
+    for part in parts:
+        if is_constant(part):
+            pattern += str(part).replace("{", "{{").replace("}", "}}")
+        else:
+            pattern += "{!s}"
+            pieces.append(_compiled(part))
+    return _checked(lambda values: pattern.format(*[piece(values) for piece in pieces]))
+
+
+def _checked(compute: Callable[[Values], Value]) -> Callable[[Values], Value]:
+    def checked(values: Values) -> Value:
+        try:
+            return compute(values)
+        except _FAILURES as error:
+            if isinstance(error, NczarrError):
+                raise
+            raise ReferenceSetError(f"a template cannot be evaluated ({error})") from error
+
+    return checked
+
+
+def _compiled(expression: Expression) -> Callable[[Values], Value]:
     if type(expression) is Variable:
-        return values[expression.name]
+        return operator.itemgetter(expression.name)
     if type(expression) is not Call:
-        return expression
-    function, parts = expression
-    if function in _LAZY:
-        first = _value(parts[0], values)
-        if function is choose:
-            return _value(parts[1 if first else 2], values)
-        return first if bool(first) is (function is either) else _value(parts[1], values)
-    result = function(*[_value(part, values) for part in parts])
+        return lambda _: expression
+    function = expression.function
+    parts = [_compiled(part) for part in expression.parts]
+    if function is choose:
+        test, chosen, other = parts
+        return lambda values: chosen(values) if test(values) else other(values)
+    if function is both or function is either:
+        left, right = parts
+        if function is both:
+            return lambda values: left(values) and right(values)
+        return lambda values: left(values) or right(values)
+
+    if len(parts) == 2:
+        left, right = parts
+
+        def run_two(values: Values) -> Value:
+            result = function(left(values), right(values))
+            small = type(result) is int and -_LARGEST_INTEGER < result < _LARGEST_INTEGER
+            return result if small else _bounded(result)
+
+        return run_two
+    return lambda values: _bounded(function(*[part(values) for part in parts]))
+
+
+def _bounded(result: Value) -> Value:
     if isinstance(result, int):
         if not -_LARGEST_INTEGER < result < _LARGEST_INTEGER:
             raise LimitError("a template computes an integer of more than 127 bits")
@@ -104,7 +143,7 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
     result = Call(function, parts)
     if all(map(is_constant, parts)):
         try:
-            return _value(result, {})
+            return _compiled(result)({})
         except (NczarrError, *_FAILURES):
             # It may stand in a branch that is never taken: it raises when it is evaluated.
             return result
@@ -129,7 +168,7 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def choose(test: Value, chosen: Value, other: Value) -> Value:
-    """Give one of two values; like `both` and `either` it evaluates no more than it needs."""
+    """Give one of two values; like `both` and `either` no more is computed than it needs."""
     return chosen if test else other
 
 
@@ -143,9 +182,6 @@ def either(left: Value, right: Value) -> Value:
     return left or right
 
 
-_LAZY = (choose, both, either)
-
-
 def join(*values: Value) -> str:
     """Give the texts of the values, joined."""
     return "".join(map(str, values))
@@ -153,8 +189,9 @@ def join(*values: Value) -> str:
 
 def product(left: Value, right: Value) -> Value:
     """Give the product of numbers."""
-    _check_numbers(left, right)
-    return left * right
+    if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
+        return left * right
+    raise TypeError(_NO_NUMBER)
 
 
 def power(base: Value, exponent: Value) -> Value:
@@ -170,14 +207,16 @@ def remainder(left: Value, right: Value) -> Value:
     """Give the remainder of numbers; of a text, what ``%`` formats."""
     if isinstance(left, str):
         return formatted(left, right)
-    _check_numbers(left, right)
-    return left % right
+    if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
+        return left % right
+    raise TypeError(_NO_NUMBER)
 
 
 def whole(value: Value) -> int:
     """Give a number without its decimals."""
-    _check_numbers(value)
-    return int(value)
+    if isinstance(value, _NUMBERS):
+        return int(value)
+    raise TypeError(_NO_NUMBER)
 
 
 def rounded(value: Value, precision: Value = 0) -> Value:
@@ -208,8 +247,3 @@ def formatted(pattern: Value, *values: Value) -> str:
     if next(remaining, None) is not None:
         raise TypeError("a format has more values than places")
     return text
-
-
-def _check_numbers(*values: Value) -> None:
-    if not all(isinstance(value, (int, float)) for value in values):
-        raise TypeError("text where a number is expected")

@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,7 +31,8 @@ from xr_nczarr.references.expressions import (
     Expression,
     Values,
     Variable,
-    evaluate,
+    compiled,
+    compiled_text,
     is_constant,
     product,
     size,
@@ -61,6 +62,15 @@ class _Solver(NamedTuple):
         if self.table is not None:
             return self.table.get(tuple([texts[position] for position in self.positions]))
         return (int(texts[self.positions[0]]) - self.shift) // self.scale
+
+
+class _Templates(NamedTuple):
+    """The functions that a generator's templates are."""
+
+    key: Callable[[Values], str]
+    url: Callable[[Values], str]
+    offset: Callable[[Values], Any] | None
+    length: Callable[[Values], Any] | None
 
 
 @dataclass(frozen=True)
@@ -129,19 +139,24 @@ class Generator:
             if value is None or value not in self.dimensions[solver.name]:
                 return None
             values[solver.name] = value
-        return values if _text(self.key, values) == key else None
+        return values if self._templates.key(values) == key else None
+
+    @cached_property
+    def _templates(self) -> _Templates:
+        number = (_value(self.offset), _value(self.length))
+        return _Templates(compiled_text(self.key), compiled_text(self.url), *number)
 
     def check(self) -> None:
         """Evaluate the templates for the first and the last key, so that mistakes show early."""
         for end in (0, -1) if self.count else ():
             values = {name: domain[end] for name, domain in self.dimensions.items()}
-            self._reference(_text(self.key, values), values)
+            self._reference(self._templates.key(values), values)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield every key with its reference, in the order of the Cartesian product."""
         for combination in combinations(tuple(self.dimensions.values())):
             values = dict(zip(self.dimensions, combination, strict=True))
-            key = _text(self.key, values)
+            key = self._templates.key(values)
             yield key, self._reference(key, values)
 
     def may_lie_below(self, prefix: str) -> bool:
@@ -152,12 +167,13 @@ class Generator:
         """Give where the bytes of `key` are, which `values` render."""
         if is_metadata(key) or not key:
             raise ReferenceSetError("a generator declares a metadata document", key=key)
+        templates = self._templates
         try:
-            url = _text(self.url, values)
-            if self.offset is None or self.length is None:
+            url = templates.url(values)
+            if templates.offset is None or templates.length is None:
                 return Target(url)
-            offset = _number(self.offset, values, "offset", key)
-            return Target(url, offset, _number(self.length, values, "length", key))
+            offset = _number(templates.offset(values), "offset", key)
+            return Target(url, offset, _number(templates.length(values), "length", key))
         except NczarrError as error:
             error.located(key=key, place="gen")
             raise
@@ -204,12 +220,13 @@ class Generator:
         return Generator, formula
 
 
-def _text(parts: Sequence[Expression], values: Values) -> str:
-    return "".join([str(evaluate(part, values)) for part in parts])
+def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None:
+    return (
+        None if parts is None else compiled(parts[0]) if len(parts) == 1 else compiled_text(parts)
+    )
 
 
-def _number(parts: Sequence[Expression], values: Values, what: str, key: str) -> int:
-    value = evaluate(parts[0], values) if len(parts) == 1 else _text(parts, values)
+def _number(value: Any, what: str, key: str) -> int:
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     return check_number(value, what, key)
@@ -227,8 +244,9 @@ def _solver(
     if len(domain) > most:
         return None
     table: dict[tuple[str, ...], int | str] = {}
+    computed = [compiled(part) for part in parts.values()]
     for value in domain:
-        rendered = tuple(str(evaluate(part, {name: value})) for part in parts.values())
+        rendered = tuple([str(compute({name: value})) for compute in computed])
         if rendered in table:
             raise ReferenceSetError(
                 f"two values of {quote(name)} declare the same key", place="gen"

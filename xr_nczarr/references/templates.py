@@ -19,7 +19,7 @@ from xr_nczarr.references.expressions import (
     Expression,
     Variable,
     call,
-    evaluate,
+    compiled,
     flattened,
     join,
 )
@@ -121,7 +121,7 @@ class Templates:
         plain = _NAME.sub(lambda found: self._texts.get(found[1], found[0]), text)
         if _is_plain(plain):
             return plain
-        return str(evaluate(Call(join, self.compile(text)), {}))
+        return str(compiled(Call(join, self.compile(text)))({}))
 
     def _parts(self, text: str, scope: _Scope) -> list[Expression]:
         if _is_plain(text):
