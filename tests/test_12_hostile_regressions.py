@@ -2,14 +2,16 @@
 
 import io
 import json
+import tracemalloc
 import zipfile
 
 import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.dirfs import DirFileSystem
 
-from xr_nczarr import ChunkError, LimitError, MetadataError, RefusedError, StorageError
+from xr_nczarr import ChunkError, LimitError, MetadataError, NczarrError, RefusedError, StorageError
 from xr_nczarr.references import parse_references
 
 ARRAY = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": 0}
@@ -140,6 +142,40 @@ def test_members_of_a_stream_are_joined_and_empty_ones_without_end_refused(name)
         pytest.raises(ChunkError, match="more than 100,000 members"),
     ):
         dataset.load()
+
+
+@pytest.mark.parametrize("compressor", [None, {"id": "zlib", "level": 1}])
+@pytest.mark.parametrize("where", ["local", "zip", "reference", "whole reference", "filesystem"])
+def test_of_an_object_much_longer_than_its_chunk_nothing_is_read(tmp_path, where, compressor):
+    objects = store() | {"a/.zarray": json.dumps(ARRAY | {"compressor": compressor}).encode()}
+    with open(tmp_path / "long", "wb") as file:
+        file.truncate(3 << 30)
+    documents = {key: one.decode() for key, one in objects.items() if not key.endswith("/0")}
+    if where == "zip":
+        target = tmp_path / "s.zip"
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
+            for key, text in documents.items():
+                file.writestr(key, text)
+            file.writestr("a/0", bytes(2 << 20))
+    elif where.endswith("reference"):
+        entry = [str(tmp_path / "long"), 0, 3 << 30]
+        target = documents | {"a/0": entry if where == "reference" else entry[:1]}
+    else:
+        (tmp_path / "s/a").mkdir(parents=True)
+        for key, text in documents.items():
+            (tmp_path / "s" / key).write_text(text)
+        (tmp_path / "long").rename(tmp_path / "s/a/0")
+        target = tmp_path / "s" if where == "local" else DirFileSystem(tmp_path / "s").get_mapper()
+    with xr.open_dataset(target, engine="nczarr") as dataset:
+        tracemalloc.start()
+        try:
+            with pytest.raises(
+                NczarrError, match=r"a/0.*(the limit is 1,|found 3,221,225,472 bytes)"
+            ):
+                dataset.load()
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_consolidated_metadata_of_v3_that_hold_none_are_damage():

@@ -23,7 +23,7 @@ from xr_nczarr.errors import Place
 from xr_nczarr.events import Events
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
-from xr_nczarr.storage.protocol import Store
+from xr_nczarr.storage.protocol import Store, bounded
 
 # Measured on two cores: below this size of a chunk, threads lose more to the interpreter's lock
 # than they win; where decoding takes longer, they win earlier.
@@ -32,6 +32,7 @@ _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
+_SPARE_BYTES = 1 << 20  # netcdf-c leaves the ends of longer chunks that it overwrites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,14 @@ class ChunkedArray:
             ]
         return Shards(node, levels)
 
+    @cached_property
+    def _source(self) -> Store:
+        """The store, from which no object is read that is much longer than it can be."""
+        flow = self.codec.encoded
+        if self.codec.flow.size is None or self.node.shards:
+            return self.store
+        return bounded(self.store, 2 * flow.bound + _SPARE_BYTES)
+
     @property
     def chunk_bytes(self) -> int:
         """Size of one decoded chunk in bytes (of its pointers, for items of variable length)."""
@@ -159,7 +168,7 @@ class ChunkedArray:
         if out.size:
             reader = PartReader(
                 self.node,
-                self.store,
+                self._source,
                 self.codec,
                 self.layout,
                 axes=plan.axes,

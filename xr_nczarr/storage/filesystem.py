@@ -67,6 +67,16 @@ class FilesystemStore:
     def __repr__(self) -> str:
         return f"FilesystemStore({self.name!r})"
 
+    def bounded(self, most: int) -> FilesystemStore:
+        """Give the store that reads no object of more than `most` bytes."""
+        if self.web:
+            return self
+        rules = {**self._rules, "most_bytes": min(most, self._transport.most_bytes or most)}
+        filesystem = self._transport.filesystem
+        store = type(self)(filesystem, self.root, name=self.name, **rules)
+        store._transport.take_turns_with(self._transport)
+        return store
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
         return self._transport.answers([Request(key, self._path(key)) for key in keys])

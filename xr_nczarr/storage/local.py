@@ -72,6 +72,10 @@ class LocalStore:
         """The path of the directory."""
         return self.root
 
+    def bounded(self, most: int) -> LocalStore:
+        """Give the store that reads no object of more than `most` bytes."""
+        return replace(self, max_object_bytes=min(most, self.max_object_bytes))
+
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
         for key in keys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Bytes = bytes | bytearray | memoryview
 
@@ -64,6 +64,15 @@ class Store(Protocol):
 
         Between processes where the store can (local files), else within this process.
         """
+
+
+def bounded(store: Store, most: int) -> Store:
+    """Give a store that reads no object of more than `most` bytes; the same where it cannot tell.
+
+    Plain HTTP cannot: it has the one limit that it was opened with.
+    """
+    own: Any = getattr(store, "bounded", None)
+    return store if own is None else own(most)
 
 
 class SizedStore(Store, Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
@@ -14,7 +13,7 @@ from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, bounded
 from xr_nczarr.storage.ranges import check_range, too_large
 from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.targets import Targets, key_in
@@ -69,6 +68,7 @@ class ReferenceStore:
         self.name = name
         self.document = document
         self.prefix = prefix
+        self.most_bytes = targets.max_object_bytes
         self._stores: dict[str, SizedStore] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -114,6 +114,14 @@ class ReferenceStore:
             self.document,
             prefix,
         )
+        store._stores = self._stores
+        return store
+
+    def bounded(self, most: int) -> ReferenceStore:
+        """Give the store that reads no object of more than `most` bytes."""
+        found = self.references
+        store = ReferenceStore(found, self.targets, self.name, self.document, self.prefix)
+        store.most_bytes = min(most, self.most_bytes)
         store._stores = self._stores
         return store
 
@@ -213,9 +221,8 @@ class ReferenceStore:
         count = size if whole else length
         if first < 0 or first + count > size:
             self._fail(f"the object has {size} bytes, {count} bytes from {first} were asked", key)
-        if count > self.targets.max_object_bytes:
-            found_bytes = f"refers to {count:,} bytes"
-            raise too_large(found_bytes, self.targets.max_object_bytes, self.name, key)
+        if count > self.most_bytes:
+            raise too_large(f"refers to {count:,} bytes", self.most_bytes, self.name, key)
         if isinstance(found, InlineBytes):
             return found.data[first : first + count]
         return _Piece(key, *urls[found.url], (found.offset or 0) + first, count) if count else b""
@@ -224,9 +231,7 @@ class ReferenceStore:
         """Yield the bytes of pieces of one place, all whole or none."""
         store = self._store(pieces[0])
         if pieces[0].length is None:
-            if isinstance(store, LocalStore):
-                store = replace(store, max_object_bytes=self.targets.max_object_bytes)
-            source = store.fetch([piece.path for piece in pieces])
+            source = bounded(store, self.most_bytes).fetch([piece.path for piece in pieces])
         else:
             source = store.fetch_ranges(
                 [ByteRange(piece.path, piece.start, piece.length or 0) for piece in pieces]

@@ -102,6 +102,10 @@ class Transport:
             self._process = os.getpid()
         return self._filesystem
 
+    def take_turns_with(self, other: Transport) -> None:
+        """Share the lock of one that asks the same filesystem."""
+        self._turn = other._turn
+
     def answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
         """Yield the answers in order, while helpers wait for those of the next batches."""
         largest = 0

@@ -70,6 +70,12 @@ class ZipStore:
         """Whether the file lies behind a network."""
         return self.folder.remote
 
+    def bounded(self, most: int) -> ZipStore:
+        """Give the store that reads no object of more than `most` bytes."""
+        store = ZipStore(self.folder, self.key, min(most, self.max_object_bytes))
+        store._index = self._entries()
+        return store
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
         entries = [self._entry(key) for key in keys]
