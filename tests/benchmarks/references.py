@@ -166,10 +166,10 @@ def references(directory: Path) -> Iterator[Row]:
         },
         {"engine kerchunk": 100},
     )
-    few = _written(directory / "few.json", lambda: _generated(100, 10))
+    few = _written(directory / "few.json", lambda: _generated(10, 10))
     expanding = {"storage_options": {"simple_templates": False}}
     yield Row(
-        "open a gen of 1,000 keys",
+        "open a gen of 100 keys",
         {
             OURS: lambda: _opened(few, "nczarr"),
             "engine kerchunk": lambda: _opened(few, "kerchunk", **expanding),

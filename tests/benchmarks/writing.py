@@ -62,13 +62,11 @@ def writing(directory: Path) -> Iterator[Row]:
         )
     packing = {"zlib": True, "shuffle": True, "complevel": 4, "chunksizes": data.CHUNKS}
     chain = {"filters": [Shuffle(4)], "compressors": Zlib(4)}
-    shuffled = {"field": {"chunks": data.CHUNKS, **chain}}
     folder, writers = (
         directory / "written",
         {
             OURS: lambda path: to_nczarr(dataset, path, encoding={"field": packing}),
             "netcdf-c": lambda path: _by_netcdf(path, values),
-            "to_zarr": lambda path: dataset.to_zarr(path, encoding=shuffled, zarr_format=2),
             "zarr-python": lambda path: _by_zarr(path, values, **chain),
             "zarrs": lambda path: _by_zarrs(path, values, **chain),
         },
@@ -78,13 +76,13 @@ def writing(directory: Path) -> Iterator[Row]:
         folder,
         name,
         writers,
-        dict.fromkeys(("netcdf-c", "to_zarr", "zarr-python", "zarrs"), 2),
+        dict.fromkeys(("netcdf-c", "zarr-python", "zarrs"), 2),
         lambda path: xr.open_dataset(path, engine="nczarr", mask_and_scale=False).field.values,
     )
     yield Row(
         f"size of {name}",
         {one: partial(_written_bytes, write, folder / "size") for one, write in writers.items()},
-        {"netcdf-c": 1, "to_zarr": 1, "zarr-python": 1},
+        {"netcdf-c": 1, "zarr-python": 1, "zarrs": 1},
         unit="B",
     )
 
