@@ -11,8 +11,9 @@ from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf import Group
 from xr_nczarr.storage import stored_sizes
+from xr_nczarr.tools.slabs import counts
 
 
 def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
@@ -45,15 +46,6 @@ class Stored:
     stored_bytes: int | None = 0
 
 
-def grid(variable: Variable) -> tuple[int, ...]:
-    """Give the number of stored objects along each dimension of a variable's array."""
-    assert variable.node is not None
-    shape = variable.shape or variable.node.shape
-    return tuple(
-        -(-size // part) for size, part in zip(shape, variable.node.object_shape, strict=True)
-    )
-
-
 def take_census(
     opened: OpenedStore, others: list[str] | None = None
 ) -> tuple[dict[str, Stored], str]:
@@ -66,7 +58,8 @@ def take_census(
     for group in opened.root.walk():
         for variable in group.variables.values():
             if variable.node is not None and variable.error is None:
-                extent = grid(variable)
+                shape = variable.shape or variable.node.shape
+                extent = counts(shape, variable.node.object_shape)
                 stored = found[variable.path] = Stored(math.prod(extent))
                 keys = variable.node.chunk_keys
                 folder = (keys.prefix if extent else keys.scalar).rpartition("/")[0]

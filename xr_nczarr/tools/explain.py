@@ -24,6 +24,7 @@ from xr_nczarr.references import InlineBytes, Target
 from xr_nczarr.storage import ByteRange, PrefetchingStore, ReferenceStore, stored_sizes
 from xr_nczarr.storage.ranges import merge_ranges, windows
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import byte_text, columns, extent_text
 from xr_nczarr.writing.sources import lazy_arrays
 
@@ -259,7 +260,6 @@ def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) 
     chunks = [part.chunk for part in parts]
     requests, at_most, sizes = _requests(array, parts, plan)
     known = None if None in sizes else sum(size or 0 for size in sizes)
-    counts = [-(-size // part) for size, part in zip(node.shape, node.chunk_shape, strict=True)]
     return Reading(
         name=name,
         dimensions=dims,
@@ -268,7 +268,7 @@ def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) 
         selected=plan.result_shape if dims else (),
         touched=tuple(frozenset(numbers) for numbers in zip(*chunks, strict=True)),
         chunks=len(chunks),
-        all_chunks=math.prod(counts),
+        all_chunks=math.prod(counts(node.shape, node.chunk_shape)),
         requests=requests,
         at_most=at_most,
         fetched_bytes=known,
@@ -285,13 +285,13 @@ def _requests(
     layout, node = array.layout, array.node
     keys = [layout.key_of(part.chunk) for part in parts]
     if isinstance(layout, Shards):
-        counts = Counter(keys)
+        asked = Counter(keys)
         enough = 1 if layout.levels[0].wrapped else math.prod(layout.chunks_per_shard) / 2
-        sparse = [count for count in counts.values() if count < enough]
-        sizes = _sizes(array, list(counts))
+        sparse = [count for count in asked.values() if count < enough]
+        sizes = _sizes(array, list(asked))
         if sparse:  # Only their indices would tell how long the chunks are.
             sizes = [None]
-        return len(counts) + sum(sparse), bool(sparse), sizes
+        return len(asked) + sum(sparse), bool(sparse), sizes
     sizes = _sizes(array, keys)
     if array.codec.raw:
         spans = [

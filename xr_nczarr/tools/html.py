@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from xr_nczarr.errors import quote
+from xr_nczarr.tools.slabs import counts
 
 _MOST_CELLS = 48  # of a drawn grid along one side: beyond, a cell stands for several chunks
 _LONGEST_SIDE, _SHORTEST_SIDE = 220, 14
@@ -98,17 +99,17 @@ def grid_svg(
     """
     if not shape or 0 in shape:
         return ""
-    counts = [-(-size // chunk) for size, chunk in zip(shape, chunk_shape, strict=True)]
+    totals = counts(shape, chunk_shape)
     longest = max(shape[-2:])
     sides = [max(_SHORTEST_SIDE, _LONGEST_SIDE * size / longest) for size in shape[-2:]]
-    cells = [min(count, _MOST_CELLS) for count in counts[-2:]]
+    cells = [min(count, _MOST_CELLS) for count in totals[-2:]]
     if len(shape) == 1:
         sides, cells = [_SHORTEST_SIDE * 1.5, *sides], [1, *cells]
     filled: list[set[int]] = [set(), set()]
     if touched is not None:
         filled = [
             {number * count // total for number in chunks}
-            for chunks, count, total in zip(touched[-2:], cells[-2:], counts[-2:], strict=False)
+            for chunks, count, total in zip(touched[-2:], cells[-2:], totals[-2:], strict=False)
         ]
         filled = [{0}, *filled] if len(shape) == 1 else filled
     height, width = sides[0] / cells[0], sides[1] / cells[1]
@@ -118,8 +119,8 @@ def grid_svg(
         for row in range(cells[0])
         for column in range(cells[1])
     )
-    spoken = [f"{text(name)}: {count:,}" for name, count in zip(names, counts, strict=True)]
-    merged = "; a cell stands for several" if max(counts[-2:]) > _MOST_CELLS else ""
+    spoken = [f"{text(name)}: {count:,}" for name, count in zip(names, totals, strict=True)]
+    merged = "; a cell stands for several" if max(totals[-2:]) > _MOST_CELLS else ""
     caption = f"{' × '.join(spoken)} chunks{merged}"
     size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
     return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'

@@ -13,6 +13,7 @@ import numpy as np
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store, stored_sizes
+from xr_nczarr.tools.slabs import counts
 from xr_nczarr.writing.commit import WriteOptions, write_chunks
 from xr_nczarr.writing.placing import Job
 
@@ -38,7 +39,7 @@ def copy_chunks(
             as_bytes.append((array, node))
         else:
             others += _unfinished(job.aligned(), there)
-    total = sum(math.prod(_grid(node)) for _, node in as_bytes) or 1
+    total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes) or 1
     done = objects = 0
     for array, node in as_bytes:
         for seen, put in _copy_objects(array, node, store, there):
@@ -49,10 +50,6 @@ def copy_chunks(
         sys.stderr.write("\n")
     write_chunks(others, store, WriteOptions(progress=progress))
     return [node.path for _, node in as_bytes], objects
-
-
-def _grid(node: ArrayNode) -> tuple[int, ...]:
-    return tuple(-(-n // c) for n, c in zip(node.shape, node.object_shape, strict=True))
 
 
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:
@@ -86,7 +83,7 @@ def _copy_objects(
     """Copy stored objects in batches; yield how many were looked at, and how many put."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
-    indices = np.ndindex(*_grid(node))
+    indices = np.ndindex(*counts(node.shape, node.object_shape))
     while batch := list(itertools.islice(indices, count)):
         wanted = [index for index in batch if node.chunk_keys.key(index) not in there]
         if array.node.shards:

@@ -22,6 +22,7 @@ from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.tools.census import open_whole, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
+from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told
 from xr_nczarr.writing.commit import UNFINISHED
 
@@ -200,14 +201,14 @@ def _decode(
     node = readable_node(variable, opened.options.assume_endian)
     options = replace(opened.options.reading, threads=1)
     array = ChunkedArray(node, opened.store, options)
-    counts = [-(-size // part) for size, part in zip(node.shape, node.chunk_shape, strict=True)]
-    total = math.prod(counts)
+    grid = counts(node.shape, node.chunk_shape)
+    total = math.prod(grid)
     chosen: Sequence[int] = range(total)
     if sample is not None and sample < total:
         chosen = sorted(random.sample(chosen, sample))
 
     def read(number: int) -> Finding | None:
-        index = np.unravel_index(number, counts) if counts else ()
+        index = np.unravel_index(number, grid) if grid else ()
         pieces = zip(index, node.chunk_shape, strict=True)
         try:
             array.read([slice(int(at) * size, (int(at) + 1) * size) for at, size in pieces])
