@@ -89,6 +89,11 @@ def objects(path):
     return {key: data for key, data in contents(path).items() if not key.endswith(".lock")}
 
 
+def begun(path, original):
+    """Tell whether anything changed: before that, nothing is to be told of what is left."""
+    return objects(path) != objects(original)
+
+
 def found(target):
     try:
         with xr.open_dataset(target, engine="nczarr") as dataset:
@@ -124,7 +129,8 @@ def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, versi
                 action(path, version, sync="all" if n % 2 else "none")
         except NczarrError as error:
             named = isinstance(error, OSError), os.strerror(number) in str(error)
-            errors.append((*named, str(tmp_path) in str(error)))
+            told = "again" in str(error) or not begun(path, original)
+            errors.append((*named, str(tmp_path) in str(error), told))
         left = found(path)
         assert same(left, before) or same(left, after) or left is before is None
         again(action, path, version, finished=same(left, after))
@@ -133,7 +139,26 @@ def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, versi
         if len(done) <= n:
             break
     assert len(errors) > 3
-    assert set(errors) == {(True, True, True)}
+    assert set(errors) == {(True, True, True, True)}
+
+
+def refuse(values):
+    raise ArithmeticError("not this block")
+
+
+@pytest.mark.parametrize("action", ["append", "replace", "region"])
+def test_an_error_of_others_has_a_note_of_what_is_left(tmp_path, action):
+    path = str(tmp_path / "s")
+    create(path, 2)
+    lazy = values(6, 9).chunk().map_blocks(refuse, template=values(6, 9).chunk())
+    how = {"append": {"append_dim": "t"}, "replace": {"mode": "w"}}
+    how["region"] = {"region": {"t": slice(0, 3)}}
+    if action == "region":
+        lazy = lazy.drop_vars("t")
+    with pytest.raises(ArithmeticError) as info:
+        to_nczarr(lazy, path, **how[action])
+    assert [path in note and "again" in note for note in info.value.__notes__] == [True]
+    assert same(found(path), values(0, 6))
 
 
 class Recorded(dict):

@@ -13,7 +13,7 @@ import numpy as np
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.errors import NczarrError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.storage import LocalStore, Store, ZipStore
 from xr_nczarr.writing.journal import close_journal, put_journal
@@ -81,6 +81,8 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
         For blocks of dask that cannot be aligned with the stored chunks.
     UnsupportedError
         For ``compute=False`` on a zip file, which is written in one go.
+
+    An error of the writing itself says what is left, and how to go on; in a note if not ours.
     """
     if options.safe_chunks:
         plan.jobs = [job.aligned() for job in plan.jobs]
@@ -95,20 +97,40 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
             prepare(plan, store)
             put_documents(plan, store, in_place=store is target)
         return write_chunks(plan.jobs, target, options)
-    staged = staged or plan.new
-    with workspace(target, empty=plan.new, staged=staged, exclusive=plan.exclusive) as store:
-        prepare(plan, store)
-        try:
+    staged, in_place = staged or plan.new, False
+    try:
+        with workspace(target, empty=plan.new, staged=staged, exclusive=plan.exclusive) as store:
+            in_place = store is target
+            prepare(plan, store)
             write_chunks(plan.jobs, store, options)
-        except ConflictError as error:  # from a block that dask computed just now
-            if store is target and not (plan.new or all(job.appended for job in plan.jobs)):
-                error.remedy += (
-                    ". Blocks before it may be written: correct the values and write them to the"
-                    " same place again; atomic='store' makes it all or nothing on local disks"
-                )
-            raise
-        put_documents(plan, store, in_place=store is target)
+            put_documents(plan, store, in_place=in_place)
+    except Exception as error:
+        _say_what_is_left(error, _left(plan, in_place=in_place), target)
+        raise
     return None
+
+
+def _left(plan: WritePlan, *, in_place: bool) -> str:
+    """Tell what is left of a write that failed, and how to go on."""
+    if not in_place:
+        return "What was there is as it was, or replaced as a whole: the write can be run again"
+    if plan.new:
+        return "There is no dataset, or the whole new one: run the write again, or use mode='w'"
+    if plan.documents and all(job.appended for job in plan.jobs):
+        return (
+            "Readers find what was there, or all of it: run the write again, or another undoes it"
+        )
+    return (
+        "Chunks that it writes over are old or new: run it again, with what was refused corrected;"
+        " atomic='store' makes it all or nothing on local disks"
+    )
+
+
+def _say_what_is_left(error: Exception, left: str, target: Store) -> None:
+    if isinstance(error, NczarrError):
+        error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
+    else:  # of a codec, of dask, or of what it computed
+        error.add_note(f"{target.name}: {left}")
 
 
 @contextmanager

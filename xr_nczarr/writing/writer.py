@@ -17,6 +17,7 @@ from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
+    NczarrError,
     NotFoundError,
     RefusedError,
 )
@@ -270,8 +271,17 @@ def sole_writer(
             store.put([(LOCK_OBJECT, mark + token.encode())])
         try:
             yield
-        finally:
+        except BaseException as error:
+            try:
+                store.delete(LOCK_OBJECT)
+            except NczarrError as second:  # the first one says more
+                error.add_note(f"The lock is left as well: {second}")
+            raise
+        try:
             store.delete(LOCK_OBJECT)
+        except NczarrError as error:
+            error.remedy = "All is written; only the lock is left: remove that object"
+            raise
 
 
 def _plan(
