@@ -12,6 +12,7 @@ import xarray as xr
 from fsspec.implementations.dirfs import DirFileSystem
 
 from xr_nczarr import ChunkError, LimitError, MetadataError, NczarrError, RefusedError, StorageError
+from xr_nczarr.model import Limits
 from xr_nczarr.references import parse_references
 
 ARRAY = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": 0}
@@ -173,6 +174,54 @@ def test_of_an_object_much_longer_than_its_chunk_nothing_is_read(tmp_path, where
                 NczarrError, match=r"a/0.*(the limit is 1,|found 3,221,225,472 bytes)"
             ):
                 dataset.load()
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+
+
+MANY = {f"k{i}": [f"{{{{ {i} }}}}u", 0, 8] for i in range(600)}
+LONG = {f"k{i}": [f"{{{{u}}}}{i}", 0, 8] for i in range(600)}
+FORMULA = {"key": "{{i}}", "url": "u", "dimensions": {"i": {"stop": 1 << 60}}}
+BLURRED = {
+    "key": "b/{{i}}{{j}}x",
+    "url": "{{u}}{{i}}",
+    "dimensions": {"i": {"start": 10, "stop": 99}, "j": [33, 44]},
+}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"refs": MANY},
+        {"refs": LONG, "templates": {"u": "x" * 60_000}},
+        {"gen": [FORMULA | {"key": f"b{i}/{{{{i}}}}"} for i in range(600)]},
+        {"gen": [FORMULA] * 250, "refs": {f"k{i}": "x" for i in range(450)}},
+        {"gen": [BLURRED], "templates": {"u": "x" * 60_000}},
+    ],
+    ids=["parsed", "rendered", "generators", "tried", "written out"],
+)
+def test_what_a_small_reference_document_asks_for_is_bounded(members):
+    with pytest.raises(LimitError, match="max_references"):
+        parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
+
+
+def test_a_document_that_is_too_large_is_not_read_nor_inflated(tmp_path):
+    objects = store()
+    del objects["a/.zattrs"]
+    with zipfile.ZipFile(tmp_path / "s.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for key, data in objects.items():
+            file.writestr(key, data)
+        file.writestr("a/.zattrs", b" " * (70 << 20))
+    for key, data in objects.items():
+        (tmp_path / "s" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "s" / key).write_bytes(data)
+    with open(tmp_path / "s/a/.zattrs", "wb") as file:
+        file.truncate(3 << 30)
+    for target in (tmp_path / "s.zip", tmp_path / "s"):
+        tracemalloc.start()
+        try:
+            with pytest.raises(LimitError, match=r"s(\.zip)?: a/\.zattrs: .*max_metadata_bytes"):
+                xr.open_dataset(target, engine="nczarr")
             assert tracemalloc.get_traced_memory()[1] < 8 << 20
         finally:
             tracemalloc.stop()

@@ -29,7 +29,7 @@ from xr_nczarr.model import (
     key_prefix,
     parent_path,
 )
-from xr_nczarr.storage.protocol import Bytes, Store
+from xr_nczarr.storage.protocol import Bytes, Store, bounded
 
 Consolidated = Literal["check"] | bool | None
 ListedChildren = Callable[[GroupNode], tuple[list[str], list[str]] | None]
@@ -313,9 +313,15 @@ class _Search:
     def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
         names = list(dict.fromkeys(keys))
         consolidated_keys = {module.CONSOLIDATED_KEY for module in FORMATS.values()}
+        waves = [(self.store, names)]
+        if not self.store.remote:  # where two waves cost no more, none reads what is too large
+            single = bounded(self.store, self.limits.max_metadata_bytes)
+            waves = [(self.store, [key for key in names if key in consolidated_keys])]
+            waves.append((single, [key for key in names if key not in consolidated_keys]))
         return {
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
-            for key, stored in zip(names, self.store.fetch(names), strict=True)
+            for store, asked in waves
+            for key, stored in zip(asked, store.fetch(asked), strict=True)
             if (data := self.before.get(key, stored)) is not None
         }
 

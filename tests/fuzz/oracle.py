@@ -61,7 +61,7 @@ def _bounded_time() -> Iterator[None]:
     def interrupt(_signal: int, frame: FrameType | None) -> None:
         raise _Hang(f"in {frame.f_code.co_filename}:{frame.f_lineno}" if frame else "")
 
-    signal.alarm(120)
+    signal.alarm(600)
     before = signal.signal(signal.SIGPROF, interrupt)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     begin = time.process_time()

@@ -134,7 +134,9 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Give the number of values that are computed for one: what it costs."""
+    """Give the number of values that are computed for one, long texts as several: what it costs."""
+    if isinstance(expression, str):
+        return 1 + len(expression) // 16
     return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
 
 

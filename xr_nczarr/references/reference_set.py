@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -50,15 +50,23 @@ class ReferenceSet:
     def find_generated(self, key: str) -> Reference | None:
         """Give what `key` refers to if a generator declares it."""
         result = None
-        folder = f"{key}|" if self.generators else ""  # a key that ends in a slash is a key too
-        while folder:
-            folder = folder[: folder.rfind("/", 0, -1) + 1]
-            for generator in self._by_folder.get(folder, ()):
+        for generators in self._near(key):
+            for generator in generators:
                 found = generator.find(key)
                 if result is not None and found is not None:
                     raise ReferenceSetError("the key is declared twice", key=key)
                 result = result or found
         return result
+
+    def generators_near(self, key: str) -> int:
+        """Give how many generators are asked for a key."""
+        return sum(map(len, self._near(key)))
+
+    def _near(self, key: str) -> Iterator[Sequence[Generator]]:
+        folder = f"{key}|" if self.generators else ""  # a key that ends in a slash is a key too
+        while folder:
+            folder = folder[: folder.rfind("/", 0, -1) + 1]
+            yield self._by_folder.get(folder, ())
 
     def names(self, prefix: str = "") -> tuple[list[str], list[str]]:
         """Give the names of objects and of prefixes directly below `prefix`, sorted.

@@ -44,6 +44,8 @@ from xr_nczarr.references.templates import Language, Templates
 # So that the number of values of a dimension stays below 2⁶³ as well.
 LARGEST_DIMENSION = LARGEST_NUMBER // 2
 
+_MOST_TRIES = 10  # whether a generator declares a key, for each of `max_references`
+
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
@@ -91,7 +93,7 @@ def parse_references(
     if refs is not members:
         texts = _texts(members.get("templates", {}), "templates")
         texts |= _texts(template_overrides or {}, "template_overrides")
-        language = Templates(texts, language=templates)
+        language = Templates(texts, language=templates, most=limits.max_references)
         generators = _generators(members.get("gen", []), language)
         render_url = cache(language.render)
     kept = []
@@ -107,6 +109,13 @@ def parse_references(
     table = tabulate(refs, builder, render_url)
     digest = b"" if text is None else table.digest(text)
     references = ReferenceSet(table, tuple(kept), digest)
+    tries = sum(map(references.generators_near, table.entries)) if kept else 0
+    if tries > _MOST_TRIES * limits.max_references:
+        raise LimitError(
+            f"{len(table.entries):,} references and {len(kept):,} generators lie in one folder",
+            place="gen",
+            remedy="Raise max_references",
+        )
     for key in table.entries if kept else ():
         if references.find_generated(key) is not None:
             raise ReferenceSetError("the key is declared by refs and by gen", key=key)

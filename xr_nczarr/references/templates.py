@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, RefusedError, quote
+from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references import expressions
 from xr_nczarr.references.expressions import (
     LONGEST_TEXT,
@@ -28,6 +29,10 @@ Language = Literal["safe", "jinja2"]
 
 _DEEPEST = 64
 _MOST_NODES = 10_000
+_PARSING = 32
+"""How many references that are listed as they are cost what parsing a template does."""
+_ORDINARY_TEXT = 128
+_LEAST = 1 << 14  # references' worth, however low the limit: some hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
 _OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Neg": (operator.neg, ("node",)),
@@ -85,11 +90,20 @@ class Templates:
         Template text by name.
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
+    most
+        How much may be parsed and rendered, in references that are listed as they are.
     """
 
-    def __init__(self, texts: Mapping[str, str], *, language: Language = "safe") -> None:
+    def __init__(
+        self,
+        texts: Mapping[str, str],
+        *,
+        language: Language = "safe",
+        most: int = DEFAULT_LIMITS.max_references,
+    ) -> None:
         self._texts = texts
         self._language = language
+        self._remaining = max(most, _LEAST)
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
@@ -103,6 +117,7 @@ class Templates:
             For a name that is neither a dimension nor a template, and for templates in a circle.
         """
         variables = {name: Variable(name) for name in dimensions}
+        self._spend(0 if _is_plain(text) else _PARSING)
         try:
             return flattened(self._parts(text, _Scope(variables, iter(range(_MOST_NODES)))))
         except RefusedError:
@@ -119,16 +134,26 @@ class Templates:
         if _is_plain(text):
             return text
         plain = _NAME.sub(lambda found: self._texts.get(found[1], found[0]), text)
-        if _is_plain(plain):
-            return plain
-        return str(compiled(Call(join, self.compile(text)))({}))
+        if not _is_plain(plain):
+            plain = str(compiled(Call(join, self.compile(text)))({}))
+        self._spend(len(plain) // _ORDINARY_TEXT)
+        return plain
+
+    def _spend(self, references: int) -> None:
+        self._remaining -= references
+        if self._remaining < 0:
+            raise LimitError(
+                "the templates take too long to parse, or render too much text",
+                remedy="If you trust the set, raise max_references",
+            )
 
     def _parts(self, text: str, scope: _Scope) -> list[Expression]:
         if _is_plain(text):
             return [text]
-        if text not in self._bodies:
-            self._bodies[text] = _parse(text)
-        return [self._expression(node, scope) for node in self._bodies[text]]
+        body = self._bodies.get(text) or _parse(text)
+        if scope.within:  # a named template, which may be used again
+            self._bodies[text] = body
+        return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
         """Give the expression of a syntax node and what is below it."""

@@ -35,7 +35,8 @@ def too_large(
     found: str, most: int, store: str | None = None, key: str | None = None
 ) -> LimitError:
     """Give the error for an object of more than `most` bytes."""
-    remedy = "It is damaged or hostile; if not, raise max_chunk_bytes or max_consolidated_bytes."
+    options = "max_chunk_bytes, max_metadata_bytes or max_consolidated_bytes"
+    remedy = f"It is damaged or hostile; if not, raise {options}."
     return LimitError(f"{found}, the limit is {most:,}", remedy=remedy, store=store, key=key)
 
 
