@@ -46,7 +46,7 @@ def computing(directory: Path) -> Iterator[Row]:
 
     stores = {
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),
-        "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
+        "1,000 chunks of 64 kB, blosc": data.small(directory, "blosc", 1000, 16_384),
     }
     for name, path in stores.items():
         yield Row(

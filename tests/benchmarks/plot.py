@@ -21,7 +21,11 @@ def draw(results: list[Result], path: Path) -> None:
         places = [(row.ratio[name], -at) for at, row in enumerate(rows) if name in row.ratio]
         marker = MARKERS[number % len(MARKERS)]
         axes.plot(*zip(*places, strict=True), marker, ms=5, color=f"C{number % 10}", label=name)
-        goals = [(row.goals[name], -at) for at, row in enumerate(rows) if name in row.goals]
+        goals = [
+            (row.goals[name], -at)
+            for at, row in enumerate(rows)
+            if name in {*row.goals} & {*row.ratio}
+        ]
         for goal, at in goals:
             axes.plot(goal, at, "|", color=f"C{number % 10}", ms=9)
     axes.axvline(1, color="0.5", lw=0.8)

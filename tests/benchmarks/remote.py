@@ -90,15 +90,15 @@ async def _get_all(urls: list[str]) -> None:
 
 
 def remote(directory: Path) -> Iterator[Row]:
-    """64 chunks of 1 MB and 2,000 of 16 kB over HTTP; opening; the same on S3."""
+    """64 chunks of 1 MB and 1,000 of 16 kB over HTTP; opening; the same on S3."""
     large = data.field((64, 512, 512))
     data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
-    small = data.field((1, 2000, 4096))[0]
+    small = data.field((1, 1000, 4096))[0]
     data.zarr_store(directory, "remote_small", small, (1, 4096), data.COMPRESSORS["blosc"])
     many = data.many_variables(directory)["consolidated"]
     with _running(_web_server, directory) as port:
         base = f"http://127.0.0.1:{port}"
-        for name, label in (("large", "64 chunks of 1 MB"), ("small", "2,000 chunks of 16 kB")):
+        for name, label in (("large", "64 chunks of 1 MB"), ("small", "1,000 chunks of 16 kB")):
             path = directory / f"remote_{name}.zarr"
             yield _whole(label, path, f"{base}/{path.name}", many=name == "small")
         yield Row(
