@@ -205,6 +205,12 @@ def test_the_universal_layout_gives_scalars_a_dimension_where_4_9_0_needs_one():
     assert nodes["/s"].members["_nczarr_array"] == {"dimrefs": [], "storage": "scalar"}
 
 
+def test_the_universal_layout_types_no_annotation_that_4_9_1_does_not_know():
+    for node in annotate(sample(), dialect="universal").nodes.values():
+        typed = node.attributes.values_by_name["_nczarr_attr"]["types"]
+        assert not {"_nczarr_group", "_nczarr_superblock", "_nczarr_array"} & typed.keys()
+
+
 def test_only_pure_zarr_and_version_3_know_arrays_without_xarrays_dimensions():
     assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
     assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")

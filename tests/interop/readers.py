@@ -1,7 +1,8 @@
 """Who reads what we write: every layout and content, given to every reader.
 
 ``python -m tests.interop.readers`` measures and writes the table into the documentation; the
-test beside this module measures again and compares.
+test beside this module measures again and compares. Other releases of netCDF-C come with other
+wheels of netCDF4: ``NCZARR_NETCDF4`` names the interpreters of environments that have one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -96,6 +98,24 @@ def by_netcdf4(path: Path, name: str) -> Any:
         return netCDF4.chartostring(values, "bytes") if values.dtype == "S1" else values
 
 
+def by_netcdf4_of(python: str) -> Reader:
+    """Give a reader that asks the netCDF4 of another interpreter."""
+    program = """
+import sys, json, netCDF4, numpy
+with netCDF4.Dataset(sys.argv[1]) as root:
+    root.set_auto_maskandscale(False)
+    values = numpy.asarray(root[sys.argv[2]][...])
+    text = netCDF4.chartostring(values, "latin1") if values.dtype == "S1" else values
+    print(json.dumps(text.tolist()))
+"""
+
+    def read(path: Path, name: str) -> Any:
+        url = f"file://{path}#mode=nczarr,file"
+        return np.array(json.loads(run(python, "-I", "-c", program, url, name or "v")))
+
+    return read
+
+
 def by_ncdump(path: Path, name: str) -> Any:
     """Give the numbers or texts of ncdump's CDL."""
     cdl = run("ncdump", "-v", name or "v", f"file://{path}#mode=nczarr,file")
@@ -133,9 +153,10 @@ def by_gdal(path: Path, name: str) -> Any:
 
 
 def run(*command: str) -> str:
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, errors="replace"
-    )
+    # Our netCDF4 names its own plugins there, which are not those of other programs.
+    environment = {name: value for name, value in os.environ.items() if "PLUGIN" not in name}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
+    ended = subprocess.run(command, **options, env=environment, timeout=60, check=False)
     if ended.returncode:
         raise RuntimeError(ended.stderr or f"ended with {ended.returncode}")
     return ended.stdout
@@ -159,6 +180,10 @@ READERS: dict[str, tuple[Reader, Callable[[], str | None]]] = {
     "tensorstore": (by_tensorstore, lambda: version("tensorstore")),
     "GDAL": (by_gdal, lambda: _number("gdalinfo", "--version")),
 }
+for other in os.environ.get("NCZARR_NETCDF4", "").split():
+    ask = "import netCDF4; print(netCDF4.__version__, netCDF4.__netcdf4libversion__)"
+    wheel, release = run(other, "-I", "-c", ask).split()
+    READERS[f"netCDF-C (netCDF4 {wheel})"] = (by_netcdf4_of(other), lambda found=release: found)
 
 
 # ---- what they make of it ------------------------------------------------------------------------
@@ -224,13 +249,21 @@ def section(reader: str, stores: Stores) -> str:
 
 
 def main() -> None:
-    """Put what was measured into the page, between its two marks."""
-    with tempfile.TemporaryDirectory() as folder:
-        stores = write_all(Path(folder))
-        sections = [section(reader, stores) for reader in READERS]
+    """Put what was measured into the page, between its two marks; others stay as they are."""
     text = PAGE.read_text()
     begin, end = (text.index(mark) for mark in MARKS)
-    PAGE.write_text("\n".join([text[:begin] + MARKS[0], "", *sections, text[end:]]))
+    sections = {each.partition("\n")[0]: each for each in re.findall("## [^#]*", text[begin:end])}
+    with tempfile.TemporaryDirectory() as folder:
+        stores = write_all(Path(folder))
+        for reader in READERS:
+            if READERS[reader][1]() is not None:
+                found = section(reader, stores)
+                name = f"## {reader} "
+                old = [head for head in sections if head.startswith(name)]
+                sections = {head: each for head, each in sections.items() if head not in old}
+                sections[found.partition("\n")[0]] = found + "\n"
+    ordered = [sections[head] for head in sorted(sections, key=str.casefold)]
+    PAGE.write_text("".join([text[:begin], MARKS[0], "\n\n", *ordered, text[end:]]))
 
 
 if __name__ == "__main__":

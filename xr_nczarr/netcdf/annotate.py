@@ -193,6 +193,8 @@ class _Writer:
                 attributes[name], types[name] = encoded[0], TEXT if text else encoded[1]
         attributes |= held["attributes"]
         own = {name: JSON for name in held["attributes"] if name != XARRAY_DIMENSIONS}
+        if len(self.vintages) > 1:  # 4.9.1 fails where another layout's annotation has a type
+            own = {}
         for vintage in self.vintages:
             listed = types
             # Those before 4.9.1 read no attribute but their own as JSON, and fail at the type.

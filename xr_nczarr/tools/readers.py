@@ -30,7 +30,7 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
         if version != "3":
             yield f"{ZARR}, {XARRAY}", "/", "know versions 2 and 3 alone", "nczarr copy"
     elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not _is_universal(root):
-        problem = "take annotations for attributes, and open nothing unlimited"
+        problem = "take annotations for attributes, or open nothing (4.9.1, and what is unlimited)"
         yield OLD_NETCDF_C, "/", problem, _UNIVERSAL
     for group in root.walk():
         for variable in group.variables.values():
