@@ -1,0 +1,92 @@
+"""What reading costs: each chunk decoded once, and little memory beside the result."""
+
+import tracemalloc
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numcodecs import Zstd
+
+from xr_nczarr.chunks import ChunkedArray, ReadOptions
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.storage import open_store
+
+VALUES = np.arange(12 * 20).reshape(12, 20)
+
+
+class Counting:
+    """A codec that changes nothing and keeps what it decoded."""
+
+    codec_id = "counting"
+    decoded: ClassVar[list[bytes]] = []
+
+    @classmethod
+    def from_config(cls, _config):
+        return cls()
+
+    def decode(self, data, out=None):
+        self.decoded.append(bytes(data[:8]))
+        return bytes(data)
+
+
+def array(target, values, chunks, specs=(), **options):
+    node = ArrayNode(
+        path="/v",
+        shape=values.shape,
+        dtype=values.dtype,
+        chunk_shape=chunks,
+        fill_value=0,
+        codecs=specs,
+        chunk_keys=ChunkKeys("v/", ".", "v/0"),
+    )
+    counts = [size // chunk for size, chunk in zip(values.shape, chunks, strict=True)]
+    parts = {
+        node.chunk_keys.key(index): values[
+            tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))
+        ].tobytes()
+        for index in np.ndindex(*counts)
+    }
+    store = open_store(target)
+    store.put(parts.items())
+    return ChunkedArray(node, store, ReadOptions(**options))
+
+
+POSITIONS = {
+    size: st.lists(st.integers(-size, size - 1), min_size=1, max_size=30).map(np.array)
+    for size in VALUES.shape
+}
+COUNTED = array({}, VALUES, (4, 5), (CodecSpec("counting", {}),), codecs={"counting": Counting})
+
+
+@settings(max_examples=60, deadline=None)
+@given(POSITIONS[12], POSITIONS[20], st.booleans())
+def test_nothing_is_decoded_twice_within_one_selection(rows, columns, pointwise):
+    if pointwise:
+        count = min(len(rows), len(columns))
+        rows, columns = rows[:count], columns[:count]
+    Counting.decoded.clear()
+    found = COUNTED.read((rows, columns), pointwise=pointwise)
+    expected = VALUES[rows, columns] if pointwise else VALUES[np.ix_(rows, columns)]
+    np.testing.assert_array_equal(found, expected)
+    assert len(Counting.decoded) == len(set(Counting.decoded))
+
+
+@pytest.mark.parametrize("codec", [(), (CodecSpec("zstd", {"level": 1}),)], ids=["raw", "zstd"])
+@pytest.mark.parametrize("count", [300, 1200])
+def test_many_small_chunks_take_little_memory_beside_the_result(tmp_path, codec, count):
+    values = np.zeros((count, 1024), "f4")
+    stored = array(tmp_path, values, (1, 1024))
+    if codec:
+        encoded = bytes(Zstd(1).encode(values[:1].tobytes()))
+        stored.store.put([(f"v/{number}.0", encoded) for number in range(count)])
+        stored = ChunkedArray(replace(stored.node, codecs=codec), stored.store)
+    tracemalloc.start()
+    try:
+        stored.read((slice(None), slice(None)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < values.nbytes + (2 << 20) + 500 * count
