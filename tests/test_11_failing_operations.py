@@ -9,12 +9,13 @@ import random
 import shutil
 from contextlib import contextmanager, suppress
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
 
 from tests.test_11_kill_the_writer import contents, same
-from xr_nczarr import ConflictError, NczarrError, NotFoundError, to_nczarr
+from xr_nczarr import ChunkError, ConflictError, NczarrError, NotFoundError, to_nczarr
 from xr_nczarr.storage import MemoryStore
 
 
@@ -142,7 +143,7 @@ def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, versi
     assert set(errors) == {(True, True, True, True)}
 
 
-def refuse(values):
+def refuse(*_):
     raise ArithmeticError("not this block")
 
 
@@ -159,6 +160,20 @@ def test_an_error_of_others_has_a_note_of_what_is_left(tmp_path, action):
         to_nczarr(lazy, path, **how[action])
     assert [path in note and "again" in note for note in info.value.__notes__] == [True]
     assert same(found(path), values(0, 6))
+
+
+@pytest.mark.parametrize("action", [append, replace, write_region])
+def test_a_codec_that_fails_leaves_what_was_there(tmp_path, monkeypatch, action):
+    path, encoding = str(tmp_path / "s"), {"a": {"compressor": numcodecs.BZ2(), "chunks": (4, 4)}}
+    to_nczarr(values(0, 6), path, unlimited_dims="t", encoding=encoding)
+    with monkeypatch.context() as patch:
+        patch.setattr(numcodecs.BZ2, "encode", refuse)
+        with pytest.raises(ChunkError, match=r"bz2.*cannot be encoded.*/a, chunk.*again") as info:
+            action(path, 2, **({"encoding": encoding} if action is replace else {}))
+    assert info.value.store == path
+    assert same(found(path), values(0, 6))
+    action(path, 2)
+    assert same(found(path), ACTIONS[action])
 
 
 class Recorded(dict):

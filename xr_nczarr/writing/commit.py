@@ -97,7 +97,7 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
             prepare(plan, store)
             put_documents(plan, store, in_place=store is target)
         return write_chunks(plan.jobs, target, options)
-    staged, in_place = staged or plan.new, False
+    staged, in_place, store = staged or plan.new, False, target
     try:
         with workspace(target, empty=plan.new, staged=staged, exclusive=plan.exclusive) as store:
             in_place = store is target
@@ -105,7 +105,13 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
             write_chunks(plan.jobs, store, options)
             put_documents(plan, store, in_place=in_place)
     except Exception as error:
-        _say_what_is_left(error, _left(plan, in_place=in_place), target)
+        left = _left(plan, in_place=in_place)
+        if isinstance(error, NczarrError):
+            error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
+            if error.store == store.name:  # not that of the copy, which is gone
+                error.store = target.name
+        else:  # of dask, or of what it computed
+            error.add_note(f"{target.name}: {left}")
         raise
     return None
 
@@ -124,13 +130,6 @@ def _left(plan: WritePlan, *, in_place: bool) -> str:
         "Chunks that it writes over are old or new: run it again, with what was refused corrected;"
         " atomic='store' makes it all or nothing on local disks"
     )
-
-
-def _say_what_is_left(error: Exception, left: str, target: Store) -> None:
-    if isinstance(error, NczarrError):
-        error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
-    else:  # of a codec, of dask, or of what it computed
-        error.add_note(f"{target.name}: {left}")
 
 
 @contextmanager
