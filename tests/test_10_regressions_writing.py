@@ -459,6 +459,12 @@ def test_the_public_name_is_the_function():
     assert xr_nczarr.to_nczarr is to_nczarr
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\0"])
+def test_a_name_that_no_store_holds_is_refused_with_a_remedy(name):
+    with pytest.raises(ConflictError, match="Rename it"):
+        to_nczarr(xr.Dataset({name: 1}), {})
+
+
 def test_d57_a_refused_block_of_a_region_says_how_to_finish(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)

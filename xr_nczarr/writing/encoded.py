@@ -95,17 +95,19 @@ def stored_name(name: Hashable) -> str:
 
     Raises
     ------
-    TypeError, ValueError
-        For names that no store can hold, as `to_netcdf` and `to_zarr` do.
+    TypeError, ConflictError
+        For names that no store can hold.
     """
     if name is None:
         return NONE_NAME
     if not isinstance(name, str):
         raise TypeError(f"names are a string or None; found {name!r}")
     if not name or "\0" in name or name in (".", ".."):
-        raise ValueError(f"a string must be length 1 or more, and no '.' or '..'; found {name!r}")
+        problem = f"a string must be length 1 or more, and no '.' or '..'; found {name!r}"
+        raise ConflictError(problem, remedy="Rename it")
     if "/" in name:
-        raise ValueError(f"Forward slashes '/' are not allowed in names; found {name!r}")
+        problem = f"Forward slashes '/' are not allowed in names; found {name!r}"
+        raise ConflictError(problem, remedy="Rename it, or write groups as a DataTree")
     return name
 
 
