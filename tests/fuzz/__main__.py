@@ -62,8 +62,8 @@ def fuzz(target: str, seed: int, count: int) -> int:
     return broken
 
 
-def fuzz_guided(target: str, seed: int, count: int) -> None:
-    """Let atheris choose; it ends the process."""
+def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
+    """Let atheris choose, which keeps in a folder what reached new code; it ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=["xr_nczarr"]):
@@ -79,29 +79,29 @@ def fuzz_guided(target: str, seed: int, count: int) -> None:
     def test(data: bytes) -> None:
         judge(TARGETS[target], data)
 
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as found:
-        arguments = [sys.argv[0], f"-runs={count}", f"-seed={seed + 1}", "-max_len=8192"]
-        arguments += ["-timeout=120", "-rss_limit_mb=4096", "-print_final_stats=1"]
-        atheris.Setup([*arguments, found, str(CORPUS / target)], test, custom_mutator=mutate)
-        atheris.Fuzz()
+    found = f"fuzz-{target}-found"
+    os.makedirs(found, exist_ok=True)
+    arguments = [sys.argv[0], f"-runs={count}", f"-max_total_time={seconds}", f"-seed={seed + 1}"]
+    arguments += ["-max_len=8192", "-timeout=600", "-rss_limit_mb=4096", "-print_final_stats=1"]
+    atheris.Setup([*arguments, found, str(CORPUS / target)], test, custom_mutator=mutate)
+    atheris.Fuzz()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from tests.fuzz.targets import TARGETS
-
+    # By their folders: the package must not be imported before atheris can see it.
+    targets = sorted(os.listdir(os.path.join(os.path.dirname(__file__), "corpus")))
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
-    parser.add_argument("target", choices=[*TARGETS, "all"])
+    parser.add_argument("target", choices=[*targets, "all"])
     parser.add_argument("--mutants", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="try one mutant, with its traceback")
     parser.add_argument("--guided", action="store_true", help="let atheris choose the mutants")
+    parser.add_argument("--seconds", type=int, default=0, help="how long at most, when guided")
     given = parser.parse_args(arguments)
     if given.only is not None:
         from tests.fuzz.mutants import mutant
         from tests.fuzz.oracle import judge
-        from tests.fuzz.targets import corpus
+        from tests.fuzz.targets import TARGETS, corpus
 
         chance = random.Random(f"{given.target}-{given.seed}-{given.only}")
         data = mutant(corpus(given.target), chance)
@@ -109,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("accepted" if judge(TARGETS[given.target], data) else "refused")
         return 0
     if given.guided:
-        fuzz_guided(given.target, given.seed, given.mutants)
-    targets = TARGETS if given.target == "all" else [given.target]
-    return min(1, sum(fuzz(target, given.seed, given.mutants) for target in targets))
+        fuzz_guided(given.target, given.seed, given.mutants, given.seconds)
+    chosen = targets if given.target == "all" else [given.target]
+    return min(1, sum(fuzz(target, given.seed, given.mutants) for target in chosen))
 
 
 if __name__ == "__main__":
