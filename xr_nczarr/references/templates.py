@@ -29,7 +29,7 @@ Language = Literal["safe", "jinja2"]
 
 _DEEPEST = 64
 _MOST_NODES = 10_000
-_PARSING = 32
+_PARSING = 64
 """How many references that are listed as they are cost what parsing a template does."""
 _ORDINARY_TEXT = 128
 _LEAST = 1 << 14  # references' worth, however low the limit: some hundred templates
