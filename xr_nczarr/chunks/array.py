@@ -172,6 +172,7 @@ class ChunkedArray:
                 self.codec,
                 self.layout,
                 axes=plan.axes,
+                sliced=plan.sliced,
                 out=out,
                 missing_chunks=self.options.missing_chunks,
                 events=self.options.events,

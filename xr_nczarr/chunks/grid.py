@@ -61,9 +61,16 @@ class Plan:
     _pieces: Sequence[_Pieces]
     _points: Sequence[_PointGroup] | None = None
 
+    @property
+    def sliced(self) -> bool:
+        """Whether each part takes a box of its chunk to a box of the result."""
+        return self._points is None and not any(
+            np.ndarray in map(type, (*one.sources, *one.targets)) for one in self._pieces
+        )
+
     def __iter__(self) -> Iterator[ChunkPart]:
         if self._points is None:
-            return _cross(self._pieces)
+            return _cross(self._pieces, sliced=self.sliced)
         return _cross_points(self._points, self._pieces, self.axes)
 
 
@@ -295,9 +302,9 @@ def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 
 
-def _cross(pieces: Sequence[_Pieces]) -> Iterator[ChunkPart]:
+def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
     chunks, sources, targets, wholes = _columns(pieces)
-    if any(np.ndarray in map(type, (*one.sources, *one.targets)) for one in pieces):
+    if not sliced:
         sources, targets = map(orthogonal_index, sources), map(orthogonal_index, targets)
     return map(ChunkPart, chunks, sources, targets, map(all, wholes))
 

@@ -33,8 +33,9 @@ class PartReader:
 
     Parameters
     ----------
-    axes
-        The plan's: how to transpose a chunk before a part's source is taken.
+    axes, sliced
+        The plan's: how to transpose a chunk before a part's source is taken, and whether that and
+        its target are boxes.
     out
         The result, which the parts' targets index; written in place.
     missing_chunks, events, convert
@@ -49,6 +50,7 @@ class PartReader:
         layout: Layout,
         *,
         axes: tuple[int, ...] | None,
+        sliced: bool,
         out: Array,
         missing_chunks: str,
         convert: Convert | None,
@@ -63,7 +65,7 @@ class PartReader:
         self.missing_chunks = missing_chunks
         self.events = events
         self.convert = convert
-        self.in_place = axes is None and out.dtype == node.dtype
+        self.in_place = sliced and out.dtype == node.dtype
         objects = isinstance(layout, ChunkObjects)
         self.ranged = codec.raw and objects
         # Three small reads instead of a large one: not where each is a round trip.
@@ -127,7 +129,7 @@ class PartReader:
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Give the part's place in the result if a whole chunk can be decoded right into it."""
-        if not part.whole or np.ndarray in map(type, part.source + part.target):
+        if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
         fits = target.shape == self.node.chunk_shape and target.flags.c_contiguous
