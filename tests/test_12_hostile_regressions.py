@@ -146,11 +146,15 @@ def test_members_of_a_stream_are_joined_and_empty_ones_without_end_refused(name)
 
 
 @pytest.mark.parametrize("compressor", [None, {"id": "zlib", "level": 1}])
-@pytest.mark.parametrize("where", ["local", "zip", "reference", "whole reference", "filesystem"])
-def test_of_an_object_much_longer_than_its_chunk_nothing_is_read(tmp_path, where, compressor):
+@pytest.mark.parametrize(
+    "where", ["local", "zip", "reference", "whole reference", "filesystem", "http"]
+)
+def test_of_an_object_much_longer_than_its_chunk_nothing_is_read(
+    tmp_path, http_server, where, compressor
+):
     objects = store() | {"a/.zarray": json.dumps(ARRAY | {"compressor": compressor}).encode()}
     with open(tmp_path / "long", "wb") as file:
-        file.truncate(3 << 30)
+        file.truncate(3 << 20 if where == "http" else 3 << 30)
     documents = {key: one.decode() for key, one in objects.items() if not key.endswith("/0")}
     if where == "zip":
         target = tmp_path / "s.zip"
@@ -158,6 +162,9 @@ def test_of_an_object_much_longer_than_its_chunk_nothing_is_read(tmp_path, where
             for key, text in documents.items():
                 file.writestr(key, text)
             file.writestr("a/0", bytes(2 << 20))
+    elif where == "http":
+        (tmp_path / "long").rename(f"{http_server.root}/long")
+        target = documents | {"a/0": [f"{http_server.url}/long"]}
     elif where.endswith("reference"):
         entry = [str(tmp_path / "long"), 0, 3 << 30]
         target = documents | {"a/0": entry if where == "reference" else entry[:1]}

@@ -69,11 +69,9 @@ class FilesystemStore:
 
     def bounded(self, most: int) -> FilesystemStore:
         """Give the store that reads no object of more than `most` bytes."""
-        if self.web:
-            return self
         rules = {**self._rules, "most_bytes": min(most, self._transport.most_bytes or most)}
         filesystem = self._transport.filesystem
-        store = type(self)(filesystem, self.root, name=self.name, **rules)
+        store = type(self)(filesystem, self.root + self.query, name=self.name, **rules)
         store._transport.take_turns_with(self._transport)
         return store
 

@@ -130,7 +130,8 @@ class Client:
     trust
         Who may be asked, also by redirects; None where a caller named the URL itself.
     most_bytes
-        Of an object that is asked for whole; None for any number.
+        Of an object that is asked for whole, where the request itself says nothing; None for any
+        number.
     make
         What makes a session of the options of aiohttp's.
     """
@@ -149,8 +150,9 @@ class Client:
             options["connector"] = aiohttp.TCPConnector(resolver=_Resolver(self.trust))
         return await self.make(**options, trace_configs=traces)
 
-    async def _begin(self, _session: Any, _context: Any, sent: Any) -> None:
-        _request.set(_Request(sent.url.raw_host, sent.url.raw_host, self.most_bytes))
+    async def _begin(self, _session: Any, context: Any, sent: Any) -> None:
+        most = context.trace_request_ctx or self.most_bytes
+        _request.set(_Request(sent.url.raw_host, sent.url.raw_host, most))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
         """Ask before an answer is followed elsewhere, and leave behind what was for its server."""

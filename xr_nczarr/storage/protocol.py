@@ -67,10 +67,7 @@ class Store(Protocol):
 
 
 def bounded(store: Store, most: int) -> Store:
-    """Give a store that reads no object of more than `most` bytes; the same where it cannot tell.
-
-    Plain HTTP cannot: it has the one limit that it was opened with.
-    """
+    """Give a store that reads no object of more than `most` bytes; the same where it cannot."""
     own: Any = getattr(store, "bounded", None)
     return store if own is None else own(most)
 

@@ -191,6 +191,8 @@ class Transport:
         bounds = [whole if one.start is None else (one.start, one.end) for one in requests]
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self._alone else {"batch_size": _AT_ONCE})}
+        if self._web and not self._alone:
+            options["trace_request_ctx"] = self.most_bytes  # which our client finds there
         try:
             with self._turn:
                 paths = [one.path for one in requests]
