@@ -212,6 +212,13 @@ def test_what_a_small_reference_document_asks_for_is_bounded(members):
         parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
 
 
+@pytest.mark.parametrize("url", ["{{", "{{t}}", "{{ 1 // 0 }}", "{{ x.y }}"])
+def test_an_error_of_a_template_names_the_key_that_uses_it(url):
+    document = {"version": 1, "templates": {"t": "{{t}}"}, "refs": {"a/0": [url]}}
+    with pytest.raises(NczarrError, match=r"references: a/0: "):
+        xr.open_dataset(document, engine="nczarr")
+
+
 def test_a_document_that_is_too_large_is_not_read_nor_inflated(tmp_path):
     objects = store()
     del objects["a/.zattrs"]

@@ -246,10 +246,15 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
         raise ReferenceSetError(
             f"found {quote(repr(url))} as the URL, expected text that is not empty", key=key
         )
+    try:
+        url = render_url(url)
+    except NczarrError as error:
+        error.located(key=key)
+        raise
     if len(value) == 1:
-        return Target(render_url(url))
+        return Target(url)
     offset, length = check_number(value[1], "offset", key), check_number(value[2], "length", key)
-    return Target(render_url(url), offset, length)
+    return Target(url, offset, length)
 
 
 def tabulate(
