@@ -230,7 +230,7 @@ def test_a_copy_never_mixes_two_states_of_its_source() -> None:
 
 def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / "two")
-    dataset = xr.Dataset({"a": ("x", np.arange(500.0)), "s": ("n", ["x", "yé"])})
+    dataset = xr.Dataset({"a": ("x", np.arange(3000.0)), "s": ("n", ["x", "yé"])})
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
     child = subprocess.Popen([sys.executable, "-m", "xr_nczarr", "copy", source, target])
     deadline = time.monotonic() + 30
