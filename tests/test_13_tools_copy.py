@@ -140,6 +140,20 @@ def test_what_is_copied_as_bytes_is_never_decoded(zarr_format: int) -> None:
     assert list(other.values()).count(b"nothing that decodes") == 3
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_is_copied_as_bytes_without_looking_how_long_it_is(zarr_format: int) -> None:
+    """xarray alone looks at the first item, whether it is a time."""
+    source: dict[str, bytes] = {}
+    other: dict[str, bytes] = {}
+    text = xr.Dataset({"s": ("x", np.array([f"station {i}" for i in range(40)], object))})
+    encoding = {"s": {"chunks": (10,), "zlib": True, "shuffle": False}}
+    xr_nczarr.to_nczarr(text, source, encoding=encoding, zarr_format=zarr_format)
+    damaged = "s/2" if zarr_format == 2 else "s/c/2"
+    source[damaged] = b"nothing that decodes"
+    assert xr_nczarr.copy(source, other, zarr_format=zarr_format).unchanged == ["/s"]
+    assert other[damaged] == b"nothing that decodes"
+
+
 def test_shards_are_copied_whole() -> None:
     one: dict[str, Any] = {}
     other: dict[str, Any] = {}
