@@ -297,6 +297,10 @@ class TestStore:
         class Own(LocalFileSystem):
             protocol = "own"
 
+            @classmethod
+            def _strip_protocol(cls, path):
+                return path.removeprefix("own://")
+
         fsspec.register_implementation("own", Own, clobber=True)
         assert read(version0(f"own://{data}"), allow="own://") == VALUES.tolist()
 
