@@ -516,6 +516,27 @@ def test_d33_an_unknown_codec_breaks_only_its_own_variable(
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
 
 
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_what_cannot_be_read_stays_readable_beside_the_rest_when_chunks_are_asked_for(
+    tmp_path: Path, chunks: Any
+) -> None:
+    """With chunks xarray reads an item of every object array; one failure must not refuse all."""
+    vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
+    odd = array_document((2,), "|O", fill_value="", **vlen)
+    store = beside_good_ones(tmp_path / "s", odd=odd)
+    listed = {"dims": {"x": 2}, "vars": ["good", "odd", "gone"], "groups": []}
+    superblock = {"version": "2.0.0"}
+    group = {"zarr_format": 2, "_NCZARR_SUPERBLOCK": superblock, "_NCZARR_GROUP": listed}
+    put(store, {".zgroup": group})
+    dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
+    assert dataset.good.values.tolist() == [5, 6]
+    assert "odd" in repr(dataset)
+    with pytest.raises(xr_nczarr.UnsupportedError, match="nobody-knows-this"):
+        dataset.odd.load()
+    with pytest.raises(xr_nczarr.NotFoundError, match="gone"):
+        dataset.gone.load()
+
+
 COMPRESSORS = [
     {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     {"id": "zlib", "level": 1},

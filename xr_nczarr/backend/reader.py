@@ -43,6 +43,8 @@ _PREFETCHED_ELEMENTS = 1 << 17
 _INDEX_CHUNK_BYTES = 16 << 10
 """What a chunk of a coordinate counts at least: to look for it takes as long as to read so much."""
 
+_UNKNOWN = np.dtype("V8")
+
 NCZARR = Convention(listed_children, SIDECARS)
 
 
@@ -229,7 +231,9 @@ class GroupSource:
             raise error
         if self.opened.options.on_unsupported == "skip":
             return None
-        dtype = np.dtype(object) if variable.node is None else variable.node.dtype
+        dtype = _UNKNOWN if variable.node is None else variable.node.dtype
+        if dtype.hasobject:  # of such xarray reads an item when it is asked for chunks
+            dtype = _UNKNOWN
         unreadable = UnreadableArray(error, dtype, variable.shape)
         self.unreadable[variable.name] = Variable(
             dimensions, SelectedArray(unreadable), dict(variable.attributes)
