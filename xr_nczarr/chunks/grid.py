@@ -52,21 +52,17 @@ class Plan:
         Number of parts, which is the number of chunks touched.
     axes
         Order in which to transpose a chunk before taking `source`; None for as it is.
+    sliced
+        Whether each part takes a box of its chunk to a box of `shape`.
     """
 
     shape: tuple[int, ...]
     result_shape: tuple[int, ...]
     count: int
     axes: tuple[int, ...] | None
+    sliced: bool
     _pieces: Sequence[_Pieces]
     _points: Sequence[_PointGroup] | None = None
-
-    @property
-    def sliced(self) -> bool:
-        """Whether each part takes a box of its chunk to a box of the result."""
-        return self._points is None and not any(
-            np.ndarray in map(type, (*one.sources, *one.targets)) for one in self._pieces
-        )
 
     def __iter__(self) -> Iterator[ChunkPart]:
         if self._points is None:
@@ -114,6 +110,7 @@ def plan_selection(
     pieces: list[_Pieces] = []
     lengths: list[int] = []
     result: list[int] = []
+    sliced = True
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
             length = len(range(*selector.indices(size)))
@@ -122,6 +119,8 @@ def plan_selection(
         elif isinstance(selector, np.ndarray):
             length = len(selector)
             pieces.append(_split_positions(size, chunk, selector))
+            shares = (*pieces[-1].sources, *pieces[-1].targets)
+            sliced = sliced and np.ndarray not in map(type, shares)
             result.append(length)
         else:
             length = 1
@@ -129,7 +128,7 @@ def plan_selection(
             pieces.append(_split_slice(size, chunk, slice(index, index + 1)))
         lengths.append(length)
     count = math.prod(len(dimension.chunks) for dimension in pieces)
-    return Plan(tuple(lengths), tuple(result), count, None, pieces)
+    return Plan(tuple(lengths), tuple(result), count, None, sliced, pieces)
 
 
 def plan_points(
@@ -168,6 +167,7 @@ def plan_points(
         (*points_shape, *orthogonal.shape),
         len(groups) * orthogonal.count,
         (*indexed, *sliced),
+        False,
         orthogonal._pieces,
         groups,
     )
