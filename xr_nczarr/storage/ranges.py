@@ -36,7 +36,7 @@ def too_large(
 ) -> LimitError:
     """Give the error for an object of more than `most` bytes."""
     options = "max_chunk_bytes, max_metadata_bytes or max_consolidated_bytes"
-    remedy = f"It is damaged or hostile; if not, raise {options}."
+    remedy = f"It is damaged or hostile. If not, and the limit is one of {options}, raise it."
     return LimitError(f"{found}, the limit is {most:,}", remedy=remedy, store=store, key=key)
 
 
