@@ -27,7 +27,7 @@ from xr_nczarr.tools.cdl_values import (
     type_name,
     value_texts,
 )
-from xr_nczarr.tools.census import open_whole
+from xr_nczarr.tools.opening import open_whole
 from xr_nczarr.tools.slabs import slabs
 
 _LONGEST_LINE = 78

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf
+from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.netcdf import Group
 from xr_nczarr.storage import stored_sizes
 from xr_nczarr.tools.slabs import counts
-
-
-def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
-    """Open all of a store, and give it with the group that is asked for.
-
-    Raises
-    ------
-    NotFoundError
-        When there is no such group.
-    """
-    asked = OpenOptions(**options)
-    opened = open_netcdf(target, replace(asked, group=None))
-    return opened, opened.group(asked.group)
 
 
 @dataclass(slots=True)

@@ -33,24 +33,13 @@ from xr_nczarr.storage import (
 )
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
-from xr_nczarr.writing.commit import (
-    UNFINISHED,
-    WRITER_LOCK,
-    WritePlan,
-    prepare,
-    put_documents,
-    workspace,
-)
+from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
 from xr_nczarr.writing.datasets import Request
+from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS
 from xr_nczarr.writing.sources import in_blocks, lazy_array_in
-from xr_nczarr.writing.writer import (
-    check_empty,
-    layout_of,
-    open_existing,
-    plan_creation,
-    sole_writer,
-)
+from xr_nczarr.writing.target import UNFINISHED, WRITER_LOCK, check_empty, open_existing
+from xr_nczarr.writing.writer import layout_of, plan_creation
 
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 

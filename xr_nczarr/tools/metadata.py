@@ -35,7 +35,8 @@ from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, ope
 from xr_nczarr.tools.text import Told
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, workspace
 from xr_nczarr.writing.journal import settle
-from xr_nczarr.writing.writer import open_existing, sole_writer
+from xr_nczarr.writing.lock import sole_writer
+from xr_nczarr.writing.target import open_existing
 
 _ANNOTATIONS = {
     XARRAY_DIMENSIONS,

@@ -10,8 +10,9 @@ from typing import Any
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
-from xr_nczarr.tools.census import Stored, open_whole, take_census
+from xr_nczarr.tools.census import Stored, take_census
 from xr_nczarr.tools.html_overview import overview_html
+from xr_nczarr.tools.opening import open_whole
 from xr_nczarr.tools.text import columns, dimension_text, extent_text, notes, size_text
 
 

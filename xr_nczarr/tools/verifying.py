@@ -20,11 +20,12 @@ from xr_nczarr.hierarchy import FORMATS, Document
 from xr_nczarr.model import parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.tools.census import open_whole, take_census
+from xr_nczarr.tools.census import take_census
+from xr_nczarr.tools.opening import open_whole
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told
-from xr_nczarr.writing.commit import UNFINISHED
+from xr_nczarr.writing.target import UNFINISHED
 
 _AT_ONCE = 1024
 _LISTED = "present, and not listed"

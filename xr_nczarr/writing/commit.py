@@ -19,12 +19,7 @@ from xr_nczarr.storage import LocalStore, Store, ZipStore
 from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
 from xr_nczarr.writing.sources import opened_lazily
-
-UNFINISHED = ".nczarr_unfinished"
-"""Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
-WRITER_LOCK = "nczarr-writer"
-LOCK_OBJECT = f".{WRITER_LOCK}.lock"
-"""What a writer puts into an object store while it is there; in a directory the file of a lock."""
+from xr_nczarr.writing.target import LOCK_OBJECT, UNFINISHED
 
 
 @dataclass(slots=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xarray import DataArray, Dataset, SerializationWarning, Variable, conventions
+from xarray import DataArray, Dataset, Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import (
     CharacterArrayCoder,
     EncodedStringCoder,
-    create_vlen_dtype,
     ensure_fixed_length_bytes,
     is_bytes_dtype,
     is_unicode_dtype,
@@ -25,7 +23,6 @@ from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.netcdf.model import Kind
-from xr_nczarr.netcdf.strings import encode_strings, measured_width
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.requested import (
@@ -37,11 +34,11 @@ from xr_nczarr.writing.requested import (
     requested_endian,
     shard_specs,
 )
-from xr_nczarr.writing.sources import blockwise, largest, opened_lazily
+from xr_nczarr.writing.sources import blockwise, largest
+from xr_nczarr.writing.text import TEXT, decoded, ends_in_nul, string_data, typed_text
 
 WIDTH_KEY = "_nczarr_maxstrlen"
 _POINTER_BYTES = 8
-_TEXT = create_vlen_dtype(str)
 _NETCDF_KINDS = "iufSU"
 
 
@@ -191,7 +188,7 @@ def encode_variable(
             data = np.asarray(data).astype(str)
             dtype = data.dtype
         else:
-            data, dtype = _strings(data, width, fixed=fixed)
+            data, dtype = string_data(data, width, fixed=fixed)
     else:
         dtype = _with_byte_order(variable.dtype, encoding)
         data = data if data.dtype == dtype else data.astype(dtype)
@@ -236,14 +233,14 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
         return variable
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
-    if objects and largest(_ends_in_nul, variable.data):
+    if objects and largest(ends_in_nul, variable.data):
         raise ConflictError(
             "found bytes that end in NUL, which pads bytes of fixed width: it would be lost",
             remedy="Write them as unsigned integers, or remove it",
         )
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
     if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
-        variable = variable.copy(data=blockwise(_decoded, variable.data, _TEXT))
+        variable = variable.copy(data=blockwise(decoded, variable.data, TEXT))
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
         return variable  # characters that opening did not join
@@ -251,53 +248,6 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
         return ensure_fixed_length_bytes(variable)
     characters: Variable = CharacterArrayCoder().encode(variable, name=name)
     return characters
-
-
-def typed_text(variable: Variable, name: str) -> Variable:
-    """Give a variable whose objects dask has yet to compute and that are text as such.
-
-    Others are left to xarray, which loads them whole. Missing ones become empty, as with xarray.
-    """
-    if variable.dtype != object or variable.dtype.metadata or not hasattr(variable.data, "dask"):
-        return variable
-    if largest(_objects, variable.data) != _TEXTS:
-        return variable
-    if not opened_lazily(variable.data):
-        warnings.warn(
-            f"variable {name} has data in the form of a dask array with dtype=object: it is "
-            "computed to see what it is and how long, and again to be written. Use astype()",
-            SerializationWarning,
-            stacklevel=2,
-        )
-    return variable.copy(data=blockwise(_without_missing, variable.data, _TEXT))
-
-
-def _ends_in_nul(block: Any) -> int:
-    return any(item.endswith(b"\0") for item in block.ravel().tolist())
-
-
-_MISSING, _TEXTS, _OTHERS = range(3)
-
-
-def _objects(block: Any) -> int:
-    texts = [isinstance(item, str) for item in block.ravel().tolist()]
-    if all(texts):
-        return _TEXTS if texts else _MISSING
-    others = ~(np.array(texts) | Variable("x", block.ravel()).isnull().to_numpy())
-    return _OTHERS if others.any() else _TEXTS if any(texts) else _MISSING
-
-
-def _without_missing(block: Any) -> Any:
-    texts = np.empty(block.shape, _TEXT)
-    texts[...] = np.where(
-        Variable("x", block.ravel()).isnull().to_numpy(), "", block.ravel()
-    ).reshape(block.shape)
-    return texts
-
-
-def _decoded(data: Any) -> Any:
-    texts = np.array([item.decode() for item in np.ravel(data).tolist()], _TEXT)
-    return texts.reshape(np.shape(data))
 
 
 def _take(key: str, *holders: dict[str, Any]) -> Any:
@@ -330,16 +280,6 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 def _with_byte_order(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     endian = requested_endian(encoding)
     return dtype if endian == "native" else dtype.newbyteorder(endian)
-
-
-def _strings(data: Any, width: int | None, *, fixed: bool) -> tuple[Any, np.dtype[Any]]:
-    """Give texts as objects, or in fixed width: the one given, else that of the longest."""
-    if not fixed:
-        return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
-    if width is None:
-        width = largest(measured_width, data)
-    dtype = np.dtype(f"S{int(width)}")
-    return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
 
 
 def make_node(

@@ -15,8 +15,8 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
-from xr_nczarr.writing.encoded import typed_text
 from xr_nczarr.writing.sources import blockwise
+from xr_nczarr.writing.text import typed_text
 
 Array = Any
 _TIMES = "mM"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -12,18 +10,11 @@ from typing import Any, Literal
 from dask.base import tokenize
 from xarray import DataArray, Dataset, DataTree
 
-from xr_nczarr.backend.options import OpenOptions, check_choice
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf
-from xr_nczarr.errors import (
-    ConflictError,
-    ExistsError,
-    NczarrError,
-    NotFoundError,
-    RefusedError,
-)
-from xr_nczarr.hierarchy import FORMATS, Regions, refresh_consolidated, rendered
+from xr_nczarr.backend.options import check_choice
+from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.errors import ExistsError, NotFoundError
+from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import (
-    FilesystemStore,
     LocalStore,
     Location,
     Retry,
@@ -33,18 +24,20 @@ from xr_nczarr.storage import (
     parse_url,
 )
 from xr_nczarr.writing.append import Modification, WriteMode, plan_modification
-from xr_nczarr.writing.commit import (
-    LOCK_OBJECT,
-    UNFINISHED,
-    WRITER_LOCK,
-    WriteOptions,
-    WritePlan,
-    execute,
-)
+from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute
 from xr_nczarr.writing.datasets import Request, normalise
 from xr_nczarr.writing.encoded import Layout
 from xr_nczarr.writing.journal import close_journal, holds, settle
+from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.sources import in_blocks, refuse_reading
+from xr_nczarr.writing.target import (
+    UNFINISHED,
+    check_empty,
+    check_removable,
+    exists,
+    is_nothing,
+    open_existing,
+)
 from xr_nczarr.writing.tree import Tree
 
 
@@ -203,7 +196,7 @@ def to_nczarr(
         request.datasets[path] = in_blocks(dataset, request.encoding[path])
     whole, local = mode == "w" and request.group == "/", isinstance(store, LocalStore)
     if whole:
-        _check_removable(store, overwrite)
+        check_removable(store, overwrite)
     force = overwrite == "force" or (whole and not local)  # there it replaces the lock as well
     with sole_writer(store, mode, owner, force=force):
         if whole:
@@ -225,65 +218,6 @@ def _identity(mode: str, append_dim: Hashable | None, datasets: Mapping[str, Dat
     return str(tokenize(mode, append_dim, written))
 
 
-@contextmanager
-def sole_writer(
-    store: Store,
-    mode: WriteMode,
-    owner: Callable[[], str] | None = None,
-    *,
-    force: bool = False,
-) -> Iterator[None]:
-    """Keep others from changing the metadata of a store meanwhile; regions need no such lock.
-
-    Parameters
-    ----------
-    owner
-        Gives what tells this write from others: where locks outlive a writer that is killed, it may
-        be run again. It looks at all values in memory, and is asked only there. None for one that
-        is never the same.
-    force
-        Whether to go on where another writer has left its lock.
-
-    Raises
-    ------
-    ConflictError
-        For such a lock. On local disks it is waited for instead, and ends with its writer.
-    """
-    lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
-    if not lockable or (isinstance(store, LocalStore) and is_nothing(store)):
-        yield
-    elif not isinstance(store, FilesystemStore):
-        with store.lock(WRITER_LOCK):
-            yield
-    else:
-        token = secrets.token_hex(8)
-        mark = f"{owner() if owner else token} ".encode()
-        if not store.create(LOCK_OBJECT, mark + token.encode()):
-            (found,) = store.fetch([LOCK_OBJECT])
-            if found is not None and not force and not bytes(found).startswith(mark):
-                raise ConflictError(
-                    "another write is changing this store, or was killed",
-                    remedy="Wait for it, or run the killed one again as it was. Where neither can "
-                    "be, pass overwrite='force': documents of it are put back first",
-                    store=store.name,
-                    key=LOCK_OBJECT,
-                )
-            store.put([(LOCK_OBJECT, mark + token.encode())])
-        try:
-            yield
-        except BaseException as error:
-            try:
-                store.delete(LOCK_OBJECT)
-            except NczarrError as second:  # the first one says more
-                error.add_note(f"The lock is left as well: {second}")
-            raise
-        try:
-            store.delete(LOCK_OBJECT)
-        except NczarrError as error:
-            error.remedy = "All is written; only the lock is left: remove that object"
-            raise
-
-
 def _plan(
     request: Request, store: Store, layout: Layout, how: Modification, appended: Regions
 ) -> WritePlan:
@@ -295,7 +229,7 @@ def _plan(
         check_empty(store)
         plan = plan_creation(request, store, layout, how.consolidated)
         return replace(plan, exclusive=is_nothing(store))
-    if how.mode == "w-" and _exists(opened, request.group):
+    if how.mode == "w-" and exists(opened, request.group):
         _finish_creation(opened, store, how.consolidated)
         raise ExistsError(
             "there is something already",
@@ -366,71 +300,3 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
     return Layout(
         zarr_format=version, dialect=dialect, array_dimensions=location.xarray is not False
     )
-
-
-def open_existing(store: Store, mode: WriteMode) -> OpenedStore | None:
-    """Open what is there; None for nothing, and for what was never finished."""
-    try:
-        opened = open_netcdf(store, OpenOptions())
-    except NotFoundError:
-        return None
-    if mode == "r+" or not opened.hierarchy.consolidated:
-        return opened
-    # Another program may have left the consolidated document behind: the single ones count.
-    single = open_netcdf(store, OpenOptions(consolidated=False))
-    return replace(single, hierarchy=replace(single.hierarchy, consolidated=True))
-
-
-def _exists(opened: OpenedStore, path: str) -> bool:
-    group = opened.root
-    for name in filter(None, path.split("/")):
-        if name in group.variables:
-            raise ConflictError(f"{path} is a variable", store=opened.store.name)
-        if name not in group.groups:
-            return False
-        group = group.groups[name]
-    return True
-
-
-def _holds_no_store(store: Store) -> bool:
-    """Tell whether something is there that nobody wrote as a store."""
-    try:
-        names = store.list_names("")
-    except NotFoundError:  # a zip file that is to be made
-        return False
-    known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
-    objects = {*names.objects} - {LOCK_OBJECT}
-    return bool(objects or names.prefixes) and not known & objects
-
-
-def is_nothing(store: Store) -> bool:
-    """Tell whether there is no object at all."""
-    try:
-        return store.list_names("") == ([], [])
-    except NotFoundError:  # a zip file that is to be made
-        return True
-
-
-def check_empty(store: Store) -> None:
-    """Refuse to write into what nobody wrote as a store.
-
-    Raises
-    ------
-    ExistsError
-        If there is anything.
-    """
-    if _holds_no_store(store):
-        raise ExistsError(
-            "something is there that is no Zarr store",
-            remedy="Choose another target, or remove it first",
-            store=store.name,
-        )
-
-
-def _check_removable(store: Store, overwrite: str | None) -> None:
-    if overwrite != "force" and _holds_no_store(store):
-        raise RefusedError(
-            "what is there is no Zarr store, and mode='w' would remove it",
-            remedy="Choose another target, or pass overwrite='force'",
-            store=store.name,
-        )

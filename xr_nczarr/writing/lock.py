@@ -1,0 +1,70 @@
+"""Writers of one store follow one another; regions, which change no document, need no lock."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from xr_nczarr.errors import ConflictError, NczarrError
+from xr_nczarr.storage import FilesystemStore, LocalStore, Store
+from xr_nczarr.writing.target import LOCK_OBJECT, WRITER_LOCK, is_nothing
+
+
+@contextmanager
+def sole_writer(
+    store: Store,
+    mode: str,
+    owner: Callable[[], str] | None = None,
+    *,
+    force: bool = False,
+) -> Iterator[None]:
+    """Keep others from changing the metadata of a store meanwhile; regions need no such lock.
+
+    Parameters
+    ----------
+    owner
+        Gives what tells this write from others: where locks outlive a writer that is killed, it may
+        be run again. It looks at all values in memory, and is asked only there. None for one that
+        is never the same.
+    force
+        Whether to go on where another writer has left its lock.
+
+    Raises
+    ------
+    ConflictError
+        For such a lock. On local disks it is waited for instead, and ends with its writer.
+    """
+    lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
+    if not lockable or (isinstance(store, LocalStore) and is_nothing(store)):
+        yield
+    elif not isinstance(store, FilesystemStore):
+        with store.lock(WRITER_LOCK):
+            yield
+    else:
+        token = secrets.token_hex(8)
+        mark = f"{owner() if owner else token} ".encode()
+        if not store.create(LOCK_OBJECT, mark + token.encode()):
+            (found,) = store.fetch([LOCK_OBJECT])
+            if found is not None and not force and not bytes(found).startswith(mark):
+                raise ConflictError(
+                    "another write is changing this store, or was killed",
+                    remedy="Wait for it, or run the killed one again as it was. Where neither can "
+                    "be, pass overwrite='force': documents of it are put back first",
+                    store=store.name,
+                    key=LOCK_OBJECT,
+                )
+            store.put([(LOCK_OBJECT, mark + token.encode())])
+        try:
+            yield
+        except BaseException as error:
+            try:
+                store.delete(LOCK_OBJECT)
+            except NczarrError as second:  # the first one says more
+                error.add_note(f"The lock is left as well: {second}")
+            raise
+        try:
+            store.delete(LOCK_OBJECT)
+        except NczarrError as error:
+            error.remedy = "All is written; only the lock is left: remove that object"
+            raise

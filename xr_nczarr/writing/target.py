@@ -1,0 +1,87 @@
+"""What lies where a store is to be written: a store, something else, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import OpenedStore, open_netcdf
+from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError, RefusedError
+from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.storage import Store
+
+UNFINISHED = ".nczarr_unfinished"
+"""Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
+WRITER_LOCK = "nczarr-writer"
+LOCK_OBJECT = f".{WRITER_LOCK}.lock"
+"""What a writer puts into an object store while it is there; in a directory the file of a lock."""
+
+
+def open_existing(store: Store, mode: str) -> OpenedStore | None:
+    """Open what is there; None for nothing, and for what was never finished."""
+    try:
+        opened = open_netcdf(store, OpenOptions())
+    except NotFoundError:
+        return None
+    if mode == "r+" or not opened.hierarchy.consolidated:
+        return opened
+    # Another program may have left the consolidated document behind: the single ones count.
+    single = open_netcdf(store, OpenOptions(consolidated=False))
+    return replace(single, hierarchy=replace(single.hierarchy, consolidated=True))
+
+
+def exists(opened: OpenedStore, path: str) -> bool:
+    """Tell whether there is a group; one that is a variable is an error."""
+    group = opened.root
+    for name in filter(None, path.split("/")):
+        if name in group.variables:
+            raise ConflictError(f"{path} is a variable", store=opened.store.name)
+        if name not in group.groups:
+            return False
+        group = group.groups[name]
+    return True
+
+
+def _holds_no_store(store: Store) -> bool:
+    """Tell whether something is there that nobody wrote as a store."""
+    try:
+        names = store.list_names("")
+    except NotFoundError:  # a zip file that is to be made
+        return False
+    known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
+    objects = {*names.objects} - {LOCK_OBJECT}
+    return bool(objects or names.prefixes) and not known & objects
+
+
+def is_nothing(store: Store) -> bool:
+    """Tell whether there is no object at all."""
+    try:
+        return store.list_names("") == ([], [])
+    except NotFoundError:  # a zip file that is to be made
+        return True
+
+
+def check_empty(store: Store) -> None:
+    """Refuse to write into what nobody wrote as a store.
+
+    Raises
+    ------
+    ExistsError
+        If there is anything.
+    """
+    if _holds_no_store(store):
+        raise ExistsError(
+            "something is there that is no Zarr store",
+            remedy="Choose another target, or remove it first",
+            store=store.name,
+        )
+
+
+def check_removable(store: Store, overwrite: str | None) -> None:
+    """Refuse to remove what nobody wrote as a store, unless it is asked for."""
+    if overwrite != "force" and _holds_no_store(store):
+        raise RefusedError(
+            "what is there is no Zarr store, and mode='w' would remove it",
+            remedy="Choose another target, or pass overwrite='force'",
+            store=store.name,
+        )
