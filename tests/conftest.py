@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py  # noqa: F401 (before netcdf-c loads its filters: they bring an HDF5 that it would take)
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings

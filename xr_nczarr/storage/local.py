@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from xr_nczarr.errors import NotFoundError, RefusedError, StorageError
 from xr_nczarr.storage.keys import check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import first_byte, too_large
 from xr_nczarr.storage.replacing import (
+    Sync,
     hidden_path,
     is_hidden,
     link_or_copy,
@@ -32,8 +33,6 @@ from xr_nczarr.storage.replacing import (
     write_file,
 )
 from xr_nczarr.storage.retries import failing_as_ours, storage_error
-
-Sync = Literal["commit", "all", "none"]
 
 # O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -133,7 +132,7 @@ class LocalStore:
         for key, data in items:
             check_key(key, self.name)
             with failing_as_ours(self.name, key):
-                write_file(f"{self.root}/{key}", data, force=self.sync == "all")
+                write_file(f"{self.root}/{key}", data, sync=self.sync)
 
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted; empty when there is nothing."""

@@ -11,10 +11,11 @@ from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, Unsuppor
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
-from xr_nczarr.storage.local import LocalStore, Sync
+from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
+from xr_nczarr.storage.replacing import Sync
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore

@@ -8,12 +8,18 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from xr_nczarr.errors import ExistsError, UnsupportedError
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_OFFSET = ctypes.c_int64
+_AT_FDCWD, _RENAME_EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
+_WRITTEN_EARLY = 256 << 10
+"""From which size on it pays to let the disk begin before the flush; smaller files go together."""
+
+Sync = Literal["commit", "all", "none"]
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
@@ -28,10 +34,11 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
-def write_file(path: str, data: bytes | bytearray | memoryview, *, force: bool) -> None:
+def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -> None:
     """Write a file so that nobody ever sees half of it; folders are made as needed.
 
-    `force` brings it to the disk before it gets its name, and its name as well.
+    With ``"all"`` it is on the disk before it gets its name, and its name as well. With
+    ``"commit"`` the disk begins to write a large one, so that the flush finds less to do.
     """
     temporary = hidden_path(path, "tmp")
     try:
@@ -45,8 +52,10 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, force: bool) 
             done = 0
             while done < len(view):
                 done += os.write(descriptor, view[done:])
-            if force:
+            if sync == "all":
                 os.fsync(descriptor)
+            elif sync == "commit" and len(view) >= _WRITTEN_EARLY:
+                _begin_writing(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
@@ -54,8 +63,18 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, force: bool) 
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    if force:
+    if sync == "all":
         sync_directory(os.path.dirname(path))
+
+
+def _begin_writing(descriptor: int) -> None:
+    """Let the disk begin with what was written to a file (Linux alone), and wait for nothing.
+
+    It is a hint, whose failure the flush meets again.
+    """
+    begin = _c_function("sync_file_range")
+    if begin is not None:
+        begin(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
@@ -183,6 +202,7 @@ def _exchange(one: str, other: str) -> bool:
     return bool(rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0)
 
 
+@cache
 def _c_function(name: str) -> Any:
     """Give a function of the C library that Python has no name for, None where there is none."""
     return getattr(ctypes.CDLL(None, use_errno=True), name, None) if os.name == "posix" else None

@@ -11,10 +11,11 @@ from typing import Any
 
 from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
-from xr_nczarr.storage.local import LocalStore, Sync
+from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
 from xr_nczarr.storage.ranges import cut_range, first_byte, too_large
 from xr_nczarr.storage.replacing import (
+    Sync,
     hidden_path,
     is_hidden,
     made_meanwhile,
