@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numcodecs
@@ -14,7 +15,8 @@ from xr_nczarr.codecs.pipeline import UINT8, Buffer, Request, Step, bytes_of, wr
 from xr_nczarr.errors import MetadataError, UnsupportedError, quote
 
 TYPED = ("delta", "fixedscaleoffset", "quantize", "astype")
-CHECKSUMS = ("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3")
+_BESIDE_THE_DATA = ("crc32", "crc32c", "adler32")
+CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: Request) -> Step | None:
@@ -120,8 +122,26 @@ def build_sized(request: Request) -> Step:
         raise MetadataError(f"found packbits for a {flow.chunk}, expected booleans")
     codec = request.construct(numcodecs.registry.codec_registry.get(name, _Crc32c))
     size = None if flow.size is None else _encoded_size(name, flow.size)
-    encoded = flow.stream(size, _encoded_size(name, flow.bound))
-    return wrap(codec, flow.stream(flow.size, flow.bound), encoded)
+    decoded, encoded = (
+        flow.stream(flow.size, flow.bound),
+        flow.stream(size, _encoded_size(name, flow.bound)),
+    )
+    step = wrap(codec, decoded, encoded)
+    if name not in _BESIDE_THE_DATA:
+        return step
+
+    def decode(data: Buffer) -> Buffer:
+        """Do as numcodecs, without a copy of what is checked."""
+        stored = np.frombuffer(data, UINT8)
+        at_end = codec.location == "end"
+        body, told = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
+        computed = codec.checksum(body) & 0xFFFFFFFF
+        if len(told) < 4 or computed != int.from_bytes(told, "little"):
+            return step.decode(data)  # which tells what is wrong
+        decoded.check_size(len(body))
+        return body
+
+    return replace(step, decode=decode)
 
 
 def _encoded_size(name: str, size: int) -> int:

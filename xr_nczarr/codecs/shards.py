@@ -68,16 +68,18 @@ class ShardIndex:
         """
         entries = self._codec.decode(data).astype(np.uint64, copy=False)
         offsets, lengths = entries.reshape(-1, 2).T
-        present = (offsets != _MISSING) | (lengths != _MISSING)  # one of them is outside
+        ends = offsets + lengths
         end = (1 << 63) - 1 if object_size is None else object_size - self.length + self._floor
         floor, top = np.uint64(self._floor), np.uint64(max(end, 0))
-        outside = (offsets < floor) | (lengths > top) | (offsets > top - np.minimum(lengths, top))
-        misplaced = np.flatnonzero(present & outside)
-        if misplaced.size:
-            raise self._misplaced(entries, misplaced[0], "outside the shard")
-        used = np.flatnonzero(present & (lengths > 0))
-        used = used[np.argsort(offsets[used], kind="stable")]
-        overlapping = used[1:][offsets[used][1:] < (offsets + lengths)[used][:-1]]
+        outside = (offsets < floor) | (ends > top) | (ends < offsets)
+        if outside.any():
+            misplaced = np.flatnonzero(outside & ((offsets != _MISSING) | (lengths != _MISSING)))
+            if misplaced.size:
+                raise self._misplaced(entries, misplaced[0], "outside the shard")
+        # Missing ones come last, and "end" before they begin.
+        used = offsets.argsort(kind="stable")
+        used = used[lengths[used] > 0]
+        overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
         if overlapping.size:
             raise self._misplaced(entries, overlapping[0], "within another inner chunk")
         return entries
