@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -231,17 +232,30 @@ class ChunkedArray:
         fair = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
         batches = self.layout.batches(plan, _BATCH_PARTS if self.store.remote else size)
-        if threads == 1:
-            for batch in batches:
-                work(batch)
-            return
-        with ThreadPoolExecutor(threads, thread_name_prefix="nczarr") as pool:
+        turn = Lock()
+
+        def run() -> None:
+            nonlocal batches
             try:
-                for _ in pool.map(work, batches):
-                    pass
+                while True:
+                    with turn:
+                        batch = next(batches, None)
+                    if batch is None:
+                        return
+                    work(batch)
             except BaseException:
-                pool.shutdown(cancel_futures=True)
+                batches = iter(())  # for the other threads
                 raise
+
+        if threads == 1:
+            run()
+            return
+        # This thread works too: it need not be woken, and there is one less to start.
+        with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
+            helpers = [pool.submit(run) for _ in range(threads - 1)]
+            run()
+            for helper in helpers:
+                helper.result()
 
 
 def _processors() -> int:

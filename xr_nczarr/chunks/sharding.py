@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import floordiv, mod
 from typing import Any, TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
@@ -45,7 +47,7 @@ class Shards:
 
     def shard_of(self, chunk: Index) -> Index:
         """Give the index of the stored object that holds a chunk."""
-        return tuple(i // n for i, n in zip(chunk, self.chunks_per_shard, strict=True))
+        return tuple(map(floordiv, chunk, self.chunks_per_shard))
 
     def key_of(self, chunk: Index) -> str:
         """Give the key of the stored object that holds a chunk."""
@@ -53,10 +55,11 @@ class Shards:
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
         """Cut parts into lists of about `size` that never divide a shard."""
-        by_shard = sorted(parts, key=lambda part: self.shard_of(part.chunk))
+        by_shard: dict[Index, list[ChunkPart]] = {}
+        for part in parts:
+            by_shard.setdefault(self.shard_of(part.chunk), []).append(part)
         batch: list[ChunkPart] = []
-        for _, group in itertools.groupby(by_shard, key=lambda part: self.shard_of(part.chunk)):
-            members = list(group)
+        for members in by_shard.values():
             if batch and len(batch) + len(members) > size:
                 yield batch
                 batch = []
@@ -70,22 +73,21 @@ class Shards:
         A shard of which half or more is wanted is fetched whole; of the others the index and the
         inner chunks wanted, in one wave of requests each.
         """
-        keys = [self.key_of(chunk) for chunk in chunks]
-        source = _Source(store, self._fetch_dense(store, keys))
-        places: list[ByteRange | None] = [ByteRange(key, 0, 0) for key in keys]
+        shards = [self.shard_of(chunk) for chunk in chunks]
+        holders = {one: ByteRange(self.node.chunk_keys.key(one), 0, 0) for one in set(shards)}
+        places: Sequence[ByteRange | None] = [holders[one] for one in shards]
+        counts = Counter(holders[one].key for one in shards)
+        source = _Source(store, self._fetch_dense(store, counts))
         for number in range(len(self.levels)):
             places = self._locate(number, chunks, places, source)
         found = source.read(place for place in places if place is not None)
         for wanted in places:
             yield None if wanted is None else next(found)
 
-    def _fetch_dense(self, store: Store, keys: Sequence[str]) -> dict[str, Bytes | None]:
+    def _fetch_dense(self, store: Store, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch whole the shards of which at least half is wanted, or that have to be unwrapped."""
         outermost = self.levels[0]
         enough = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
-        counts: dict[str, int] = {}
-        for key in keys:
-            counts[key] = counts.get(key, 0) + 1
         dense = [key for key, count in counts.items() if count >= enough]
         fetched = dict(zip(dense, store.fetch(dense), strict=True))
         if outermost.wrapped:
@@ -129,7 +131,7 @@ class Shards:
     def _within(self, number: int, chunk: Index) -> Index:
         """Give the index, in a shard of level `number`, of the part that holds a chunk."""
         outer, inner = self._spans[number], self._spans[number + 1]
-        return tuple(i % o // n for i, o, n in zip(chunk, outer, inner, strict=True))
+        return tuple(map(floordiv, map(mod, chunk, outer), inner))
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
         """Give the stored object of a shard from its encoded inner chunks.
