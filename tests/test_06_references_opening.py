@@ -110,6 +110,11 @@ class TestNames:
         assert read("reference://", fo=str(path)) == VALUES.tolist()
         assert read(path) == VALUES.tolist()
 
+    def test_a_file_that_names_what_is_above_it(self, tmp_path, data):
+        (tmp_path / "sets").mkdir()
+        path = put(tmp_path / "sets", "refs.json", version0(f"../{data.name}"))
+        assert read(path) == read(f"file://{path}") == VALUES.tolist()
+
     def test_a_url(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json") == VALUES.tolist()

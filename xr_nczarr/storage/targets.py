@@ -62,15 +62,16 @@ class Targets:
         RefusedError
             When it may not.
         """
+        remote = local_path(self.document) is None
         scheme, mark, rest = text.partition("://")
         if mark:
             text = scheme.lower() + mark + rest
         elif self.protocol is not None and "::" not in text and not text.startswith("/"):
             text = f"{self.protocol}://{text}"
-        elif self.trust.origin is not None and text.startswith("/"):
+        elif text.startswith("/") and remote:
             raise RefusedError(f"refers to the local path {quote(text)} from a remote set")
         url = absolute_url(text, self.document)
-        if not mark and text.count("../") > self.document.partition("://")[2].count("/"):
+        if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
             raise RefusedError(f"refers to {quote(text)}, above the root of where the set is")
         self.trust.check(url)
         return url
