@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Request, Step, bytes_of, wrap
+from xr_nczarr.codecs.pipeline import (
+    DAMAGED,
+    RAISE_LIMIT,
+    UINT8,
+    Buffer,
+    Request,
+    Step,
+    bytes_of,
+    wrap,
+)
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
-_TEXT_GROWTH = 16
-"""How many times as large as their JSON or msgpack the objects of Python can be."""
+# What text can grow to as objects of Python: JSON by what is between commas, `[]` of msgpack.
+_CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: Request) -> None:
@@ -84,18 +93,21 @@ def build_vlen(request: Request) -> Step:
 
 def build_text(request: Request) -> Step:
     """Give the step for JSON or msgpack as numcodecs writes it: items, their dtype and shape."""
-    flow = request.flow
+    flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
-    codec = request.construct()
+    codec, growth = request.construct(), _PACKED_GROWTH
     if request.spec.name == "json2":
         encoding = str(request.spec.configuration.get("encoding", "utf-8")).lower()
         if encoding not in ("utf-8", "utf8", "ascii"):
             raise UnsupportedError(f"found encoding = {quote(encoding)}, expected utf-8")
-        parse = _parse_json
+        parse, growth = partial(_parse_json, most=limits.max_chunk_bytes), _CHARACTER_BYTES
     else:
         parse = partial(importlib.import_module("msgpack").unpackb, raw=codec.raw)
 
+    encoded = flow.unbounded(limits, growth)
+
     def decode(data: Buffer) -> Any:
+        encoded.check_size(len(data))
         rows = _flatten(parse(data))
         flow.check_count(len(rows))
         elements = np.fromiter(rows, flow.dtype, flow.count)
@@ -104,11 +116,16 @@ def build_text(request: Request) -> Step:
     def encode(data: Any) -> Buffer:
         return codec.encode(flow.elements(data).reshape(-1))
 
-    return Step(decode, encode, flow.unbounded(request.limits, _TEXT_GROWTH))
+    return Step(decode, encode, encoded)
 
 
-def _parse_json(data: Buffer) -> Json:
-    return json.loads(str(data, "utf-8"), strict=False)
+def _parse_json(data: Buffer, most: int) -> Json:
+    text = str(data, "utf-8")
+    values = text.count(",")
+    if values > 1 << 16 and values * _VALUE_BYTES > most:
+        problem = f"found {values:,} commas, each value counted as {_VALUE_BYTES} bytes"
+        raise LimitError(f"{problem}, the limit is {most:,}", remedy=RAISE_LIMIT)
+    return json.loads(text, strict=False)
 
 
 def _flatten(items: Json) -> list[Json]:
