@@ -65,6 +65,7 @@ def test_the_options_of_opening_are_these():
         "codecs",
         "allow_pickle",
         "follow_symlinks",
+        "trust",
         "threads",
         "max_chunk_bytes",
         "max_item_bytes",

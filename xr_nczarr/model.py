@@ -41,6 +41,17 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+STRICT_LIMITS = Limits(
+    max_chunk_bytes=64 << 20,
+    max_item_bytes=1 << 20,
+    max_metadata_bytes=1 << 20,
+    max_consolidated_bytes=4 << 20,
+    max_nodes=10_000,
+    max_depth=16,
+    max_references=10_000,
+    max_index_bytes=16 << 20,
+)
+"""For who opens what strangers send: see ``trust="none"``."""
 
 
 class Literals(Protocol):

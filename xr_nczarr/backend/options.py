@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from xr_nczarr.chunks import ReadOptions
 from xr_nczarr.hierarchy import Consolidated
-from xr_nczarr.model import DEFAULT_LIMITS, Limits
+from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
 
 Endian = Literal["little", "big"] | None
 
@@ -53,6 +53,10 @@ class OpenOptions:
         Whether chunks may be decoded by pickle, which runs code that the store brings along.
     follow_symlinks
         Whether symbolic links may lead out of a local directory.
+    trust
+        ``"none"`` for stores of strangers, as a service opens them: no links out of a local
+        directory, reference sets that name nothing outside their own folder but what `allow`
+        does, and `STRICT_LIMITS` for the limits that are not given. None for the caller's own.
     threads
         Number of threads of one read; None for the number of processors.
     max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \
@@ -74,6 +78,7 @@ max_depth, max_references, max_index_bytes
     codecs: Mapping[str, type] | None = None
     allow_pickle: bool = False
     follow_symlinks: bool = True
+    trust: Literal["none"] | None = None
     threads: int | None = None
     max_chunk_bytes: int = DEFAULT_LIMITS.max_chunk_bytes
     max_item_bytes: int = DEFAULT_LIMITS.max_item_bytes
@@ -92,11 +97,22 @@ max_depth, max_references, max_index_bytes
         check_choice("consolidated", self.consolidated, (None, True, False, "check"))
         check_choice("assume_endian", self.assume_endian, (None, "little", "big"))
         check_choice("zarr_format", self.zarr_format, (None, 1, 2, 3, "1", "2", "3", "3-draft"))
+        check_choice("trust", self.trust, (None, "none"))
+        if self.trust == "none" and self.allow_pickle:
+            raise ValueError("allow_pickle=True contradicts trust='none'")
 
     @property
     def limits(self) -> Limits:
         """The limits as one record."""
-        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+        given = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        if self.trust == "none":
+            defaults = asdict(DEFAULT_LIMITS).items()
+            given |= {
+                name: getattr(STRICT_LIMITS, name)
+                for name, value in defaults
+                if given[name] == value
+            }
+        return Limits(**given)
 
     @property
     def reading(self) -> ReadOptions:

@@ -101,6 +101,7 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         retry=Retry(**(options.retry or {}), events=events),
         missing_status=tuple(options.missing_status),
         follow_symlinks=options.follow_symlinks,
+        trusted=options.trust is None,
     )
     zarr_format = options.zarr_format or location.zarr_format
     consolidated = options.consolidated

@@ -158,12 +158,11 @@ class Client:
         """Ask before an answer is followed elsewhere, and leave behind what was for its server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
-        if target.authority == sent.url.authority:
-            return
+        elsewhere = target.authority != sent.url.authority
         try:
             if self.trust is not None:
                 self.trust.check_redirect(str(sent.url), str(target))
-            if any(not cookie["domain"] for cookie in session.cookie_jar):
+            if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
                     "a server sends on to another, and the cookie jar has cookies for any",
                     remedy="Give cookies as cookies, or with their domain.",
@@ -171,7 +170,8 @@ class Client:
         except RefusedError:
             sent.response.close()
             raise
-        for name in {name for name in sent.headers if name.lower() not in _PLAIN_HEADERS}:
+        private = {name for name in sent.headers if name.lower() not in _PLAIN_HEADERS}
+        for name in private if elsewhere else ():
             sent.headers.popall(name)
 
 

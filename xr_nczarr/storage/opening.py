@@ -37,6 +37,7 @@ def open_store(
     missing_status: tuple[int, ...] = (404,),
     sync: Sync = "commit",
     follow_symlinks: bool = True,
+    trusted: bool = True,
 ) -> Store:
     """Give the store that `target` names. Nothing remote is requested yet.
 
@@ -53,6 +54,8 @@ def open_store(
         See `FilesystemStore`.
     sync, follow_symlinks
         See `LocalStore`.
+    trusted
+        Whether local links may be followed, and a reference set name more than its own folder.
 
     Raises
     ------
@@ -64,7 +67,9 @@ def open_store(
         When what is there, or what `target` is, is no kind of store.
     """
     if mode.startswith("r"):
-        references = open_references(target, storage_options, limits=limits, retry=retry)
+        references = open_references(
+            target, storage_options, limits=limits, retry=retry, trusted=trusted
+        )
         if references is not None:
             return references
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
@@ -86,7 +91,7 @@ def open_store(
     location = parse_url(target)
     if location.path is not None:
         must_exist = mode.startswith("r")
-        local = LocalStore(location.path, sync, must_exist, follow_symlinks, largest)
+        local = LocalStore(location.path, sync, must_exist, follow_symlinks and trusted, largest)
         return _open_local(location, local)
     connect = partial(
         FilesystemStore.connect, retry=retry, missing_status=missing_status, most_bytes=largest

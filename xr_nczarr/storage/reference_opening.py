@@ -59,6 +59,8 @@ class ReferenceOptions:
         Storage options by prefix of URLs (``"s3://bucket/"``) or by protocol (``"s3"``).
     own
         All other options: they are for the place where the document is.
+    trusted
+        Whether the set may name more than its own folder and what is allowed.
     """
 
     fo: Any = None
@@ -71,14 +73,17 @@ class ReferenceOptions:
     allow: tuple[str, ...] = ()
     by_place: Mapping[str, Mapping[str, Any]]
     own: Mapping[str, Any]
+    trusted: bool
 
     @classmethod
-    def sorted(cls, storage_options: Mapping[str, Any]) -> ReferenceOptions:
+    def sorted(
+        cls, storage_options: Mapping[str, Any], *, trusted: bool = True
+    ) -> ReferenceOptions:
         """Tell the options of the set from those of places."""
         given = {**storage_options, **storage_options.get("reference", {})}
         given.pop("reference", None)
         by_place = dict(given.pop("fs", None) or {})
-        known = cls.__slots__
+        known = {*cls.__slots__} - {"trusted"}
         options = {name: given.pop(name) for name in list(given) if name in known}
         for name in list(given):
             if "://" in name or name in known_implementations:
@@ -87,7 +92,7 @@ class ReferenceOptions:
                 del given[name]
         allow = options.pop("allow", ())
         options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
-        return cls(**options, by_place=by_place, own=given)
+        return cls(**options, by_place=by_place, own=given, trusted=trusted)
 
     def targets(self, document: str, retry: Retry | None) -> Targets:
         """Give the rules for what a set at `document` refers to."""
@@ -132,6 +137,7 @@ def open_references(
     *,
     limits: Limits,
     retry: Retry | None = None,
+    trusted: bool = True,
 ) -> ReferenceStore | None:
     """Give the store of the reference set that `target` names, None when it names none.
 
@@ -144,7 +150,9 @@ def open_references(
     named = isinstance(target, str) and target.startswith(("reference://", "reference::"))
     if not named and not _is_named_set(target):
         return None
-    options = ReferenceOptions.sorted(storage_options or {})
+    options = ReferenceOptions.sorted(storage_options or {}, trusted=trusted)
+    if not trusted and options.templates != "safe":
+        raise ValueError(f"templates={options.templates!r} contradicts trust='none'")
     if named:
         target = str(target).partition("::")[2] or options.fo
         if target is None:
@@ -152,7 +160,7 @@ def open_references(
     if isinstance(target, Mapping):
         with Place(store="references"):
             references = parse_references(target, **options.parsing, limits=limits)
-        store = _store(references, options, f"{os.getcwd()}/", limits, retry)
+        store = _store(references, options, None, limits, retry)
         store.name = "references"
         return store
     url = os.fspath(target)
@@ -186,13 +194,16 @@ def _open_document(
 def _store(
     references: ReferenceSet,
     options: ReferenceOptions,
-    document: str,
+    document: str | None,
     limits: Limits,
     retry: Retry | None,
 ) -> ReferenceStore:
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
-    targets = replace(options.targets(document, retry), max_object_bytes=largest)
-    return ReferenceStore(references, targets, mask(document.rstrip("/")))
+    where = f"{os.getcwd()}/" if document is None else document
+    targets = replace(options.targets(where, retry), max_object_bytes=largest)
+    if not options.trusted:
+        targets = replace(targets, trust=targets.trust.narrowed(document))
+    return ReferenceStore(references, targets, mask(where.rstrip("/")))
 
 
 def _folder(url: str, options: ReferenceOptions, retry: Retry | None, limits: Limits) -> SizedStore:

@@ -39,10 +39,24 @@ class Trust:
         for a set of this machine, which may name all but devices and unusual protocols.
     allow
         Prefixes of URLs, or absolute paths, that the caller lets the set name as well.
+    narrow
+        Whether `origin` is the folder of a stranger's set, which may name what is in there alone.
     """
 
     origin: str | None = None
     allow: tuple[str, ...] = ()
+    narrow: bool = False
+
+    def narrowed(self, document: str | None) -> Trust:
+        """Give the rules for a stranger's set at an absolute path or URL; None for nowhere."""
+        if document is None:
+            return Trust("nowhere:", self.allow, narrow=True)
+        path = local_path(document)
+        if path is not None:
+            folder = path.rpartition("/")[0]
+            return Trust("nowhere:", (folder, *self.allow), narrow=True)
+        folder = document.rpartition("::")[2].partition("?")[0].rpartition("/")[0]
+        return Trust(folder, self.allow, narrow=True)
 
     def check(self, url: str) -> None:
         """Refuse an absolute path or URL that the set may not name.
@@ -69,7 +83,7 @@ class Trust:
         shown = quote(mask(url))
         raise RefusedError(
             f"refers to {shown}, "
-            + ("which is not where the remote set is" if self.origin else "no plain protocol"),
+            + ("no plain protocol" if self.origin is None else "which is not where the set is"),
             remedy="If you trust the set, name that place: "
             f'storage_options={{"allow": [{_folder(shown)!r}]}}',
         )
@@ -80,7 +94,8 @@ class Trust:
         The same host may send to itself, also from ``http`` to ``https``; a set of this machine
         may be sent to any public host.
         """
-        if _server(url) == _server(target) and target.startswith(("http://", "https://")):
+        same = _server(url) == _server(target) and target.startswith(("http://", "https://"))
+        if same and not self.narrow:
             return
         if self.origin is not None:
             self.check(target)
@@ -106,9 +121,10 @@ class Trust:
         if real is not None:
             allowed = [os.path.realpath(path) for path in map(local_path, self.allow) if path]
             return any(f"{real}/".startswith(f"{path.rstrip('/')}/") for path in allowed)
-        if self.origin is not None and is_below(url, self.origin):
+        climbs = "/../" in f"{urllib.parse.unquote(url)}/"
+        if self.origin is not None and is_below(url, self.origin) and not (climbs and self.narrow):
             return True
-        return "/../" not in f"{urllib.parse.unquote(url)}/" and any(
+        return not climbs and any(
             is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
             for prefix in self.allow
         )

@@ -1,0 +1,205 @@
+"""``trust="none"``: what a service may open that strangers send."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.fuzz.oracle import judge
+from tests.stores import array_document, put
+from xr_nczarr.errors import LimitError, NczarrError, RefusedError
+
+MIB = 1 << 20
+NAMED = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})
+MEMBERS = {
+    ".zgroup": '{"zarr_format": 2}',
+    "v/.zarray": json.dumps(array_document((4,))),
+    "v/.zattrs": NAMED,
+}
+VALUES = np.arange(4, dtype="<i4")
+
+
+def opened(target, **options):
+    return xr.open_dataset(target, engine="nczarr", trust="none", **options)
+
+
+def values(target, **options):
+    with opened(target, **options) as dataset:
+        return dataset.v.values.tolist()
+
+
+def reference_set(folder, url):
+    return put(folder, {"refs.json": MEMBERS | {"v/0": [url, 0, 16]}}) / "refs.json"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    put(tmp_path, {"mine/data.bin": VALUES.tobytes(), "secret.bin": VALUES.tobytes()})
+    os.symlink(tmp_path / "secret.bin", tmp_path / "mine" / "link.bin")
+    return tmp_path / "mine"
+
+
+class TestLocalSets:
+    def test_name_what_is_in_their_folder(self, folder):
+        assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
+        assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
+        assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
+    def test_name_nothing_else(self, folder, url):
+        with pytest.raises(RefusedError, match="not where the set is"):
+            values(reference_set(folder, url.format(folder)))
+
+    @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
+    def test_name_no_other_place(self, folder, url):
+        with pytest.raises(RefusedError):
+            values(reference_set(folder, url))
+
+    def test_name_what_the_caller_allows(self, folder):
+        target = reference_set(folder, "../secret.bin")
+        assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
+        allow = {"allow": [str(folder.parent)]}
+        assert values(target, storage_options=allow) == [0, 1, 2, 3]
+
+    def test_that_are_dictionaries_lie_nowhere(self, folder, monkeypatch):
+        monkeypatch.chdir(folder)
+        with pytest.raises(RefusedError, match="not where the set is"):
+            values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
+
+
+class TestRemoteSets:
+    @pytest.fixture
+    def served(self, http_server):
+        put(Path(http_server.root), {"mine/data.bin": VALUES.tobytes(), "x.bin": VALUES.tobytes()})
+        return http_server
+
+    def read(self, served, url):
+        reference_set(Path(served.root) / "mine", url.format(served.url))
+        return values(f"{served.url}/mine/refs.json?token=a/b")
+
+    @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
+    def test_name_what_is_in_their_folder(self, served, url):
+        assert self.read(served, url) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize(
+        "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
+    )
+    def test_name_nothing_else_of_their_server(self, served, url):
+        with pytest.raises(RefusedError):
+            self.read(served, url)
+        assert not served.requests_for("x.bin")
+
+    def test_are_not_sent_on_to_another_folder(self, served):
+        served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
+        with pytest.raises(RefusedError):
+            self.read(served, "data.bin")
+        assert not served.requests_for("^/x.bin")
+
+
+def test_links_lead_nowhere_else(folder, tmp_path):
+    store = put(tmp_path / "mine" / "store", MEMBERS)
+    os.symlink(tmp_path / "secret.bin", store / "v" / "0")
+    assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RefusedError, match="link"):
+        values(store)
+
+
+def test_limits_are_strict_unless_given(tmp_path):
+    members = MEMBERS | {".zattrs": json.dumps({"a": "x" * 2 * MIB}), "v/0": VALUES.tobytes()}
+    store = put(tmp_path, members)
+    with pytest.raises(LimitError, match="max_metadata_bytes"):
+        values(store)
+    assert values(store, max_metadata_bytes=4 * MIB) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "options", [{"allow_pickle": True}, {"storage_options": {"templates": "jinja2"}}]
+)
+def test_options_that_mean_trust_contradict_it(folder, options):
+    with pytest.raises(ValueError, match="contradicts"):
+        values(reference_set(folder, "data.bin"), **options)
+
+
+def test_there_is_no_other_trust(folder):
+    with pytest.raises(ValueError, match="trust"):
+        xr.open_dataset(folder, engine="nczarr", trust="some")
+
+
+def consolidated(*members):
+    texts = ",".join(f'"{key}": {text}' for key, text in (*MEMBERS.items(), *members))
+    return {".zmetadata": '{"zarr_consolidated_format": 1, "metadata": {' + texts + "}}"}
+
+
+def many(count, form):
+    return [form.format(number) for number in range(count)]
+
+
+def references(entries, ending="}"):
+    return {"refs.json": json.dumps(MEMBERS)[:-1] + "," + ",".join(entries) + ending}
+
+
+def one_chunk(codec, data):
+    array = array_document((4,), "|O", fill_value="", filters=[{"id": codec}])
+    return {**MEMBERS, "v/.zarray": json.dumps(array), "v/0": data}
+
+
+LARGEST = {
+    "attributes of one long text": lambda: {
+        **MEMBERS,
+        ".zattrs": '{"a":"%s"}' % ("é" * (MIB // 3)),
+    },
+    "attributes of empty lists": lambda: {**MEMBERS, ".zattrs": '{"a":[%s0]}' % ("[]," * 3990)},
+    "consolidated texts": lambda: consolidated(
+        (".zattrs", json.dumps({"a": ["😀" * 20] * 8000}, ensure_ascii=False))
+    ),
+    "consolidated groups": lambda: consolidated(
+        *((name, '{"zarr_format":2}') for name in many(9_000, "g{}/.zgroup"))
+    ),
+    "groups that are no groups": lambda: consolidated(
+        *((name, "{}") for name in many(10_000, "g{0}/g{0}/.zattrs"))
+    ),
+    "references": lambda: references(many(150_000, '"v/{0}":["a",{0},4]')),
+    "references with spaces": lambda: references(many(140_000, '"v/{0}": ["a",{0},4]')),
+    "references of one folder each": lambda: references(many(120_000, '"v{0}/0":["a",{0},4]')),
+    "references of one folder each, with spaces": lambda: references(
+        many(120_000, '"v{0}/0" : ["a",{0},4]')
+    ),
+    "references to one file each": lambda: references(many(130_000, '"v/{0}":["u{0}",{0},4]')),
+    "references that hold bytes": lambda: references(many(150_000, '"v/{0}":"base64:AA=="')),
+    "objects of JSON": lambda: one_chunk("json2", "[" + "[]," * 200_000 + '"|O",[4]]'),
+    "objects of JSON, too many": lambda: one_chunk("json2", "[" + "{}," * 4 * MIB + '"|O",[4]]'),
+    "objects of msgpack": lambda: one_chunk("msgpack2", b"\xdd\0\x0c\0\0" + b"\x90" * 0xC0000),
+    "objects of msgpack, too many": lambda: one_chunk(
+        "msgpack2", b"\xdd\x02\0\0\0" + b"\x80" * (32 * MIB)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_that_is_accepted_takes_little(name, tmp_path):
+    """Within 64 MiB and 5 s: `judge` raises for more, and for errors without a place."""
+    documents = LARGEST[name]()
+    target = put(tmp_path, documents)
+    target = target / "refs.json" if "refs.json" in documents else target
+    values_of_objects = "v/0" in documents
+
+    def read(_: bytes) -> None:
+        with opened(target) as dataset:
+            if values_of_objects:
+                dataset.v.load()
+
+    with opened(put(tmp_path / "warm", {**MEMBERS, "v/0": VALUES.tobytes()})) as dataset:
+        dataset.load()
+    judge(read, b"")
+
+
+@pytest.mark.parametrize("codec", ["json2", "msgpack2"])
+def test_objects_of_text_are_bounded_before_they_are_made(codec, tmp_path):
+    data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000
+    store = put(tmp_path, one_chunk(codec, data))
+    with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:
+        xr.open_dataset(store, engine="nczarr", max_chunk_bytes=64 * MIB).v.load()
+    assert isinstance(caught.value, LimitError)
