@@ -73,6 +73,7 @@ LAYOUTS = {
     "json": {"ensure_ascii": False},
     "compact": {"ensure_ascii": False, "separators": (",", ":")},
     "indented": {"indent": 1},
+    "spaced": {"separators": (" ,\t", "\r\n: ")},
     "escaped": {"ensure_ascii": True},
     "slashes": {"ensure_ascii": False, "separators": (",", ":")},
 }
@@ -170,8 +171,27 @@ def test_duplicates_are_found_in_large_documents(member):
 def test_a_wrong_entry_among_many_is_an_error(old, new):
     text = json.dumps(SETS["one dimension"])
     assert text.count(old) == 1
-    with pytest.raises(ReferenceSetError):
-        parse_references(text.replace(old, new))
+    wrong = text.replace(old, new)
+    for document in (wrong, wrong.replace('["', '[ "')):
+        with pytest.raises(ReferenceSetError):
+            parse_references(document)
+
+
+def test_spaces_within_texts_of_an_indented_document_stay():
+    refs = {f"t/{i}": [f"a , b [ {i % 7} ] \\", i, 1] for i in range(3000)}
+    refs["quoted"] = 'x \\\\" : [ "\\" , 1'
+    text = json.dumps(refs, indent=4)
+    for document in (text, f" {text}\n"):
+        references = parse_references(document)
+        assert references.table.columns
+        assert dict(references.items()) == one_by_one(refs)
+
+
+def test_a_mistake_in_an_indented_document_is_told_by_its_line():
+    lines = json.dumps(SETS["one dimension"], indent=1).splitlines()
+    lines[12_002] = lines[12_002].rstrip(",")
+    with pytest.raises(ReferenceSetError, match="line 12004"):
+        parse_references("\n".join(lines))
 
 
 def test_bytes_that_are_not_utf8_are_an_error_in_large_documents_too():

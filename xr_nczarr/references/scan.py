@@ -26,7 +26,9 @@ _MARK = "\0stretch "
 # one of them, so the first quotation mark of a match opens a string, and is none that closes one.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
 _ESCAPE = re.compile(rb"\\[^/]")
-_QUOTE, _ZERO = b'"0'
+_SPELLED = re.compile(rb'": ?\["')
+_SPACES, _STRUCTURE = b" \t\n\r", b",:[]{}"
+_QUOTE, _ZERO, _BACKSLASH = b'"0\\'
 
 Numbers = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -51,6 +53,8 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     The document with a mark in place of each stretch, and the number of marks; None for a document
     that is not regular enough (`builder` may have rows then, and is of no more use).
     """
+    if len(document) >= _SMALLEST_DOCUMENT and not _SPELLED.search(document):
+        document = _without_spaces(document)
     pieces: list[bytes | memoryview] = []
     view = memoryview(document)
     marks = copied = position = moved = read = 0
@@ -81,6 +85,40 @@ def take_marks(members: dict[str, object]) -> int:
     for name in marks:
         del members[name]
     return len(marks)
+
+
+def _without_spaces(document: bytes) -> bytes:
+    """Give a document without the spaces between its tokens; as it is if one may be needed.
+
+    That is one between two words or numbers, which would be another without it.
+    """
+    document = document.strip(_SPACES)
+    text = np.frombuffer(document, np.uint8)
+    quotes, slashes = np.flatnonzero(text == _QUOTE), np.flatnonzero(text == _BACKSLASH)
+    if b"\0" in document or not len(quotes):  # no UTF-8
+        return document
+    if len(slashes):
+        # A quotation mark behind an odd number of backslashes ends no string.
+        runs = slashes[np.diff(slashes, prepend=-2) > 1]
+        escaped = text[quotes - 1] == _BACKSLASH
+        behind = quotes[escaped]
+        escaped[escaped] = (behind - runs[np.searchsorted(runs, behind) - 1]) % 2 == 1
+        quotes = quotes[~escaped]
+    inside = np.zeros(len(text), np.uint8)
+    inside[quotes] = 1
+    np.cumsum(inside, dtype=np.uint8, out=inside)
+    spaces = _among(_SPACES)[text] & ~(inside & 1).view(np.bool_)
+    before = np.flatnonzero(spaces[1:] & ~spaces[:-1])
+    behind = np.flatnonzero(spaces[:-1] & ~spaces[1:]) + 1
+    structure = _among(_STRUCTURE)
+    if not (structure[text[before]] | structure[text[behind]]).all():
+        return document
+    return text[~spaces].tobytes()
+
+
+def _among(characters: bytes) -> Tests:
+    """Give a table that tells of each byte whether it is one of these."""
+    return np.isin(np.arange(256), list(characters))
 
 
 class _Moved(NamedTuple):

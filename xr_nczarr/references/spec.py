@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -179,11 +180,12 @@ def _load(
     builder = TableBuilder()
     scanned = scan_document(data, builder)
     if scanned is not None:
-        members = parse_members(scanned[0])
-        refs = _refs(members)
-        # All marks among the references: no stretch was within an inline object or elsewhere.
-        if take_marks(refs) == scanned[1]:
-            return members, refs, builder, scanned[0]
+        with suppress(ReferenceSetError):  # below it is told where it is in the document itself
+            members = parse_members(scanned[0])
+            refs = _refs(members)
+            # All marks among the references: no stretch was within an inline object or elsewhere.
+            if take_marks(refs) == scanned[1]:
+                return members, refs, builder, scanned[0]
     members = parse_members(data)
     return members, _refs(members), TableBuilder(), data
 
