@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 from tests.processes import in_a_child, in_a_new_interpreter
-from xr_nczarr import to_nczarr
-from xr_nczarr.locks import ProcessLock, cached_property
+from xr_nczarr import locks, to_nczarr
+from xr_nczarr.locks import ProcessLock, Turns, cached_property
 
 FORKS = int(os.environ.get("NCZARR_FORKS", "4"))
 ROUNDS = int(os.environ.get("NCZARR_ROUNDS", "20"))
@@ -104,17 +104,19 @@ class Slow:
 
 
 def fork_while_locked():
-    """Fork while another thread holds a lock and computes a property."""
-    begun, stop, lock = threading.Event(), threading.Event(), ProcessLock()
+    """Fork while another thread holds a lock and the only turn, and computes a property."""
+    begun, stop, lock, turns = threading.Event(), threading.Event(), ProcessLock(), Turns(1)
+    locks._LONGEST_WAIT = 60.0
 
     def hold():
         with lock:
-            return Slow(begun, stop).value
+            turns.over(lambda slow: slow.value)(Slow(begun, stop))
 
     def take():
         with lock:
             stop.set()
-            return Slow(begun, stop).value
+            turns.over(lambda slow: slow.value)(Slow(begun, stop))
+            return True
 
     holder = threading.Thread(target=hold)
     holder.start()
@@ -128,6 +130,20 @@ def fork_while_locked():
 
 def test_a_fork_waits_for_nobody_that_is_not_there():
     assert in_a_new_interpreter(fork_while_locked) == 0
+
+
+def test_nobody_waits_for_long_for_one_that_waits_for_it(monkeypatch):
+    monkeypatch.setattr(locks, "_LONGEST_WAIT", 0.05)
+    turns, done = Turns(1), []
+
+    def wait_for_another(_):
+        other = threading.Thread(target=turns.over(done.append), args=(1,))
+        other.start()
+        other.join(20)
+
+    turns.over(wait_for_another)(None)
+    turns.over(done.append)(2)
+    assert done == [1, 2]
 
 
 def references_of(store, url):

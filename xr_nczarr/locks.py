@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from threading import RLock
+from threading import RLock, Semaphore
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
+_LONGEST_WAIT = 1.0
 
 
 class ProcessLock:
@@ -39,9 +41,39 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
         self.lock = ProcessLock()
 
 
+class Turns:
+    """Lets some threads of this process go on while others wait for their turn.
+
+    Nobody waits for longer than `_LONGEST_WAIT`: who goes on may itself wait for one that is here.
+    """
+
+    _all: ClassVar[WeakSet[Turns]] = WeakSet()
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free = Semaphore(count)
+        self._all.add(self)
+
+    def over(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
+        """Give the function that does `work` when it is its turn."""
+
+        def run(argument: _A) -> None:
+            free = self._free
+            mine = free.acquire(timeout=_LONGEST_WAIT)
+            try:
+                work(argument)
+            finally:
+                if mine:
+                    free.release()
+
+        return run
+
+
 def _after_fork() -> None:
     for one in list(ProcessLock._all):
         one._lock = RLock()
+    for turns in list(Turns._all):
+        turns._free = Semaphore(turns.count)
 
 
 if hasattr(os, "register_at_fork"):

@@ -22,7 +22,7 @@ from xr_nczarr.chunks.writing import PartWriter
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import Place
 from xr_nczarr.events import Events
-from xr_nczarr.locks import cached_property
+from xr_nczarr.locks import Turns, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage.protocol import Store, bounded
 
@@ -31,6 +31,9 @@ from xr_nczarr.storage.protocol import Store, bounded
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
+# Threads of the caller meet at this lock after each system call as well: a hundred that read small
+# chunks take twice as long as a few, which go on while the others wait.
+_CROWDING_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
 _SPARE_BYTES = 1 << 20  # netcdf-c leaves the ends of longer chunks that it overwrites
@@ -179,7 +182,9 @@ class ChunkedArray:
                 events=self.options.events,
                 convert=convert,
             )
-            self._spread(plan, reader.read, out.size if reader.ranged else 0)
+            crowding = self.chunk_bytes < _CROWDING_BELOW_BYTES and not self.store.remote
+            work = _turns.over(reader.read) if crowding else reader.read
+            self._spread(plan, work, out.size if reader.ranged else 0)
         return out.reshape(plan.result_shape)
 
     def write(
@@ -263,3 +268,6 @@ def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_turns = Turns(_processors())
