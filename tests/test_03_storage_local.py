@@ -22,7 +22,7 @@ from xr_nczarr.errors import (
     UnsupportedError,
 )
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, LocalStore, open_store, replacing
+from xr_nczarr.storage import ByteRange, LocalStore, local, open_store, replacing
 
 
 @pytest.fixture
@@ -125,13 +125,23 @@ def test_a_file_cut_while_it_is_read_is_an_error(
 ) -> None:
     store.put([("a", b"12345678")])
     parts = iter([b"123", b""] * 2)
-    monkeypatch.setattr(os, "read", lambda *_: next(parts))
+    monkeypatch.setattr(local, "_pread", lambda *_: next(parts))
     for action in (
         lambda: fetch(store, "a"),
         lambda: list(store.fetch_ranges([ByteRange("a", 0, 8)])),
     ):
         with pytest.raises(StorageError, match="expected 8 bytes, got"):
             action()
+
+
+def test_ranges_are_read_where_the_system_has_no_pread(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put([("a", b"12345678")])
+    monkeypatch.setattr(local, "_pread", local._read_from)
+    ranges = [ByteRange("a", 5, 3), ByteRange("a", -8, 2), ByteRange("a", 2, 0)]
+    assert list(store.fetch_ranges(ranges)) == [b"678", b"12", b""]
+    assert fetch(store, "a") == b"12345678"
 
 
 def test_a_whole_chunk_is_read_into_a_buffer_of_its_size_only(store: LocalStore) -> None:

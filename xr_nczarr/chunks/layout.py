@@ -46,12 +46,16 @@ class ChunkObjects:
         return self._either(lambda key_of: store.fetch([key_of(chunk) for chunk in chunks]))
 
     def fetch_ranges(
-        self, store: Store, spans: Sequence[tuple[Index, int, int]]
+        self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
     ) -> Iterator[Bytes | None]:
-        """Yield bytes of chunks, each given by its index, the first byte and their number."""
+        """Yield bytes of chunks, each given by its index and the first byte and number of each."""
         return self._either(
             lambda key_of: store.fetch_ranges(
-                [ByteRange(key_of(chunk), start, length) for chunk, start, length in spans]
+                [
+                    ByteRange(key, start, length)
+                    for key, spans in ((key_of(chunk), spans) for chunk, spans in wanted)
+                    for start, length in spans
+                ]
             )
         )
 

@@ -198,27 +198,31 @@ class PartReader:
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
         """Give the bytes that each part needs, or None if any needs its whole chunk."""
         windows = []
+        known: dict[tuple[int, ...], Window | None] = {}
         for part in batch:
-            window = None
-            if not part.whole:
-                window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
+            if part.whole:
+                return None
+            same = tuple(map(id, part.source))  # most chunks share the selectors themselves
+            if same not in known:
+                known[same] = byte_window(
+                    self.node, self.axes, part.source, remote=self.store.remote
+                )
+            window = known[same]
             if window is None:
                 return None
             windows.append(window)
         return windows
 
     def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
-        scratch = np.empty(self.node.chunk_shape, self.node.dtype)
-        if self.ranged:
-            spans = [
-                (part.chunk, *span)
-                for part, window in zip(batch, windows, strict=True)
-                for span in window.spans
+        scratch = None if self.ranged else np.empty(self.node.chunk_shape, self.node.dtype)
+        if scratch is None:
+            wanted = [
+                (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
             ]
-            fetched = self._told(self._fetch_ranges(spans), batch)
+            fetched = self._told(self._fetch_ranges(wanted), batch)
         for part, window in zip(batch, windows, strict=True):
             try:
-                if self.ranged:
+                if scratch is None:
                     pieces = _all_or_none(itertools.islice(fetched, len(window.spans)))
                 else:
                     pieces = self._decoded_spans(part.chunk, window.spans, scratch)
@@ -232,9 +236,11 @@ class PartReader:
                 self._locate(error, part)
                 raise
 
-    def _fetch_ranges(self, spans: Sequence[tuple[Index, int, int]]) -> Iterator[Bytes | None]:
+    def _fetch_ranges(
+        self, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
+    ) -> Iterator[Bytes | None]:
         assert isinstance(self.layout, ChunkObjects)
-        return self.layout.fetch_ranges(self.store, spans)
+        return self.layout.fetch_ranges(self.store, wanted)
 
     def _decoded_spans(
         self, chunk: Index, spans: list[tuple[int, int]], scratch: Array
@@ -245,7 +251,7 @@ class PartReader:
         """
 
         def fetch(ranges: Sequence[tuple[int, int]]) -> list[Bytes] | None:
-            return _all_or_none(self._fetch_ranges([(chunk, *one) for one in ranges]))
+            return _all_or_none(self._fetch_ranges([(chunk, ranges)]))
 
         header = fetch([(0, HEADER_BYTES)])
         if header is None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from xr_nczarr.errors import NotFoundError, RefusedError, StorageError
@@ -83,7 +84,7 @@ class LocalStore:
                 yield None
                 continue
             try:
-                data = self._read(descriptor, key, self._measure(descriptor, key))
+                data = self._read(descriptor, key, 0, self._measure(descriptor, key))
             finally:
                 os.close(descriptor)
             yield data
@@ -106,15 +107,14 @@ class LocalStore:
                 return size
             size = self._measure(descriptor, key)
             if size == buffer.nbytes:  # beyond what the system reads at once
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                memoryview(buffer).cast("B")[:] = self._read(descriptor, key, size)
+                memoryview(buffer).cast("B")[:] = self._read(descriptor, key, 0, size)
             return size
         finally:
             os.close(descriptor)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
         """Yield each byte range in order, None where the object is not there."""
-        for key, group in groupby(ranges, lambda one: one.key):
+        for key, group in groupby(ranges, itemgetter(0)):
             descriptor = self._open(key)
             if descriptor is None:
                 yield from (None for _ in group)
@@ -122,8 +122,10 @@ class LocalStore:
             try:
                 size = self._measure(descriptor, key)
                 for one in group:
-                    os.lseek(descriptor, first_byte(one, size, self.name), os.SEEK_SET)
-                    yield self._read(descriptor, key, one.length)
+                    _, start, length = one
+                    if not 0 <= start <= start + length <= size:
+                        start = first_byte(one, size, self.name)
+                    yield self._read(descriptor, key, start, length)
             finally:
                 os.close(descriptor)
 
@@ -250,13 +252,13 @@ class LocalStore:
         found = f"the file has {status.st_size:,} bytes"
         raise too_large(found, self.max_object_bytes, self.name, key)
 
-    def _read(self, descriptor: int, key: str, length: int) -> bytes:
-        """Read exactly `length` bytes from where the file stands, in as many reads as it takes."""
+    def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
+        """Read exactly `length` bytes, in as many reads as it takes."""
         parts: list[bytes] = []
         missing = length
         try:
             while missing or not parts:
-                data = os.read(descriptor, min(missing, _LONGEST_READ))
+                data = _pread(descriptor, min(missing, _LONGEST_READ), start + length - missing)
                 if len(data) == length:
                     return data
                 parts.append(data)
@@ -299,4 +301,11 @@ def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
         return count + len(file.read(1) if count == buffers[0].nbytes else b"")
 
 
+def _read_from(descriptor: int, length: int, start: int) -> bytes:
+    """Read once from `start`, for systems without ``pread``."""
+    os.lseek(descriptor, start, os.SEEK_SET)
+    return os.read(descriptor, length)
+
+
 _read_into = getattr(os, "readv", _read_some)
+_pread = getattr(os, "pread", _read_from)
