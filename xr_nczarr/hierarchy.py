@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
@@ -120,12 +121,14 @@ class _Search:
         self.store = store
         self.data_type_fallback = data_type_fallback
         self.group = "/" + (group or "").strip("/")
+        self.inside = f"{self.group.rstrip('/')}/"
         self.subgroups = subgroups
         self.convention = convention
         self.limits = limits
         self.sidecars = False
         self.nodes: dict[str, Node] = {}
         self.before: Mapping[str, Bytes | None] = {}
+        self.parsed: dict[Hashable, ArrayNode] = {}
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -203,16 +206,14 @@ class _Search:
         return expanded
 
     def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:
-        by_path: dict[str, dict[str, Document]] = {"/": {}}
+        by_path: dict[str, dict[str, Document]] = defaultdict(dict, {"/": {}})
         for key, document in documents.items():
-            directory, _, _ = key.rpartition("/")
-            by_path.setdefault("/" + directory, {})[key] = document
+            by_path["/" + key.rpartition("/")[0]][key] = document
         for path in list(by_path):
-            while path != "/":
-                path = parent_path(path)
-                by_path.setdefault(path, {})
+            while (path := parent_path(path)) not in by_path:
+                by_path[path] = {}
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
-            node = self.module.parse_node(path, by_path[path], limits=self.limits)
+            node = self._parse_node(path, by_path[path])
             self._add(GroupNode(path=path, explicit=False) if node is None else node)
         return Hierarchy(nodes=self.nodes, zarr_format=self.module.ZARR_FORMAT, consolidated=True)
 
@@ -231,7 +232,7 @@ class _Search:
                 )
 
     def _walk(self, documents: dict[str, Document]) -> None:
-        root = self.module.parse_node("/", documents, limits=self.limits)
+        root = self._parse_node("/", documents)
         if isinstance(root, BrokenNode):
             raise root.error
         self._add(GroupNode(path="/", explicit=False) if root is None else root)
@@ -259,14 +260,26 @@ class _Search:
     def _parse(self, paths: Sequence[str]) -> list[Node]:
         """Fetch and parse the nodes at all paths in one wave; what is not there is left out."""
         keys = {path: self._node_keys(path) for path in paths}
-        documents = self._fetch(key for names in keys.values() for key in names)
-        nodes = (
-            self.module.parse_node(
-                path, {key: documents[key] for key in names if key in documents}, limits=self.limits
+        documents: dict[str, Document] = {}
+        wanted = [key for names in keys.values() for key in names]
+        if self.module is v2 and not self.store.remote:
+            # Another wave costs nothing here: a group's document is asked for where no array's is.
+            documents = self._fetch(
+                key for array, _, *more in keys.values() for key in (array, *more)
             )
+            wanted = [group for array, group, *_ in keys.values() if array not in documents]
+        documents |= self._fetch(wanted)
+        nodes = (
+            self._parse_node(path, {key: documents[key] for key in names if key in documents})
             for path, names in keys.items()
         )
         return [node for node in nodes if node is not None]
+
+    def _parse_node(self, path: str, documents: Mapping[str, Document]) -> Node | None:
+        node: Node | None = self.module.parse_node(
+            path, documents, limits=self.limits, parsed=self.parsed
+        )
+        return node
 
     def _child_paths(self, group: GroupNode) -> list[str]:
         listed = self.convention.listed_children(group)
@@ -327,7 +340,7 @@ class _Search:
 
     def _wanted(self, path: str) -> bool:
         """Tell the group asked for, what is in it, and the groups that it is in."""
-        return self._leads(path) or f"{path}/".startswith(self.group.rstrip("/") + "/")
+        return f"{path}/".startswith(self.inside) or self._leads(path)
 
     def _leads(self, path: str) -> bool:
         """Tell the group asked for, and those that it is in."""

@@ -209,6 +209,14 @@ class ArrayNode:
         """Shape in elements of one stored object: the outermost shard, or the chunk."""
         return self.shards[0].shape if self.shards else self.chunk_shape
 
+    def placed(self, path: str, **known: Any) -> ArrayNode:
+        """Give an array at the root as one at `path`, with what is `known` of that one."""
+        prefix, keys = key_prefix(path), self.chunk_keys
+        keys = ChunkKeys(
+            prefix + keys.prefix, keys.separator, prefix + keys.scalar, keys.alternative
+        )
+        return replace(self, path=path, chunk_keys=keys, **known)
+
     def without_annotations(self) -> ArrayNode:
         """Give the node with only what reading and writing its chunks needs."""
         return replace(self, attributes=Attributes(), members={}, sidecars={})

@@ -11,12 +11,15 @@ import json
 import re
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, compress
 
 from xr_nczarr.errors import MetadataError, quote
 from xr_nczarr.model import Json
 
 _MOST_REWRITTEN = 500_000
+_CONTAINERS = frozenset((dict, list))
 
 _WORD = r"[0-9A-Za-z+.-]"
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
@@ -48,8 +51,8 @@ class StrictText:
 
     text: str
     source: str
-    positions: list[int] = field(default_factory=list)
-    shifts: list[int] = field(default_factory=list)
+    positions: Sequence[int] = ()
+    shifts: Sequence[int] = ()
 
     def locate(self, position: int) -> int:
         """Give the position in `source` of one in `text`."""
@@ -77,37 +80,44 @@ class StrictText:
         return self._behind(position + 1)
 
 
-def parse_json(source: str, *, max_depth: int) -> tuple[Json, StrictText]:
-    """Give the value of a text, and the text that was parsed.
+def parse_json(source: str, *, max_depth: int) -> Json:
+    """Give the value of a text.
 
     Raises
     ------
     MetadataError
         For what is no JSON, for names repeated in an object, and for nesting beyond `max_depth`.
     """
-    strict = StrictText(source, source)
     try:
-        value = _decode(strict, max_depth)
+        value = _decode(source, max_depth)
     except MetadataError:
         raise
     except ValueError:
-        strict = _rewrite(source)
-        value = _decode_rewritten(strict, max_depth)
-    if strict.text.count("[") + strict.text.count("{") > max_depth:
+        value = _decode_rewritten(_rewrite(source), max_depth)
+    if source.count("[") + source.count("{") > max_depth:
         _check_depth(value, max_depth)
-    return value, strict
+    return value
 
 
-def _decode(strict: StrictText, max_depth: int) -> Json:
+def strict_text(source: str) -> StrictText:
+    """Give the text that `parse_json` parsed, which raised nothing."""
     try:
-        return _UNIQUE.decode(strict.text)
+        _PLAIN.decode(source)
+    except ValueError:
+        return _rewrite(source)
+    return StrictText(source, source)
+
+
+def _decode(text: str, max_depth: int) -> Json:
+    try:
+        return _UNIQUE.decode(text)
     except RecursionError as error:
         raise _too_deep(max_depth) from error
 
 
 def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
     try:
-        return _decode(strict, max_depth)
+        return _decode(strict.text, max_depth)
     except json.JSONDecodeError as error:
         problem = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
         raise MetadataError(f"found what is not JSON: {problem}") from error
@@ -136,12 +146,9 @@ def _too_deep(max_depth: int) -> MetadataError:
 def _check_depth(value: Json, max_depth: int) -> None:
     level = [value]
     for _ in range(max_depth):
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if type(parent) is dict else parent)
-            if type(child) is dict or type(child) is list
-        ]
+        members = (parent.values() if type(parent) is dict else parent for parent in level)
+        children = list(chain.from_iterable(members))
+        level = list(compress(children, map(_CONTAINERS.__contains__, map(type, children))))
     if level:
         raise _too_deep(max_depth)
 

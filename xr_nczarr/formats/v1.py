@@ -5,7 +5,7 @@ Matches the specification and what zarr-python 1 wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from xr_nczarr.errors import NczarrError, UnsupportedError
@@ -74,7 +74,11 @@ def recognise(documents: Mapping[str, Document], path: str = "/") -> bool:
 
 
 def parse_node(
-    path: str, documents: Mapping[str, Document], *, limits: Limits = DEFAULT_LIMITS
+    path: str,
+    documents: Mapping[str, Document],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    parsed: dict[Hashable, ArrayNode] | None = None,  # noqa: ARG001
 ) -> Node | None:
     """Give the array at `path`; without ``meta``, the directory that was listed.
 

@@ -5,7 +5,7 @@ Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from xr_nczarr.errors import (
@@ -47,6 +47,7 @@ CONSOLIDATED_KEY = ".zmetadata"
 
 _ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, CONSOLIDATED_KEY))
+_NO_NAMES = frozenset(("", ".", ".."))
 _MEMBERS = frozenset(
     ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
 ) | {"dimension_separator"}
@@ -84,29 +85,46 @@ def chunk_keys(path: str, *, separator: str | None = None) -> ChunkKeys:
 
 
 def parse_node(
-    path: str, documents: Mapping[str, Document], *, limits: Limits = DEFAULT_LIMITS
+    path: str,
+    documents: Mapping[str, Document],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    parsed: dict[Hashable, ArrayNode] | None = None,
 ) -> Node | None:
     """Give the node at `path`, None when it has neither ``.zarray`` nor ``.zgroup``.
 
     What is wrong with it comes back as BrokenNode. Hidden documents beside its own, such as those
     of netcdf-c 4.8.0, become its sidecars.
+
+    Parameters
+    ----------
+    parsed
+        The arrays of this opening by the content of their document, which most of them share; all
+        that is parsed is added.
     """
     array_key, group_key, attributes_key = node_keys(path)
     key = array_key if array_key in documents else group_key
     if key not in documents:
         return None
     known: dict[str, Any] = {}
+    content, parsed = documents[key].content, {} if parsed is None else parsed
     try:
-        members = read_members(documents[key], zarr_format=2)
-        if key == array_key:
+        array = parsed.get(content) if key == array_key else None
+        members = {} if array is not None else read_members(documents[key], zarr_format=2)
+        if array is not None:
+            known["shape"] = array.shape
+        elif key == array_key:
             known["shape"] = read_lengths(required(members, "shape"), "shape")
         if attributes_key in documents:
             known["attributes"] = documents[attributes_key].attributes()
         known["sidecars"] = _parse_sidecars(key_prefix(path), documents)
         if key == group_key:
             return GroupNode(path=path, members=without(members, ("zarr_format",)), **known)
-        known["members"] = without(members, _MEMBERS)
-        return parse_array(path, members, limits=limits, **known)
+        if array is None:
+            extra = without(members, _MEMBERS)
+            array = parse_array("/", members, shape=known["shape"], limits=limits, members=extra)
+            parsed[content] = array
+        return array.placed(path, **known)
     except NczarrError as error:
         return BrokenNode(path=path, error=error.located(key=key), **known)
 
@@ -247,7 +265,7 @@ def _member(inner: Document, key: str, value: Json) -> Document:
 
 def check_key(key: str, place: str, document: str) -> None:
     """Refuse a key that a consolidated document names and that could lead elsewhere."""
-    if any(segment in ("", ".", "..") for segment in key.split("/")):
+    if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"found the key {quote(key)}, expected names joined by '/'"
         raise MetadataError(problem, place=place, key=document)
 

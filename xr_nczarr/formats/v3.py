@@ -6,7 +6,7 @@ development branch write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from xr_nczarr.errors import NczarrError, UnsupportedError, quote, unexpected
@@ -14,6 +14,7 @@ from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import named, parse_data_type, render_data_type, unknown
 from xr_nczarr.formats.documents import (
     Document,
+    content_of,
     read_chunk_shape,
     read_integer,
     read_lengths,
@@ -85,7 +86,11 @@ def chunk_keys(path: str, *, encoding: str = "default", separator: str = "/") ->
 
 
 def parse_node(
-    path: str, documents: Mapping[str, Document], *, limits: Limits = DEFAULT_LIMITS
+    path: str,
+    documents: Mapping[str, Document],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    parsed: dict[Hashable, ArrayNode] | None = None,
 ) -> Node | None:
     """Give the node at `path`, None when it has no document; what is wrong as BrokenNode."""
     (key,) = node_keys(path)
@@ -100,8 +105,13 @@ def parse_node(
         kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
         if kind == "group":
             return GroupNode(path=path, members=_extra_members(members, _GROUP_MEMBERS), **known)
-        known["shape"] = read_lengths(required(members, "shape"), "shape")
-        return _parse_array(path, members, limits, known)
+        parsed = {} if parsed is None else parsed
+        content = content_of({**members, "attributes": None})
+        array = parsed.get(content)
+        if array is None:
+            known["shape"] = read_lengths(required(members, "shape"), "shape")
+            array = parsed[content] = _parse_array(members, known["shape"], limits)
+        return array.placed(path, **known)
     except NczarrError as error:
         return BrokenNode(path=path, error=error.located(key=key), **known)
 
@@ -115,16 +125,15 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
     return extra
 
 
-def _parse_array(
-    path: str, members: dict[str, Json], limits: Limits, known: dict[str, Any]
-) -> ArrayNode:
+def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
+    """Give the array without attributes, as if it were the root."""
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = named(item, "storage_transformers")
         raise unknown("storage transformer", name, "storage_transformers")
-    rank = len(known["shape"])
+    rank = len(shape)
     dtype, type_name = parse_data_type(required(members, "data_type"))
-    cells, runs = _parse_grid(required(members, "chunk_grid"), known["shape"])
+    cells, runs = _parse_grid(required(members, "chunk_grid"), shape)
     chain = parse_chain(required(members, "codecs"), dtype, cells)
     if runs and chain.shards:
         inner = chain.shards[1].shape if chain.shards[1:] else chain.chunk_shape
@@ -132,10 +141,11 @@ def _parse_array(
             if any(length % cell for length, _ in each):
                 raise unexpected(_render_runs(each), f"multiples of {cell}", "chunk_grid")
     place = "codecs" if chain.shards else "chunk_grid"
-    for shape in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
-        read_chunk_shape(list(shape), place, dtype=dtype, rank=rank, limits=limits)
+    for chunks in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
+        read_chunk_shape(list(chunks), place, dtype=dtype, rank=rank, limits=limits)
     return ArrayNode(
-        path=path,
+        path="/",
+        shape=shape,
         dtype=chain.dtype,
         chunk_shape=chain.chunk_shape,
         type_name=type_name,
@@ -143,12 +153,11 @@ def _parse_array(
             required(members, "fill_value"), chain.dtype, text=type_name == "string"
         ),
         codecs=chain.codecs,
-        chunk_keys=_parse_chunk_keys(path, required(members, "chunk_key_encoding")),
+        chunk_keys=_parse_chunk_keys(required(members, "chunk_key_encoding")),
         shards=chain.shards,
         chunk_runs=runs,
         dimension_names=_parse_dimension_names(members.get("dimension_names"), rank),
         members=extra,
-        **known,
     )
 
 
@@ -191,13 +200,13 @@ def _render_runs(runs: tuple[tuple[int, int], ...]) -> Json:
     return [[length, number] if number > 1 else length for length, number in runs]
 
 
-def _parse_chunk_keys(path: str, value: Json) -> ChunkKeys:
+def _parse_chunk_keys(value: Json) -> ChunkKeys:
     name, configuration = named(value, "chunk_key_encoding")
     if name not in ("default", "v2"):
         raise unknown("chunk key encoding", name, "chunk_key_encoding")
     separator = configuration.get("separator", "/" if name == "default" else ".")
     read_text(separator, "chunk_key_encoding.configuration", ("/", "."))
-    return chunk_keys(path, encoding=name, separator=separator)
+    return chunk_keys("/", encoding=name, separator=separator)
 
 
 def _parse_dimension_names(value: Json, rank: int) -> tuple[str | None, ...] | None:

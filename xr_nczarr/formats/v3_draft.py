@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -181,7 +181,12 @@ class Layout:
         return list(dict.fromkeys((*found, *prefixes)))
 
     def parse_node(
-        self, path: str, documents: Mapping[str, Document], *, limits: Limits = DEFAULT_LIMITS
+        self,
+        path: str,
+        documents: Mapping[str, Document],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        parsed: dict[Hashable, ArrayNode] | None = None,  # noqa: ARG002
     ) -> Node:
         """Give the node at `path`, an implicit group without a document."""
         array_key, group_key = self.node_keys(path)[-2:]

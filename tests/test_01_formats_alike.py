@@ -1,0 +1,122 @@
+"""Arrays of one opening whose documents say the same: parsed once, and each at its own place."""
+
+import json
+
+import pytest
+
+from xr_nczarr.hierarchy import open_hierarchy
+from xr_nczarr.model import ArrayNode, BrokenNode
+from xr_nczarr.storage.memory import MemoryStore
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+ARRAYS = {
+    "2": {
+        "zarr_format": 2,
+        "shape": [4, 6],
+        "dtype": "<f4",
+        "chunks": [2, 3],
+        "fill_value": 1,
+        "order": "C",
+        "compressor": {"id": "zlib", "level": 1},
+        "filters": None,
+        "extra": {"of": "a convention"},
+    },
+    "3": {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4, 6],
+        "data_type": "float32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "codecs": [LITTLE, {"name": "gzip", "configuration": {"level": 1}}],
+        "fill_value": 1,
+    },
+}
+PATHS = ("v", "w", "g/v")
+
+
+def stored(version, arrays, consolidated):
+    """Give the documents of arrays by path: the members and the attributes of each."""
+    groups = {"", *(path.rpartition("/")[0] for path in arrays)}
+    if version == "2":
+        held = {f"{path}/.zarray": members for path, (members, _) in arrays.items()}
+        held |= {f"{path}/.zattrs": attributes for path, (_, attributes) in arrays.items()}
+        held |= {f"{path}/.zgroup".lstrip("/"): {"zarr_format": 2} for path in groups}
+        if consolidated:
+            held = {".zmetadata": {"metadata": held, "zarr_consolidated_format": 1}}
+    else:
+        group = {"zarr_format": 3, "node_type": "group"}
+        held = {path: group for path in groups if path} | {
+            path: members | {"attributes": attributes}
+            for path, (members, attributes) in arrays.items()
+        }
+        inline = {"kind": "inline", "must_understand": False, "metadata": held}
+        root = group | ({"consolidated_metadata": inline} if consolidated else {})
+        single = {} if consolidated else {f"{path}/zarr.json": held[path] for path in held}
+        held = {"zarr.json": root} | single
+    return {key: json.dumps(value).encode() for key, value in held.items()}
+
+
+def opened(version, arrays, consolidated):
+    hierarchy = open_hierarchy(MemoryStore(stored(version, arrays, consolidated)))
+    assert hierarchy.consolidated == consolidated
+    return {path: hierarchy.nodes[f"/{path}"] for path in arrays}
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_equal_documents_give_what_each_gives_alone(version, consolidated):
+    arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
+    found = opened(version, arrays, consolidated)
+    for path, node in found.items():
+        alone = opened(version, {path: arrays[path]}, consolidated)[path]
+        assert isinstance(node, ArrayNode)
+        assert node == alone
+        assert node.path == f"/{path}"
+        assert dict(node.attributes) == {"of": path}
+        assert node.chunk_keys.key((1, 0)) == f"{path}/{'1.0' if version == '2' else 'c.1.0'}"
+        assert node.chunk_keys.alternative == ("/" if version == "2" else "")
+    assert found["v"].codecs is found["w"].codecs
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize(
+    ("version", "place", "wrong"),
+    [
+        ("2", "shape", [True, 6]),
+        ("2", "shape", [4.0, 6]),
+        ("2", "zarr_format", 2.0),
+        ("3", "shape", [4, 6.0]),
+        ("3", "zarr_format", 3.0),
+        ("3", "dimension_names", [1, 2]),
+    ],
+)
+def test_equal_numbers_of_another_type_are_not_the_same(version, place, wrong, consolidated):
+    good, bad = ARRAYS[version], ARRAYS[version] | {place: wrong}
+    found = opened(version, {"v": (good, {}), "w": (bad, {}), "x": (bad, {})}, consolidated)
+    assert isinstance(found["v"], ArrayNode)
+    for name in ("w", "x"):
+        node = found[name]
+        assert isinstance(node, BrokenNode)
+        assert node.error.place == place
+        assert node.error.key == f"{name}/{'.zarray' if version == '2' else 'zarr.json'}"
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_broken_attributes_beside_an_equal_document(version, consolidated):
+    arrays = {"v": (ARRAYS[version], {}), "w": (ARRAYS[version], [])}
+    found = opened(version, arrays, consolidated)
+    node = found["w"]
+    assert isinstance(found["v"], ArrayNode)
+    assert isinstance(node, BrokenNode)
+    assert node.error.key == f"w/{'.zattrs' if version == '2' else 'zarr.json'}"
+    assert node.shape == ((4, 6) if version == "2" else None)
+
+
+def test_the_document_of_a_group_is_none_of_an_equal_array():
+    document = json.dumps(ARRAYS["2"]).encode()
+    store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
+    nodes = open_hierarchy(MemoryStore(store)).nodes
+    assert isinstance(nodes["/a"], ArrayNode)
+    assert nodes["/g"].members["extra"] == {"of": "a convention"}
