@@ -6,7 +6,7 @@ each row's inner spellings everywhere. What comes out is checked: sizes, names a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,6 +59,19 @@ VINTAGES = (
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
+
+def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
+    """Give where a node may hold an annotation, each place with the newest vintage that has it."""
+    places: dict[tuple[Holder, str], Vintage] = {}
+    for vintage in VINTAGES:
+        places.setdefault((getattr(vintage, holder), getattr(vintage, name)), vintage)
+    return places
+
+
+_GROUP_PLACES = _places("holder", "group")
+_ARRAY_PLACES = _places("holder", "array")
+_TYPES_PLACES = _places("types_holder", "types")
+
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     member: tuple(dict.fromkeys(getattr(vintage, member) for vintage in VINTAGES))
     for member in ("dimensions", "arrays", "groups", "references", "type_list")
@@ -100,12 +113,11 @@ class ArrayAnnotation:
     vintage: Vintage
     references: list[str] | None
     type_alias: str | None
-    place: str
 
-
-def _held(node: Node, holder: Holder) -> Mapping[str, Json]:
-    # A plain dict's membership test is ten times as fast as that of a Mapping.
-    return node.attributes.values_by_name if holder == "attributes" else getattr(node, holder)
+    @property
+    def place(self) -> str:
+        """Where the names are, for messages."""
+        return f"{self.vintage.array}.{self.vintage.references}"
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
@@ -116,18 +128,20 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
     return vintage.dialect
 
 
-def _find(node: Node, kind: Literal["group", "array"]) -> tuple[Vintage, Json] | None:
-    """Give the annotation of a node from the newest vintage that has one, and that vintage."""
-    for vintage in VINTAGES:
-        held, name = _held(node, vintage.holder), getattr(vintage, kind)
+def _held(
+    node: Node, places: Mapping[tuple[Holder, str], Vintage]
+) -> Iterator[tuple[Vintage, Json]]:
+    """Yield what a node holds at these places, from the newest vintage's on."""
+    attributes = node.attributes.values_by_name  # a plain dict, ten times as fast as a Mapping
+    for (holder, name), vintage in places.items():
+        held = attributes if holder == "attributes" else getattr(node, holder)
         if name in held:
-            return vintage, held[name]
-    return None
+            yield vintage, held[name]
 
 
 def find_group(node: Node) -> GroupAnnotation | None:
     """Give the annotation of a group, its damaged parts left out and told; None without one."""
-    found = _find(node, "group")
+    found = next(_held(node, _GROUP_PLACES), None)
     if found is None:
         return None
     vintage, value = found
@@ -187,22 +201,22 @@ def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
 
 def find_array(node: Node) -> ArrayAnnotation | None:
     """Give the annotation of an array, None without one; MetadataError for a damaged one."""
-    found = _find(node, "array")
+    found = next(_held(node, _ARRAY_PLACES), None)
     if found is None:
         return None
     vintage, value = found
     if not isinstance(value, dict):
         raise unexpected(value, "an object", vintage.array)
     references = _member(value, "references")
-    place = f"{vintage.array}.{vintage.references}"
+    alias = value.get("type_alias", value.get("nczarr_type"))
+    annotation = ArrayAnnotation(vintage, references, alias)
     if references is not None and (
         not isinstance(references, list) or not all(isinstance(name, str) for name in references)
     ):
-        raise unexpected(references, "a list of dimensions' paths", place)
-    alias = value.get("type_alias", value.get("nczarr_type"))
+        raise unexpected(references, "a list of dimensions' paths", annotation.place)
     if alias is not None and not isinstance(alias, str):
         raise unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
-    return ArrayAnnotation(vintage, references, alias, place)
+    return annotation
 
 
 def find_name(node: Node) -> str:
@@ -213,8 +227,7 @@ def find_name(node: Node) -> str:
 
 def find_types(node: Node) -> Mapping[str, Json]:
     """Give the recorded types of a node's attributes as they are spelled, unchecked."""
-    for vintage in VINTAGES:
-        value = _held(node, vintage.types_holder).get(vintage.types)
+    for _, value in _held(node, _TYPES_PLACES):
         if isinstance(value, dict):
             recorded = _member(value, "type_list", {})
             if isinstance(recorded, dict):

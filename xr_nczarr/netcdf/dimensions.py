@@ -9,7 +9,7 @@ other dimension the variable has an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,11 +69,10 @@ class DimensionScope:
         if not isinstance(names, list | tuple) or len(names) != len(shape):
             expected = f"{len(shape)} names, one for each dimension of the shape {shape}"
             raise unexpected(names, expected, place)
-        unnamed = [size for name, size in zip(names, shape, strict=True) if name is None]
-        anonymous = self.anonymous(unnamed)
+        unnamed: list[int] = []
         return tuple(
             [
-                next(anonymous) if name is None else find(name, size, place, group)
+                self.anonymous(size, unnamed) if name is None else find(name, size, place, group)
                 for name, size in zip(names, shape, strict=True)
             ]
         )
@@ -117,17 +116,19 @@ class DimensionScope:
                 return inherited
         return self.define(group, Dimension(name, child_path(group.path, name), size))
 
-    def anonymous(self, sizes: Sequence[int]) -> Iterator[Dimension]:
-        """Give the root's dimensions for sizes without names, distinct within one variable."""
+    def anonymous(self, size: int, earlier: list[int]) -> Dimension:
+        """Give the root's dimension for a size without name, distinct within one variable.
+
+        `earlier` are the sizes of the variable's others, to which it adds this one.
+        """
         root = self.groups["/"]
-        for axis, size in enumerate(sizes):
-            earlier = sizes[:axis].count(size)
-            name = f"_Anonymous_Dimension_{size}" + (f"_{earlier + 1}" if earlier else "")
-            known = self.dimensions.get(f"/{name}")
-            if known is not None:
-                yield self.fitting(known, size, "shape", root)
-            else:
-                yield self.define(root, Dimension(name, f"/{name}", size))
+        same = earlier.count(size)
+        earlier.append(size)
+        name = f"_Anonymous_Dimension_{size}" + (f"_{same + 1}" if same else "")
+        known = self.dimensions.get(f"/{name}")
+        if known is not None:
+            return self.fitting(known, size, "shape", root)
+        return self.define(root, Dimension(name, f"/{name}", size))
 
     def fitting(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
         """Give `dimension` back if an array of `size` elements can lie along it."""

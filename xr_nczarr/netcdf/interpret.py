@@ -7,6 +7,7 @@ mended becomes a sentence in its group's `reports`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -227,11 +228,7 @@ class _Interpreter:
             return self.fill_value_masks
         elif self.hierarchy.zarr_format not in ("1", "2"):
             return False
-        # Of one type: NumPy takes its time to find a number unequal to a text.
-        usual = (zero(node.dtype), default_fill(node.dtype), *([b""] * node.dtype.hasobject))
-        # Half precision has no such number: it would be compared with infinity.
-        rounded = node.dtype.itemsize > 2 and node.fill_value == ROUNDED_FILL
-        return node.fill_value not in usual and not rounded
+        return node.fill_value not in _usual_fills(node.dtype)
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
         """Report what a group lists and does not have, and the other way round."""
@@ -275,6 +272,16 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
     if dtype.kind == "O" and any(spec.name == "vlen-utf8" for spec in node.codecs):
         return "string"
     return "other"
+
+
+@lru_cache(64)
+def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Give the fill values of `dtype` that Zarr or netCDF puts there by default."""
+    if dtype.hasobject:  # of one type: NumPy takes its time to find a number unequal to a text
+        return (zero(dtype), b"")
+    # Half precision has no such number: it would be compared with infinity.
+    rounded = (ROUNDED_FILL,) if dtype.kind in "iufc" and dtype.itemsize > 2 else ()
+    return (zero(dtype), default_fill(dtype), *rounded)
 
 
 def _as_bytes(value: Any) -> np.bytes_ | None:

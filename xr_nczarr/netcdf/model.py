@@ -74,6 +74,11 @@ class Variable:
         return node_name(self.path) or self.root_name
 
     @property
+    def is_coordinate(self) -> bool:
+        """Whether it is called as its only dimension, along which it gives the coordinates."""
+        return len(self.dimensions) == 1 and self.dimensions[0].name == self.name
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The dimensions' sizes. The array can be longer or shorter along unlimited ones."""
         return tuple([dimension.size for dimension in self.dimensions])
