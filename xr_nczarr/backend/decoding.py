@@ -131,7 +131,7 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, str):
         return value
     array = np.asarray(value)
-    return array.dtype.str, array.shape, array.tobytes()
+    return array.dtype, array.shape, array.tobytes()
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:

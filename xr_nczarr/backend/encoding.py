@@ -6,10 +6,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from xr_nczarr.model import ArrayNode
+from xr_nczarr.model import ArrayNode, CodecSpec
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
-_LEVELS = ("level", "clevel")
+_FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
+    name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
+}
+"""Codecs that netCDF knows → what it says of a variable that has one."""
+_NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
+_LEVEL = re.compile("-?[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
 
@@ -19,29 +24,11 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
     ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
     written the same way; other writers ignore it.
     """
-    names = [codec.name for codec in node.codecs]
-    encoding: dict[str, Any] = {
-        "zlib": "zlib" in names or "gzip" in names,
-        "zstd": "zstd" in names,
-        "bzip2": "bz2" in names,
-        "blosc": "blosc" in names,
-        "shuffle": "shuffle" in names,
-        "fletcher32": "fletcher32" in names,
-        "complevel": 0,
-        "codecs": [
-            {"id": codec.name, **codec.configuration}
-            for codec in node.codecs
-            if codec.name not in ("bytes", "transpose")
-        ],
+    encoding = {
+        **_codec_encoding(node.codecs),
         "source": source,
         "original_shape": node.shape,
     }
-    for codec in node.codecs:
-        if codec.name in _COMPRESSORS:
-            levels = [codec.configuration[key] for key in _LEVELS if key in codec.configuration]
-            # netcdf-c writes text. A level that is none is an error of its variable, on access.
-            if levels and re.fullmatch("-?[0-9]{1,3}", str(levels[0])):
-                encoding["complevel"] = int(levels[0])
     if node.chunk_runs:
         # xarray's form of a grid whose chunks are not all alike; a copy gets one of its own.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
@@ -57,6 +44,23 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
         encoding["dtype"] = node.dtype
     if node.dtype.byteorder == ">":
         encoding["endian"] = "big"
+    return encoding
+
+
+def _codec_encoding(specs: Sequence[CodecSpec]) -> dict[str, Any]:
+    codecs: list[dict[str, Any]] = []
+    encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
+    for spec in specs:
+        name, configuration = spec.name, spec.configuration
+        if name not in ("bytes", "transpose"):
+            codecs.append({"id": name, **configuration})
+        if name in _FLAGS:
+            encoding[_FLAGS[name]] = True
+        if name in _COMPRESSORS:
+            level = configuration.get("level", configuration.get("clevel"))
+            # netcdf-c writes text. A level that is none is an error of its variable, on access.
+            if _LEVEL.fullmatch(str(level)):
+                encoding["complevel"] = int(level)
     return encoding
 
 

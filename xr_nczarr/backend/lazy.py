@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class SelectedArray(indexing.LazilyIndexedArray):
 
     __slots__ = ()
 
+    @classmethod
+    def whole(cls, array: LazyArray | UnreadableArray) -> SelectedArray:
+        """Give all of an array."""
+        return cls(array, _everything(len(array.shape)))
+
     def _oindex_get(self, indexer: indexing.OuterIndexer) -> Any:
         return super()._oindex_get(self._without_empty_slices(indexer))
 
@@ -97,6 +103,11 @@ class SelectedArray(indexing.LazilyIndexedArray):
                 ]
             )
         )
+
+
+@cache
+def _everything(rank: int) -> indexing.BasicIndexer:
+    return indexing.BasicIndexer((slice(None),) * rank)
 
 
 def decode_text(stored: Array, text: Array) -> None:

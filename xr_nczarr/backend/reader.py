@@ -237,7 +237,7 @@ class GroupSource:
             dtype = _UNKNOWN
         unreadable = UnreadableArray(error, dtype, variable.shape)
         self.unreadable[variable.name] = Variable(
-            dimensions, SelectedArray(unreadable), dict(variable.attributes)
+            dimensions, SelectedArray.whole(unreadable), dict(variable.attributes)
         )
         # Decoding must not ask for its values: what it sees has no attributes.
         return Variable(dimensions, np.broadcast_to(np.int8(0), variable.shape))
@@ -266,7 +266,7 @@ class GroupSource:
         encoding = stored_encoding(node, dimensions, self.opened.store.name)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
-        return Variable(dimensions, SelectedArray(lazy), attributes, encoding, fastpath=True)
+        return Variable(dimensions, SelectedArray.whole(lazy), attributes, encoding, fastpath=True)
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which there is no codec; a value, to be raised on access."""
@@ -281,8 +281,7 @@ class GroupSource:
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which a dimension's coordinate is too large to be read at once."""
         node, limit = variable.node, self.opened.options.max_index_bytes
-        is_index = [item.name for item in variable.dimensions] == [variable.name]
-        if node is None or not is_index:
+        if node is None or not variable.is_coordinate:
             return None
         length = variable.shape[0]
         chunks = -(-length // node.chunk_shape[0])
@@ -304,11 +303,7 @@ class GroupSource:
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
     """Give the chunks' keys of a small coordinate, which xarray will read to make an index."""
     node = variable.node
-    if (
-        node is None
-        or node.chunk_runs
-        or [item.name for item in variable.dimensions] != [variable.name]
-    ):
+    if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
     count = -(-variable.shape[0] // node.object_shape[0])
     small = count <= _PREFETCHED_CHUNKS and node.object_shape[0] <= _PREFETCHED_ELEMENTS

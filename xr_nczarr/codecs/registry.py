@@ -83,8 +83,8 @@ def check_codec(
 ) -> None:
     """Raise what `compile_codec` would raise because of a codec's name, shards included."""
     around = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
-    for spec in (*node.codecs, *around):
-        with Place(place=_place(spec), variable=node.path):
+    with Place(variable=node.path):
+        for spec in (*node.codecs, *around):
             _find_builder(spec, custom or {}, allow_pickle)
 
 
@@ -147,6 +147,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: boo
         raise RefusedError(
             "found pickled objects, which can run any code when they are read",
             remedy="If you trust who wrote them, open with allow_pickle=True.",
+            place=_place(spec),
         )
     builder = _OF_ITEMS.get(name) or _OF_BYTES.get(name)
     codec_class = numcodecs_registry.codec_registry.get(name)
@@ -158,10 +159,11 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: boo
             codec_class = numcodecs_registry.entries[name].load()
         except (ImportError, AttributeError) as failure:
             problem = f"found codec {shown}, whose package does not load: {quote(failure)}"
-            raise UnsupportedError(problem) from failure
+            raise UnsupportedError(problem, place=_place(spec)) from failure
     if codec_class is None:
+        problem = f"found codec {shown}, which is not known"
         remedy = f"Open with codecs={{{shown}: …}}, a codec class as numcodecs has."
-        raise UnsupportedError(f"found codec {shown}, which is not known", remedy=remedy)
+        raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
     return partial(_build_foreign, codec_class=codec_class)
 
 

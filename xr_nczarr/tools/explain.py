@@ -222,7 +222,7 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
         lazy = next(lazy_arrays(data), None)
         if lazy is None or lazy.shape != variable.shape:
             return "its dask graph does not show what is read: open it with chunks=None"
-        variable = Variable(variable.dims, SelectedArray(lazy))
+        variable = Variable(variable.dims, SelectedArray.whole(lazy))
     chosen = {dim: item for dim, item in selection.items() if dim in variable.dims}
     try:
         selected = variable.isel(chosen)
