@@ -8,36 +8,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import multiprocessing
 import os
 import platform
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import computing, reading, references, remote, sharded, writing
-from tests.benchmarks.harness import Result, Row, run, table
+from tests.benchmarks.families import FAMILIES, measured
+from tests.benchmarks.harness import Result, table
 from tests.benchmarks.plot import draw
 
-FAMILIES = {
-    "large": reading.large_chunks,
-    "netcdf": reading.netcdf_default,
-    "packed": reading.packed,
-    "small": reading.small_chunks,
-    "partial": reading.selections,
-    "open": reading.opening,
-    "sharded": sharded.sharded,
-    "remote": remote.remote,
-    "references": references.references,
-    "writing": writing.writing,
-    "dask": computing.computing,
-    "threads": computing.threads,
-    "import": computing.importing,
-}
 PEERS = ("xarray", "numpy", "zarr", "zarrs", "tensorstore", "netCDF4", "numcodecs", "dask")
 PEERS += ("fsspec", "obstore", "kerchunk", "virtualizarr", "deflate")
 
@@ -50,7 +35,6 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
     if options.data is None:
         with tempfile.TemporaryDirectory(prefix="nczarr-benchmarks-") as directory:
             return measure(options, Path(directory))
@@ -59,42 +43,28 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace, directory: Path) -> int:
-    """Measure and print; after each row what is known so far is written."""
+    """Measure and print; after each family what is known so far is written."""
     record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
     results: list[Result] = []
     failures: list[str] = []
     named = [family for family in FAMILIES if family in options.words]
     words = [word for word in options.words if word not in FAMILIES]
     for family in named if named and not words else FAMILIES:
-        for row in made(family, directory, failures):
-            wanted = family in named or any(word in row.name for word in words)
-            if options.words and not wanted:
-                continue
-            try:
-                results.append(run(row, options.rounds))
-            except Exception as error:
-                failures.append(f"{row.name}: {type(error).__name__}: {error}")
-                print(failures[-1], flush=True)
-                continue
-            print(table(results[-1:]).splitlines()[-1], flush=True)
-            if options.json:
-                record["results"] = [dataclasses.asdict(result) for result in results]
-                options.json.write_text(json.dumps(record | {"failures": failures}, indent=1))
+        parts = words if options.words and family not in named else [""]
+        # Each in a new process: what was measured before leaves its memory as it used it.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            found, failed = process.submit(
+                measured, family, parts, directory, options.rounds
+            ).result()
+        results += found
+        failures += failed
+        if options.json:
+            record |= {"results": [*map(dataclasses.asdict, results)], "failures": failures}
+            options.json.write_text(json.dumps(record, indent=1) + "\n")
     print("", table(results), *failures, sep="\n")
-    if options.json:
-        options.json.write_text(json.dumps(record | {"failures": failures}, indent=1) + "\n")
     if options.plot:
         draw(results, options.plot)
     return 1 if failures else 0
-
-
-def made(family: str, directory: Path, failures: list[str]) -> Iterator[Row]:
-    """Yield the rows of a family; if its data cannot be made that is told, and others go on."""
-    try:
-        yield from FAMILIES[family](directory)
-    except Exception as error:
-        failures.append(f"{family}: {type(error).__name__}: {error}")
-        print(failures[-1], flush=True)
 
 
 def machine() -> dict[str, Any]:

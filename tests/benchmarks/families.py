@@ -1,0 +1,55 @@
+"""All rows, by family; each family is measured in a process of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.benchmarks import computing, reading, references, remote, sharded, writing
+from tests.benchmarks.harness import Result, Row, run, table
+
+FAMILIES = {
+    "large": reading.large_chunks,
+    "netcdf": reading.netcdf_default,
+    "packed": reading.packed,
+    "small": reading.small_chunks,
+    "partial": reading.selections,
+    "open": reading.opening,
+    "sharded": sharded.sharded,
+    "remote": remote.remote,
+    "references": references.references,
+    "writing": writing.writing,
+    "dask": computing.computing,
+    "threads": computing.threads,
+    "import": computing.importing,
+}
+
+
+def measured(
+    family: str, parts: list[str], directory: Path, rounds: int
+) -> tuple[list[Result], list[str]]:
+    """Give the results of a family's rows whose name has one of the parts, and what failed."""
+    warnings.simplefilter("ignore")
+    results: list[Result] = []
+    failures: list[str] = []
+    for row in made(family, directory, failures):
+        if not any(part in row.name for part in parts):
+            continue
+        try:
+            results.append(run(row, rounds))
+        except Exception as error:
+            failures.append(f"{row.name}: {type(error).__name__}: {error}")
+            print(failures[-1], flush=True)
+            continue
+        print(table(results[-1:]).splitlines()[-1], flush=True)
+    return results, failures
+
+
+def made(family: str, directory: Path, failures: list[str]) -> Iterator[Row]:
+    """Yield the rows of a family; if its data cannot be made that is told, and others go on."""
+    try:
+        yield from FAMILIES[family](directory)
+    except Exception as error:
+        failures.append(f"{family}: {type(error).__name__}: {error}")
+        print(failures[-1], flush=True)
