@@ -28,6 +28,7 @@ _NUMBERS = (int, float)
 _NO_NUMBER = "text where a number is expected"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
 _FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
+_FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class Variable(NamedTuple):
@@ -101,9 +102,21 @@ def _compiled(expression: Expression) -> Callable[[Values], Value]:
 
     if len(parts) == 2:
         left, right = parts
+        pattern = expression.parts[0]
+        plain = function is remainder and isinstance(pattern, str)
+        if plain and _FORMAT_OF_ONE.fullmatch(pattern):
+
+            def run_format(values: Values) -> Value:
+                value = right(values)  # of an integer Python makes the same, and sooner
+                return pattern % value if type(value) is int else formatted(pattern, value)
+
+            return run_format
+
+        second = expression.parts[1]
+        known = is_constant(second)
 
         def run_two(values: Values) -> Value:
-            result = function(left(values), right(values))
+            result = function(left(values), second if known else right(values))
             small = type(result) is int and -_LARGEST_INTEGER < result < _LARGEST_INTEGER
             return result if small else _bounded(result)
 

@@ -129,12 +129,13 @@ class Generator:
 
     def solve(self, key: str) -> dict[str, int | str] | None:
         """Give the values of the dimensions that render `key`, None when there are none."""
-        found = self.inverse[0].fullmatch(key) if self.inverse else None
-        if found is None or self.inverse is None:
+        pattern, solvers = self.inverse or (None, ())
+        found = pattern.fullmatch(key) if pattern else None
+        if found is None:
             return None
         texts = found.groups()
         values: dict[str, int | str] = {}
-        for solver in self.inverse[1]:
+        for solver in solvers:
             value = solver.solve(texts)
             if value is None or value not in self.dimensions[solver.name]:
                 return None
@@ -221,12 +222,15 @@ class Generator:
 
 
 def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None:
-    return (
-        None if parts is None else compiled(parts[0]) if len(parts) == 1 else compiled_text(parts)
-    )
+    if parts is None or len(parts) != 1:
+        return None if parts is None else compiled_text(parts)
+    (part,) = parts
+    return compiled(int(part) if isinstance(part, str) and _DIGITS.fullmatch(part) else part)
 
 
 def _number(value: Any, what: str, key: str) -> int:
+    if type(value) is int and 0 <= value < LARGEST_NUMBER:
+        return value
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     return check_number(value, what, key)

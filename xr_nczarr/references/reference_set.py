@@ -14,6 +14,9 @@ from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.references.table import Table
 
+_FEW = 3
+"""Generators that are asked one after another sooner than by their folders."""
+
 
 @dataclass(frozen=True)
 class ReferenceSet:
@@ -39,7 +42,8 @@ class ReferenceSet:
         ReferenceSetError
             When the key is declared twice, or its entry is not what the specification allows.
         """
-        found, generated = self.table.find(key), self.find_generated(key)
+        found = self.table.find(key)
+        generated = self.find_generated(key) if self.generators else None
         if found is not None and generated is not None:
             raise ReferenceSetError("the key is declared by refs and by gen", key=key)
         if found is None and generated is None and key.endswith("/0"):
@@ -50,7 +54,8 @@ class ReferenceSet:
     def find_generated(self, key: str) -> Reference | None:
         """Give what `key` refers to if a generator declares it."""
         result = None
-        for generators in self._near(key):
+        few = len(self.generators) <= _FEW
+        for generators in (self.generators,) if few else self._near(key):
             for generator in generators:
                 found = generator.find(key)
                 if result is not None and found is not None:
