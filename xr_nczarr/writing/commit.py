@@ -116,7 +116,10 @@ def _left(plan: WritePlan, *, in_place: bool) -> str:
     if not in_place:
         return "What was there is as it was, or replaced as a whole: the write can be run again"
     if plan.new:
-        return "There is no dataset, or the whole new one: run the write again, or use mode='w'"
+        return (
+            "There is what was there, no dataset, or the whole new one: run the write again, "
+            "or use mode='w'"
+        )
     if plan.documents and all(job.appended for job in plan.jobs):
         return (
             "Readers find what was there, or all of it: run the write again, or another undoes it"
