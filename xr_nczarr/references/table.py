@@ -50,7 +50,8 @@ class Family(NamedTuple):
 
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
     """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as text."""
-    found, separator = _NESTED.fullmatch(key), "/"
+    slash = key.rfind("/")  # behind a digit where indices are nested
+    found, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
     if found is None:
         found, separator = _DOTTED.fullmatch(key), "."
         if found is None:

@@ -205,12 +205,15 @@ class ReferenceStore:
         """
         key, start, length = asked
         check_key(key, self.name)
-        with Place(store=self.name, key=key):
+        try:
             found = self.references.resolve(key)
             if isinstance(found, Target) and found.url not in urls:
                 url = self.targets.url(found.url)
                 place = self.targets.place_of(url)
                 urls[found.url] = url, place, key_in(self._open(place, url), url)
+        except NczarrError as error:
+            error.located(store=self.name, key=key)
+            raise
         if found is None:
             return None
         whole = length < 0
