@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 Positions = npt.NDArray[np.intp]
+_MOST_REMEMBERED = 1024
+
 Selector = int | slice | Positions
 """One dimension of an orthogonal selection: an index, a slice, or a list of indices."""
 
@@ -255,7 +257,12 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     for number, source in zip(chunks, sources, strict=True):
         inside = min(chunk, size - number * chunk)
         wholes.append(source.size >= inside and np.unique(source).size == inside)
-    return _Pieces(chunks, [*map(slice_or_self, sources)], [*map(slice_or_self, targets)], wholes)
+    alike: dict[tuple[int, ...], slice] = {}
+    shares = [
+        alike.setdefault((one.start, one.stop, one.step), one) if isinstance(one, slice) else one
+        for one in map(slice_or_self, sources)
+    ]
+    return _Pieces(chunks, shares, [*map(slice_or_self, targets)], wholes)
 
 
 def _as_slice(positions: Positions) -> slice | None:
@@ -305,8 +312,19 @@ def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
 def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
     chunks, sources, targets, wholes = _columns(pieces)
     if not sliced:
-        sources, targets = map(orthogonal_index, sources), map(orthogonal_index, targets)
+        sources, targets = _indices(sources), map(orthogonal_index, targets)
     return map(ChunkPart, chunks, sources, targets, map(all, wholes))
+
+
+def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Give the index of each chunk's sources: the same one where these are the same objects."""
+    known: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    for selectors in sources:
+        same = tuple(map(id, selectors))
+        index = known.get(same) or orthogonal_index(selectors)
+        if len(known) < _MOST_REMEMBERED:
+            known[same] = index
+        yield index
 
 
 def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...]:
