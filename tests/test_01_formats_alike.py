@@ -1,11 +1,13 @@
 """Arrays of one opening whose documents say the same: parsed once, and each at its own place."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from xr_nczarr.hierarchy import open_hierarchy
-from xr_nczarr.model import ArrayNode, BrokenNode
+from xr_nczarr.model import ArrayNode, BrokenNode, ChunkKeys, CodecSpec, ShardSpec
 from xr_nczarr.storage.memory import MemoryStore
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -120,3 +122,27 @@ def test_the_document_of_a_group_is_none_of_an_equal_array():
     nodes = open_hierarchy(MemoryStore(store)).nodes
     assert isinstance(nodes["/a"], ArrayNode)
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
+
+
+def test_an_array_at_another_path_keeps_all_that_is_not_of_a_path():
+    array = ArrayNode(
+        path="/",
+        shape=(4,),
+        dtype=np.dtype("<i2"),
+        chunk_shape=(1,),
+        type_name="int16",
+        fill_value=np.int16(3),
+        codecs=(CodecSpec("bytes"),),
+        chunk_keys=ChunkKeys("c/", "/", "c"),
+        shards=(ShardSpec((2,), ()),),
+        chunk_runs=(((2, 2),),),
+        dimension_names=("x",),
+        members={"a": {}},
+    )
+    placed = array.placed("/g/v")
+    assert placed.chunk_keys == ChunkKeys("g/v/c/", "/", "g/v/c")
+    own = {"path", "chunk_keys", "attributes", "sidecars"}
+    for field in dataclasses.fields(ArrayNode):
+        if field.name not in own:
+            assert getattr(array, field.name) != field.default
+            assert getattr(placed, field.name) is getattr(array, field.name), field.name

@@ -124,6 +124,7 @@ def parse_node(
             extra = without(members, _MEMBERS)
             array = parse_array("/", members, shape=known["shape"], limits=limits, members=extra)
             parsed[content] = array
+        del known["shape"]
         return array.placed(path, **known)
     except NczarrError as error:
         return BrokenNode(path=path, error=error.located(key=key), **known)

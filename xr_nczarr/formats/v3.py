@@ -109,8 +109,9 @@ def parse_node(
         content = content_of({**members, "attributes": None})
         array = parsed.get(content)
         if array is None:
-            known["shape"] = read_lengths(required(members, "shape"), "shape")
-            array = parsed[content] = _parse_array(members, known["shape"], limits)
+            shape = known["shape"] = read_lengths(required(members, "shape"), "shape")
+            array = parsed[content] = _parse_array(members, shape, limits)
+            del known["shape"]
         return array.placed(path, **known)
     except NczarrError as error:
         return BrokenNode(path=path, error=error.located(key=key), **known)

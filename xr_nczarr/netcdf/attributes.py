@@ -54,6 +54,8 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 def _decode(value: Json, recorded: str | None) -> Any:
     """Give what is no plain text as typed value, or None when it is text as it is spelled."""
+    if recorded is None and value.__class__ is float:
+        return np.float64(value)  # of the usual ones, what takes longest below
     if recorded in (JSON, TEXT):
         return None
     items = value if value.__class__ is list else [value]
