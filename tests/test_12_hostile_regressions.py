@@ -43,6 +43,15 @@ def test_a_zip_file_without_entries_is_no_store(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
+def test_a_zip_file_whose_names_are_no_text_is_damaged(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("é", b"")
+    (tmp_path / "s.zip").write_bytes(buffer.getvalue().replace("é".encode(), b"\xf4a"))
+    with pytest.raises(StorageError, match=r"s\.zip: .*no readable zip file"):
+        xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
+
+
 def test_the_first_keys_of_a_generator_need_no_memory_for_all():
     dimensions = {"i": [1, 3, 5], "j": {"stop": 1 << 61}}
     generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}

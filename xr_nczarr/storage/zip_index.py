@@ -47,7 +47,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
     try:
         with zipfile.ZipFile(source) as file:
             found, end = file.infolist(), file.start_dir
-    except (zipfile.BadZipFile, NotImplementedError, struct.error) as error:
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
         raise damaged(f"found no readable zip file ({error})", store) from error
     infos = [info for info in found if not info.orig_filename.startswith(_JUNK)]
     starts = sorted(info.header_offset for info in infos)
