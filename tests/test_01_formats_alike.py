@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from xr_nczarr.errors import MetadataError
+from xr_nczarr.formats.documents import content_of
 from xr_nczarr.hierarchy import open_hierarchy
 from xr_nczarr.model import ArrayNode, BrokenNode, ChunkKeys, CodecSpec, ShardSpec
 from xr_nczarr.storage.memory import MemoryStore
@@ -146,3 +148,11 @@ def test_an_array_at_another_path_keeps_all_that_is_not_of_a_path():
         if field.name not in own:
             assert getattr(array, field.name) != field.default
             assert getattr(placed, field.name) is getattr(array, field.name), field.name
+
+
+def test_a_value_nested_too_deep_is_an_error_of_ours():
+    value = []
+    for _ in range(3000):
+        value = [value]
+    with pytest.raises(MetadataError, match="too deep"):
+        content_of(value)

@@ -150,7 +150,10 @@ def render_json(value: Json) -> bytes:
 
 def content_of(value: Json) -> Hashable:
     """Give what is equal for equal values of equal types, and takes a tenth of `render_json`."""
-    return marshal.dumps(value, 2)  # later versions of its format depend on the objects
+    try:
+        return marshal.dumps(value, 2)  # later versions of its format depend on the objects
+    except ValueError as error:  # at 2,000 levels, where ``max_depth`` permits so many
+        raise MetadataError(f"found nesting that is too deep: {error}") from error
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:

@@ -107,8 +107,9 @@ def parse_node(
     if key not in documents:
         return None
     known: dict[str, Any] = {}
-    content, parsed = documents[key].content, {} if parsed is None else parsed
+    parsed = {} if parsed is None else parsed
     try:
+        content = documents[key].content
         array = parsed.get(content) if key == array_key else None
         members = {} if array is not None else read_members(documents[key], zarr_format=2)
         if array is not None:
