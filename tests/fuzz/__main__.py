@@ -77,10 +77,14 @@ def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
         return changed[:most]
 
     def test(data: bytes) -> None:
+        last.seek(0)  # who runs out of memory ends the process, and keeps nothing
+        last.truncate()
+        last.write(data)
         judge(TARGETS[target], data)
 
     found = f"fuzz-{target}-found"
     os.makedirs(found, exist_ok=True)
+    last = open(f"fuzz-{target}-last", "wb", buffering=0)  # noqa: SIM115  (until the process ends)
     arguments = [sys.argv[0], f"-runs={count}", f"-max_total_time={seconds}", f"-seed={seed + 1}"]
     arguments += ["-max_len=8192", "-timeout=600", "-rss_limit_mb=4096", "-print_final_stats=1"]
     atheris.Setup([*arguments, found, str(CORPUS / target)], test, custom_mutator=mutate)
