@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from tests.fuzz import oracle
+from tests.servers import HttpServer
 from tests.stores import array_document, put
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError
 
@@ -97,6 +98,46 @@ class TestRemoteSets:
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
         assert not served.requests_for("^/x.bin")
+
+
+class TestRedirects:
+    """Of a store that is no reference set, and of the document of one."""
+
+    @pytest.fixture
+    def stores(self, http_server):
+        root = Path(http_server.root)
+        put(root / "s", consolidated() | {"v/0": VALUES.tobytes(), "v/moved": VALUES.tobytes()})
+        put(root, {"x.bin": (VALUES + 4).tobytes()})
+        with HttpServer(http_server.root) as other:
+            yield http_server, other
+
+    @pytest.mark.parametrize("elsewhere", [False, True])
+    def test_do_not_lead_out_of_the_url(self, stores, elsewhere):
+        server, other = stores
+        to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
+        server.fault("redirect", path="/s/v/0", location=to, times=None)
+        url = f"{server.url}/s"
+        assert xr.open_dataset(url, engine="nczarr").v.values.tolist() == [4, 5, 6, 7]
+        server.requests.clear()
+        other.requests.clear()
+        with pytest.raises(RefusedError, match="outside of what is opened"):
+            values(url)
+        assert not server.requests_for("x.bin")
+        assert not other.requests_for("x.bin")
+
+    def test_lead_to_what_is_below(self, stores):
+        server, _ = stores
+        server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
+        assert values(f"{server.url}/s") == [0, 1, 2, 3]
+
+    def test_do_not_lead_to_the_document_of_another_set(self, stores):
+        server, other = stores
+        reference_set(Path(server.root), "x.bin")
+        to = f"{other.url}/refs.json"
+        server.fault("redirect", path="/s/refs.json", location=to, times=None)
+        with pytest.raises(RefusedError, match="outside of what is opened"):
+            values(f"{server.url}/s/refs.json")
+        assert not other.requests_for("refs.json")
 
 
 def test_links_lead_nowhere_else(folder, tmp_path):

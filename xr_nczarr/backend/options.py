@@ -55,8 +55,9 @@ class OpenOptions:
         Whether symbolic links may lead out of a local directory.
     trust
         ``"none"`` for stores of strangers, as a service opens them: no links out of a local
-        directory, reference sets that name nothing outside their own folder but what `allow`
-        does, and `STRICT_LIMITS` for the limits that are not given. None for the caller's own.
+        directory, no redirects out of a URL, reference sets that name nothing outside their own
+        folder but what `allow` does, and `STRICT_LIMITS` for the limits that are not given. None
+        for the caller's own.
     threads
         Number of threads of one read; None for the number of processors.
     max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \

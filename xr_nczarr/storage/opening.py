@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Literal
 
 from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, UnsupportedError
@@ -17,6 +16,7 @@ from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.replacing import Sync
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
@@ -55,7 +55,8 @@ def open_store(
     sync, follow_symlinks
         See `LocalStore`.
     trusted
-        Whether local links may be followed, and a reference set name more than its own folder.
+        Whether local links may be followed, servers send on to others, and a reference set name
+        more than its own folder.
 
     Raises
     ------
@@ -93,9 +94,18 @@ def open_store(
         must_exist = mode.startswith("r")
         local = LocalStore(location.path, sync, must_exist, follow_symlinks and trusted, largest)
         return _open_local(location, local)
-    connect = partial(
-        FilesystemStore.connect, retry=retry, missing_status=missing_status, most_bytes=largest
-    )
+
+    def connect(url: str, options: Mapping[str, Any]) -> FilesystemStore:
+        trust = None if trusted else Trust.below(url)
+        return FilesystemStore.connect(
+            url,
+            options,
+            retry=retry,
+            missing_status=missing_status,
+            most_bytes=largest,
+            trust=trust,
+        )
+
     options = _merge_options(location.storage_options, storage_options or {})
     return _open_remote(location.url, location.medium == "zip", options, connect, largest)
 

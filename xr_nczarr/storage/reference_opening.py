@@ -211,7 +211,11 @@ def _folder(url: str, options: ReferenceOptions, retry: Retry | None, limits: Li
     if path is not None:
         return LocalStore(path, max_object_bytes=limits.max_consolidated_bytes)
     return FilesystemStore.connect(
-        url, options.document_options, retry=retry, most_bytes=limits.max_consolidated_bytes
+        url,
+        options.document_options,
+        retry=retry,
+        most_bytes=limits.max_consolidated_bytes,
+        trust=None if options.trusted else Trust.below(url),
     )
 
 

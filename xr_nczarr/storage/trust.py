@@ -40,7 +40,7 @@ class Trust:
     allow
         Prefixes of URLs, or absolute paths, that the caller lets the set name as well.
     narrow
-        Whether `origin` is the folder of a stranger's set, which may name what is in there alone.
+        Whether `origin` is the folder of a stranger, who may name what is in there alone.
     """
 
     origin: str | None = None
@@ -57,6 +57,11 @@ class Trust:
             return Trust("nowhere:", (folder, *self.allow), narrow=True)
         folder = document.rpartition("::")[2].partition("?")[0].rpartition("/")[0]
         return Trust(folder, self.allow, narrow=True)
+
+    @classmethod
+    def below(cls, url: str) -> Trust:
+        """Give the rules for a stranger's store: its server may send on to below the URL alone."""
+        return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
         """Refuse an absolute path or URL that the set may not name.
@@ -91,17 +96,22 @@ class Trust:
     def check_redirect(self, url: str, target: str) -> None:
         """Refuse to follow an answer of the server of `url` to `target`.
 
-        The same host may send to itself, also from ``http`` to ``https``; a set of this machine
-        may be sent to any public host.
+        The same host may send to itself, also from ``http`` to ``https``, but not a stranger's; a
+        set of this machine may be sent to any public host.
         """
-        same = _server(url) == _server(target) and target.startswith(("http://", "https://"))
-        if same and not self.narrow:
+        web = target.startswith(("http://", "https://"))
+        if web and not self.narrow and _server(url) == _server(target):
             return
-        if self.origin is not None:
+        if self.origin is not None and not self.narrow:
             self.check(target)
-        elif not target.startswith(("http://", "https://")) or is_private(_host(target)):
+            return
+        if self.narrow:
+            right, place = web and self._is_allowed(target, None), "outside of what is opened"
+        else:
+            right, place = web and not is_private(_host(target)), "no public host"
+        if not right:
             raise RefusedError(
-                f"{quote(mask(url))} sends on to {quote(mask(target))}, which is no public host",
+                f"{quote(mask(url))} sends on to {quote(mask(target))}, which is {place}",
                 remedy="If that is right, name that URL itself.",
             )
 
