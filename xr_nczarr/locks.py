@@ -1,4 +1,4 @@
-"""Locks of one process: a fork begins with all of them free, for their holders are not there."""
+"""Locks and turns of one process: a fork begins with all free, for their holders are not there."""
 
 from __future__ import annotations
 
