@@ -336,6 +336,26 @@ def test_without_libdeflate_zlib_decodes_the_same(monkeypatch):
                 codec.decode(damaged)
 
 
+@pytest.mark.parametrize("filters", [(), (("shuffle", {"elementsize": 4}),)], ids=str)
+@pytest.mark.parametrize("spec", COMPRESSORS[:5], ids=str)
+def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
+    monkeypatch.setattr("xr_nczarr.codecs.bounded.deflate", None)
+    random = np.random.default_rng(0)
+    array = np.zeros(700_000, "<i4")  # zeros: a few input bytes give megabytes
+    array[200_000:300_000] = random.integers(0, 1 << 30, 100_000)
+    array[-5:] = 1, 2, 3, 4, 5
+    codec = make_codec("<i4", array.shape, *filters, spec)
+    data = bytes(codec.encode(array))
+    assert_decodes(codec, data, array)
+    longer = make_codec("<i4", (array.size + 1,), *filters, spec)
+    shorter = make_codec("<i4", (array.size - 1,), *filters, spec)
+    for wrong, found in ((longer, data), (shorter, data), (codec, data[: len(data) // 2])):
+        with pytest.raises(ChunkError, match=spec[0]):
+            wrong.decode(found)
+        with pytest.raises(ChunkError, match=spec[0]):
+            wrong.decode(found, np.empty(wrong.flow.shape, "<i4"))
+
+
 @pytest.mark.parametrize(
     ("name", "configuration", "kind", "words"),
     [

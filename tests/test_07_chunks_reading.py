@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numcodecs import Zstd
+from numcodecs import Blosc, Zlib, Zstd
 
 from xr_nczarr.chunks import ChunkedArray, ReadOptions
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
@@ -90,3 +90,25 @@ def test_many_small_chunks_take_little_memory_beside_the_result(tmp_path, codec,
     finally:
         tracemalloc.stop()
     assert peak < values.nbytes + (2 << 20) + 500 * count
+
+
+@pytest.mark.parametrize(
+    ("codec", "buffers"),
+    [(Zstd(1), 0), (Blosc("lz4"), 0), (Zlib(1), 1)],
+    ids=["zstd", "blosc", "zlib"],
+)
+def test_whole_chunks_decode_without_a_buffer_that_is_not_used(tmp_path, codec, buffers):
+    """Freed at once, more than two buffers of a chunk make malloc give all memory back."""
+    values = np.zeros((4, 1 << 20), "f4")
+    stored = array(tmp_path, values, (1, 1 << 20))
+    encoded = bytes(codec.encode(values[:1].tobytes()))
+    stored.store.put([(f"v/{number}.0", encoded) for number in range(4)])
+    specs = (CodecSpec(codec.codec_id, {}),)
+    stored = ChunkedArray(replace(stored.node, codecs=specs), stored.store, ReadOptions(threads=1))
+    tracemalloc.start()
+    try:
+        stored.read((slice(None), slice(None)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < values.nbytes + buffers * stored.chunk_bytes + (1 << 20)

@@ -82,9 +82,8 @@ class PartReader:
             return
         if self.in_place and self.fetch_into is not None:
             batch = [part for part in batch if not self._read_in_place(part, self.fetch_into)]
-        # One buffer for all chunks of the batch: fresh memory costs more than decoding into it.
-        scratch = None if self.codec.raw else np.empty(self.node.chunk_shape, self.node.dtype)
         decode, in_place = self.codec.decode, self.in_place
+        scratch = None
         fetched = self.layout.fetch(self.store, [part.chunk for part in batch])
         for part, data in zip(batch, self._told(fetched, batch), strict=True):
             try:
@@ -93,6 +92,10 @@ class PartReader:
                     continue
                 target = self._target_as_chunk(part) if in_place else None
                 if target is None:
+                    # One buffer for all: fresh memory costs more than decoding into it. It is
+                    # not made unless it is used, since freeing it too lets malloc give all back.
+                    if scratch is None and self.codec.fills:
+                        scratch = np.empty(self.node.chunk_shape, self.node.dtype)
                     self._place(decode(data, scratch), part.source, part.target)
                 else:
                     decode(data, target)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import bz2
 import lzma
 import struct
+import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,8 +34,10 @@ except ImportError:  # an optional dependency: two to three times as fast as zli
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
+_LEVELS = {4: 3}  # libdeflate's that give the size of zlib's; the others do at the same level
 _LZMA_MEMORY = 96 << 20
-_MEMBER_WINDOW = 64 << 10
+_WINDOW = 128 << 10
+_PIECE = 256 << 10  # still in the cache when it is copied, and too little to be given back by free
 _MOST_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in the blocks of bgzip are a third
 
 
@@ -46,51 +49,64 @@ def build_compressor(request: Request) -> Step:
     return COMPRESSORS[name](request.flow, codec)
 
 
-def _stream(flow: Flow, codec: Any, unpack: Callable[[], Any], magic: bytes | None) -> Step:
+def _stream(
+    flow: Flow, codec: Any, unpack: Callable[[], Any], magic: bytes | None, most: int = sys.maxsize
+) -> Step:
     """Give the step for decompressors of the standard library, told the most bytes to give.
 
-    `magic` begins each further member where a format has several.
+    `magic` begins each further member where a format has several. `most` is what is asked for at
+    once of a decompressor that gives back what it did not consume.
     """
 
-    def decode(data: Buffer) -> bytes:
-        pieces: list[bytes] = []
+    def pieces(data: Buffer) -> Iterator[bytes]:
+        data, more = memoryview(data), True
         total = at = members = 0
-        window = len(data)
-        more = True
         while more:
             stream = unpack()
             while not stream.eof and at < len(data):
-                piece = data[at : at + window]
-                pieces.append(stream.decompress(piece, flow.bound + 1 - total))
-                total += len(pieces[-1])
-                at += len(piece)
+                # What is behind the end of a member is copied: no more than a window.
+                window = data[at : at + _WINDOW]
+                piece = stream.decompress(window, min(flow.bound + 1 - total, most))
+                total += len(piece)
+                at += len(window) - len(getattr(stream, "unconsumed_tail", b""))
                 if total > flow.bound:
                     flow.check_size(total, cut=True)
+                yield piece
             if not stream.eof:
                 problem = f"ends within the stream, after {total:,} bytes ({flow.chunk})"
                 raise ChunkError(problem, remedy=DAMAGED)
             at -= len(stream.unused_data)
-            # What is behind a member is copied by each of them: all of it only once.
-            window, members = _MEMBER_WINDOW, members + 1
+            members += 1
             follows = magic is not None and bytes(data[at : at + len(magic)]) == magic
             more = follows and total != flow.size
             if members > _MOST_MEMBERS:
                 raise ChunkError(f"has more than {_MOST_MEMBERS:,} members", remedy=DAMAGED)
         flow.check_size(total)
-        return b"".join(pieces)
 
-    return Step(decode, codec.encode, flow.compressed())
+    def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
+        if flow.size is None:
+            return b"".join(pieces(data))
+        target = np.empty(flow.size, UINT8) if target is None else target
+        at = 0
+        for piece in pieces(data):
+            target[at : at + len(piece)] = np.frombuffer(piece, UINT8)
+            at += len(piece)
+        return target
+
+    fills = flow.size is not None
+    return Step(decode, codec.encode, flow.compressed(), fills=fills)
 
 
 def _deflate(flow: Flow, codec: Any) -> Step:
     """Give the step for zlib streams, or for gzip files of one member or several."""
     name, size = codec.codec_id, flow.size
     wbits, magic = (31, b"\x1f\x8b") if name == "gzip" else (15, None)
-    slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic)
+    slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
     if deflate is None:
         return slow
     decompress = getattr(deflate, f"{name}_decompress")
-    encode = partial(getattr(deflate, f"{name}_compress"), compresslevel=codec.level)
+    level = _LEVELS.get(codec.level, codec.level)
+    encode = partial(getattr(deflate, f"{name}_compress"), compresslevel=level)
 
     def decode(data: Buffer) -> Buffer:
         try:
@@ -101,7 +117,7 @@ def _deflate(flow: Flow, codec: Any) -> Step:
 
     if not size or size >> 32:  # libdeflate has to know the size, in 32 bits
         return replace(slow, encode=encode)
-    return replace(slow, encode=encode, decode=decode)
+    return replace(slow, encode=encode, decode=decode, fills=False)
 
 
 def _lzma(flow: Flow, codec: Any) -> Step:

@@ -196,15 +196,17 @@ class ChunkCodec:
     """The way between the stored bytes of a chunk and its elements: from `flow` to `encoded`.
 
     The size of `encoded` is known when nothing in the chain compresses; a `raw` chunk is stored
-    as its elements are, in C order and the node's dtype.
+    as its elements are, in C order and the node's dtype. One that `fills` decodes right into the
+    array that it is given, others copy there.
     """
 
-    __slots__ = ("_steps", "encoded", "flow", "raw")
+    __slots__ = ("_steps", "encoded", "fills", "flow", "raw")
 
     def __init__(self, flow: Flow, steps: Sequence[Step]) -> None:
         self.flow = flow
         self.encoded = steps[-1].encoded if steps else flow
         self.raw = not steps
+        self.fills = bool(steps) and steps[0].fills
         self._steps = steps
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
