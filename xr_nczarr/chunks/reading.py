@@ -217,18 +217,17 @@ class PartReader:
         return windows
 
     def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
-        scratch = None if self.ranged else np.empty(self.node.chunk_shape, self.node.dtype)
-        if scratch is None:
+        if self.ranged:
             wanted = [
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
             ]
             fetched = self._told(self._fetch_ranges(wanted), batch)
         for part, window in zip(batch, windows, strict=True):
             try:
-                if scratch is None:
+                if self.ranged:
                     pieces = _all_or_none(itertools.islice(fetched, len(window.spans)))
                 else:
-                    pieces = self._decoded_spans(part.chunk, window.spans, scratch)
+                    pieces = self._decoded_spans(part.chunk, window.spans)
                 if pieces is None:
                     self._place_fill(part)
                 else:
@@ -245,13 +244,8 @@ class PartReader:
         assert isinstance(self.layout, ChunkObjects)
         return self.layout.fetch_ranges(self.store, wanted)
 
-    def _decoded_spans(
-        self, chunk: Index, spans: list[tuple[int, int]], scratch: Array
-    ) -> list[Bytes] | None:
-        """Give bytes of a decoded Blosc chunk, from those of its blocks that hold them if few do.
-
-        A whole chunk is decoded into `scratch`.
-        """
+    def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
+        """Give bytes of a decoded Blosc chunk, from those of its blocks that hold them if few do."""
 
         def fetch(ranges: Sequence[tuple[int, int]]) -> list[Bytes] | None:
             return _all_or_none(self._fetch_ranges([(chunk, ranges)]))
@@ -259,13 +253,13 @@ class PartReader:
         header = fetch([(0, HEADER_BYTES)])
         if header is None:
             return None
-        frame = parse_blosc(header[0], scratch.nbytes)
+        frame = parse_blosc(header[0], self.codec.flow.bound)
         numbers = [] if frame is None else frame.holding(spans)
         if frame is None or 2 * len(numbers) * frame.block > frame.size:
             (data,) = self.layout.fetch(self.store, [chunk])
             if data is None:
                 return None
-            decoded = bytes_of(self.codec.decode(data, scratch))
+            decoded = bytes_of(self.codec.decode(data))
             return [decoded[start : start + length].data for start, length in spans]
         table = fetch([frame.table])
         blocks = fetch(frame.places(table[0], numbers)) if table is not None else None
