@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
@@ -14,7 +13,7 @@ from xr_nczarr.references import InlineBytes, ReferenceSet, Target
 from xr_nczarr.storage.keys import check_key, check_prefix
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, bounded
-from xr_nczarr.storage.ranges import check_range, too_large
+from xr_nczarr.storage.ranges import check_range, first_byte, too_large
 from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
@@ -31,7 +30,7 @@ class _Piece(NamedTuple):
 
     key: str
     url: str
-    place: str
+    store: SizedStore
     path: str
     start: int
     length: int | None
@@ -105,23 +104,17 @@ class ReferenceStore:
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Give a store that knows the chunks of one array and pickles as no more than these."""
-        folder, slash, _ = keys.scalar.rpartition("/")
-        prefix = folder + slash
-        store = ReferenceStore(
-            self.references.subset(prefix),
-            self.targets,
-            self.name,
-            self.document,
-            prefix,
-        )
-        store._stores = self._stores
-        return store
+        prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
+        return self._with(self.references.subset(prefix), prefix)
 
     def bounded(self, most: int) -> ReferenceStore:
         """Give the store that reads no object of more than `most` bytes."""
-        found = self.references
-        store = ReferenceStore(found, self.targets, self.name, self.document, self.prefix)
+        store = self._with(self.references, self.prefix)
         store.most_bytes = min(most, self.most_bytes)
+        return store
+
+    def _with(self, references: ReferenceSet, prefix: str) -> ReferenceStore:
+        store = ReferenceStore(references, self.targets, self.name, self.document, prefix)
         store._stores = self._stores
         return store
 
@@ -147,7 +140,7 @@ class ReferenceStore:
         """Give the size of an object in bytes, None when the set does not declare it."""
         found = self._locate(ByteRange(key, 0, -1), {})
         if isinstance(found, _Piece) and found.length is None:
-            size = self._store(found).size(found.path)
+            size = found.store.size(found.path)
             return self._not_there(found) if size is None else size
         if isinstance(found, _Piece):
             return found.length
@@ -169,39 +162,33 @@ class ReferenceStore:
             if key.startswith(prefix):
                 yield key, found.length if isinstance(found, Target) else len(found.data)
 
-    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:  # noqa: ARG002
-        """Refuse to write."""
-        self._read_only()
+    def put(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to write, to remove, or to prepare for it."""
+        raise UnsupportedError("a reference set is read only", store=self.name)
 
-    def delete(self, prefix: str) -> None:  # noqa: ARG002
-        """Refuse to remove."""
-        self._read_only()
-
-    def lock(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Refuse to prepare for writing."""
-        self._read_only()
+    delete = lock = put
 
     def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for first in range(0, len(ranges), _AT_ONCE):
-            urls: dict[str, tuple[str, str, str]] = {}
+            urls: dict[str, tuple[str, SizedStore, str]] = {}
             located = [self._locate(one, urls) for one in ranges[first : first + _AT_ONCE]]
-            pieces: dict[tuple[str, bool], list[_Piece]] = {}
+            pieces: dict[tuple[int, bool], list[_Piece]] = {}
             for one in located:
                 if isinstance(one, _Piece):
-                    pieces.setdefault((one.place, one.length is None), []).append(one)
+                    pieces.setdefault((id(one.store), one.length is None), []).append(one)
             answers = {which: self._request(asked) for which, asked in pieces.items()}
             for one in located:
                 if isinstance(one, _Piece):
-                    yield next(answers[one.place, one.length is None])
+                    yield next(answers[id(one.store), one.length is None])
                 else:
                     yield one
 
     def _locate(
-        self, asked: ByteRange, urls: dict[str, tuple[str, str, str]]
+        self, asked: ByteRange, urls: dict[str, tuple[str, SizedStore, str]]
     ) -> Bytes | _Piece | None:
         """Give the bytes of a key that lie in the set, or where they lie; None when undeclared.
 
-        `urls` gathers what the URLs of the set mean: the absolute one, its place and its key there.
+        `urls` gathers what the URLs of the set mean: the absolute one, its store and its key there.
         """
         key, start, length = asked
         check_key(key, self.name)
@@ -210,7 +197,10 @@ class ReferenceStore:
             if isinstance(found, Target) and found.url not in urls:
                 url = self.targets.url(found.url)
                 place = self.targets.place_of(url)
-                urls[found.url] = url, place, key_in(self._open(place, url), url)
+                if place not in self._stores:
+                    self._stores[place] = self.targets.open(url)
+                store = self._stores[place]
+                urls[found.url] = url, store, key_in(store, url)
         except NczarrError as error:
             error.located(store=self.name, key=key)
             raise
@@ -220,10 +210,7 @@ class ReferenceStore:
         if isinstance(found, Target) and found.length is None:
             return _Piece(key, *urls[found.url], start, None if whole else length)
         size = found.length or 0 if isinstance(found, Target) else len(found.data)
-        first = 0 if whole else start + size if start < 0 else start
-        count = size if whole else length
-        if first < 0 or first + count > size:
-            self._fail(f"the object has {size} bytes, {count} bytes from {first} were asked", key)
+        first, count = (0, size) if whole else (first_byte(asked, size, self.name), length)
         if count > self.most_bytes:
             raise too_large(f"refers to {count:,} bytes", self.most_bytes, self.name, key)
         if isinstance(found, InlineBytes):
@@ -232,7 +219,7 @@ class ReferenceStore:
 
     def _request(self, pieces: Sequence[_Piece]) -> Iterator[Bytes]:
         """Yield the bytes of pieces of one place, all whole or none."""
-        store = self._store(pieces[0])
+        store = pieces[0].store
         if pieces[0].length is None:
             source = bounded(store, self.most_bytes).fetch([piece.path for piece in pieces])
         else:
@@ -248,28 +235,15 @@ class ReferenceStore:
                     # It is about several of them that travelled together: alone it shows which.
                     for one in guilty:
                         next(self._request([one]))
-                self._relocate(error, guilty[0])
+                error.store, error.key, url = self.name, guilty[0].key, guilty[0].url
+                error.place = ", ".join(filter(None, (mask(url), error.place)))
+                if "?" in url or "@" in url:
+                    raise error from None
+                raise
             yield self._not_there(piece) if data is None else data
 
-    def _store(self, piece: _Piece) -> SizedStore:
-        return self._open(piece.place, piece.url)
-
-    def _open(self, place: str, url: str) -> SizedStore:
-        if place not in self._stores:
-            self._stores[place] = self.targets.open(url)
-        return self._stores[place]
-
-    def _relocate(self, error: NczarrError, piece: _Piece) -> NoReturn:
-        """Say of an error of the store behind which key it is about, and which target."""
-        asked = f", {error.place}" if error.place else ""
-        error.store, error.key = self.name, piece.key
-        error.place = mask(piece.url) + asked
-        if "?" in piece.url or "@" in piece.url:
-            raise error from None
-        raise error
-
     def _not_there(self, piece: _Piece) -> NoReturn:
-        status = "" if isinstance(self._store(piece), LocalStore) else " (404)"
+        status = "" if isinstance(piece.store, LocalStore) else " (404)"
         asked = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
         raise StorageError(
             f"the set refers to an object that is not there{status}",
@@ -278,9 +252,3 @@ class ReferenceStore:
             key=piece.key,
             place=mask(piece.url) + asked,
         )
-
-    def _fail(self, problem: str, key: str) -> NoReturn:
-        raise StorageError(problem, store=self.name, key=key)
-
-    def _read_only(self) -> NoReturn:
-        raise UnsupportedError("a reference set is read only", store=self.name)
