@@ -503,7 +503,7 @@ class TestOptions:
 
     def test_a_protocol_of_buckets_may_be_named_by_its_options(self):
         options = ReferenceOptions.sorted({"remote_protocol": "s3", "remote_options": {"anon": 1}})
-        targets = options.targets("https://host/refs.json", None)
+        targets = options.targets("https://host/refs.json")
         assert targets.url("s3://bucket/a.nc") == "s3://bucket/a.nc"
         assert targets.url("bucket/a.nc") == "s3://bucket/a.nc"
         assert targets.options_for("s3://bucket/a.nc") == {"anon": 1}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from fsspec.registry import known_implementations
 
 from xr_nczarr.errors import NotFoundError, Place, UnsupportedError, quote
-from xr_nczarr.model import Limits
-from xr_nczarr.references import ReferenceSet, parse_parquet_references, parse_references
+from xr_nczarr.model import DEFAULT_LIMITS, Limits
+from xr_nczarr.references import parse_parquet_references, parse_references
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import SizedStore
@@ -59,6 +59,8 @@ class ReferenceOptions:
         Storage options by prefix of URLs (``"s3://bucket/"``) or by protocol (``"s3"``).
     own
         All other options: they are for the place where the document is.
+    limits, retry
+        See `parse_references` and `FilesystemStore`.
     trusted
         Whether the set may name more than its own folder and what is allowed.
     """
@@ -73,17 +75,17 @@ class ReferenceOptions:
     allow: tuple[str, ...] = ()
     by_place: Mapping[str, Mapping[str, Any]]
     own: Mapping[str, Any]
-    trusted: bool
+    limits: Limits = DEFAULT_LIMITS
+    retry: Retry | None = None
+    trusted: bool = True
 
     @classmethod
-    def sorted(
-        cls, storage_options: Mapping[str, Any], *, trusted: bool = True
-    ) -> ReferenceOptions:
+    def sorted(cls, storage_options: Mapping[str, Any], **others: Any) -> ReferenceOptions:
         """Tell the options of the set from those of places."""
         given = {**storage_options, **storage_options.get("reference", {})}
         given.pop("reference", None)
         by_place = dict(given.pop("fs", None) or {})
-        known = {*cls.__slots__} - {"trusted"}
+        known = {*cls.__slots__} - {"limits", "retry", "trusted"}
         options = {name: given.pop(name) for name in list(given) if name in known}
         for name in list(given):
             if "://" in name or name in known_implementations:
@@ -92,14 +94,15 @@ class ReferenceOptions:
                 del given[name]
         allow = options.pop("allow", ())
         options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
-        return cls(**options, by_place=by_place, own=given, trusted=trusted)
+        return cls(**options, by_place=by_place, own=given, **others)
 
-    def targets(self, document: str, retry: Retry | None) -> Targets:
-        """Give the rules for what a set at `document` refers to."""
+    def targets(self, document: str | None) -> Targets:
+        """Give the rules for what a set refers to: that at `document`, or one in memory (None)."""
+        place = f"{os.getcwd()}/" if document is None else document
         named = {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
-        options = {prefix: named[place] for place in named for prefix in _prefixes(place)}
+        options = {prefix: named[name] for name in named for prefix in _prefixes(name)}
         allow = self.allow
-        origin = None if local_path(document) is not None else origin_of(document)
+        origin = None if local_path(place) is not None else origin_of(place)
         if origin is not None:
             # To give options for a place is to name it; not for any host, though.
             buckets = {f"{protocol}://" for protocol in _BUCKETS}
@@ -118,12 +121,24 @@ class ReferenceOptions:
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None
-        return Targets(document, Trust(origin, allow), protocol, tuple(by_length), retry)
+        trust = Trust(origin, allow)
+        return Targets(
+            place,
+            trust if self.trusted else trust.narrowed(document),
+            protocol,
+            tuple(by_length),
+            self.retry,
+            max(self.limits.max_chunk_bytes, self.limits.max_consolidated_bytes),
+        )
 
     @property
     def parsing(self) -> dict[str, Any]:
         """How the text of the set is meant."""
-        return {"template_overrides": self.template_overrides, "templates": self.templates}
+        return {
+            "template_overrides": self.template_overrides,
+            "templates": self.templates,
+            "limits": self.limits,
+        }
 
     @property
     def document_options(self) -> dict[str, Any]:
@@ -150,7 +165,9 @@ def open_references(
     named = isinstance(target, str) and target.startswith(("reference://", "reference::"))
     if not named and not _is_named_set(target):
         return None
-    options = ReferenceOptions.sorted(storage_options or {}, trusted=trusted)
+    options = ReferenceOptions.sorted(
+        storage_options or {}, limits=limits, retry=retry, trusted=trusted
+    )
     if not trusted and options.templates != "safe":
         raise ValueError(f"templates={options.templates!r} contradicts trust='none'")
     if named:
@@ -159,62 +176,40 @@ def open_references(
             raise UnsupportedError("found no option fo, which says where the reference set is")
     if isinstance(target, Mapping):
         with Place(store="references"):
-            references = parse_references(target, **options.parsing, limits=limits)
-        store = _store(references, options, None, limits, retry)
-        store.name = "references"
-        return store
+            references = parse_references(target, **options.parsing)
+        return ReferenceStore(references, options.targets(None), "references")
     url = os.fspath(target)
     if isinstance(url, str) and "://" not in url and options.target_protocol not in (None, "file"):
         url = f"{options.target_protocol}://{url}"
     url = parse_url(url).url.rstrip("/")
     with Place(store=mask(url)):
-        return _open_document(url, options, limits, retry)
+        return _open_document(url, options)
 
 
-def _open_document(
-    url: str, options: ReferenceOptions, limits: Limits, retry: Retry | None
-) -> ReferenceStore:
+def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
     path = url.partition("?")[0]
     folder, _, name = path.rpartition("/")
-    is_directory = os.path.isdir(url) or is_parquet(url)
-    place = url if is_directory else folder + url[len(path) :]
-    fetch = partial(_fetch, _folder(place, options, retry, limits))
-    if not is_directory:
-        document = ReferenceDocument(fetch=fetch, name=name, **options.parsing, limits=limits)
-        document, references = document.open()
-        store = _store(references, options, url, limits, retry)
-        store.document = document
-        return store
-    data = fetch(".zmetadata")
-    if data is None:
-        raise NotFoundError("there is no reference set")
-    return _store(parse_parquet_references(data, fetch), options, f"{url}/", limits, retry)
+    if os.path.isdir(url) or is_parquet(url):
+        fetch = partial(_fetch, _folder(url, options))
+        data = fetch(".zmetadata")
+        if data is None:
+            raise NotFoundError("there is no reference set")
+        references = parse_parquet_references(data, fetch)
+        return ReferenceStore(references, options.targets(f"{url}/"), mask(url))
+    fetch = partial(_fetch, _folder(folder + url[len(path) :], options))
+    document, references = ReferenceDocument(fetch=fetch, name=name, **options.parsing).open()
+    return ReferenceStore(references, options.targets(url), mask(url), document)
 
 
-def _store(
-    references: ReferenceSet,
-    options: ReferenceOptions,
-    document: str | None,
-    limits: Limits,
-    retry: Retry | None,
-) -> ReferenceStore:
-    largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
-    where = f"{os.getcwd()}/" if document is None else document
-    targets = replace(options.targets(where, retry), max_object_bytes=largest)
-    if not options.trusted:
-        targets = replace(targets, trust=targets.trust.narrowed(document))
-    return ReferenceStore(references, targets, mask(where.rstrip("/")))
-
-
-def _folder(url: str, options: ReferenceOptions, retry: Retry | None, limits: Limits) -> SizedStore:
-    path = local_path(url)
+def _folder(url: str, options: ReferenceOptions) -> SizedStore:
+    path, most = local_path(url), options.limits.max_consolidated_bytes
     if path is not None:
-        return LocalStore(path, max_object_bytes=limits.max_consolidated_bytes)
+        return LocalStore(path, max_object_bytes=most)
     return FilesystemStore.connect(
         url,
         options.document_options,
-        retry=retry,
-        most_bytes=limits.max_consolidated_bytes,
+        retry=options.retry,
+        most_bytes=most,
         trust=None if options.trusted else Trust.below(url),
     )
 
