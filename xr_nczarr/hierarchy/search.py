@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Literal
 
@@ -92,33 +92,25 @@ def open_hierarchy(
         When the root is damaged, or the consolidated document is stale with ``"check"``.
     """
     with Place(store=store.name):
-        search = _Search(store, group, subgroups, convention, data_type_fallback, limits)
+        asked = "/" + (group or "").strip("/")
+        search = _Search(store, asked, subgroups, convention, data_type_fallback, limits)
         return search.run(zarr_format, consolidated)
 
 
+@dataclass
 class _Search:
     """One opening of one store."""
 
-    def __init__(
-        self,
-        store: Store,
-        group: str | None,
-        subgroups: bool,
-        convention: Convention,
-        data_type_fallback: bool,
-        limits: Limits,
-    ) -> None:
-        self.store = store
-        self.data_type_fallback = data_type_fallback
-        self.group = "/" + (group or "").strip("/")
-        self.inside = f"{self.group.rstrip('/')}/"
-        self.subgroups = subgroups
-        self.convention = convention
-        self.limits = limits
-        self.sidecars = False
-        self.nodes: dict[str, Node] = {}
-        self.before: Mapping[str, Bytes | None] = {}
-        self.parsed: dict[Hashable, ArrayNode] = {}
+    store: Store
+    group: str
+    subgroups: bool
+    convention: Convention
+    data_type_fallback: bool
+    limits: Limits
+    sidecars: bool = False
+    nodes: dict[str, Node] = field(default_factory=dict)
+    before: Mapping[str, Bytes | None] = field(default_factory=dict)
+    parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -203,8 +195,7 @@ class _Search:
             while (path := parent_path(path)) not in by_path:
                 by_path[path] = {}
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
-            node = self._parse_node(path, by_path[path])
-            self._add(GroupNode(path=path, explicit=False) if node is None else node)
+            self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
         return Hierarchy(nodes=self.nodes, zarr_format=self.module.ZARR_FORMAT, consolidated=True)
 
     def _check(self, members: dict[str, Document]) -> None:
@@ -225,7 +216,7 @@ class _Search:
         root = self._parse_node("/", documents)
         if isinstance(root, BrokenNode):
             raise root.error
-        self._add(GroupNode(path="/", explicit=False) if root is None else root)
+        self._add(root or GroupNode(path="/", explicit=False))
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
         # That a tree is v1 only its arrays tell.
         descend = self.subgroups or self.module is v1
@@ -330,7 +321,7 @@ class _Search:
 
     def _wanted(self, path: str) -> bool:
         """Tell the group asked for, what is in it, and the groups that it is in."""
-        return f"{path}/".startswith(self.inside) or self._leads(path)
+        return f"{path}/".startswith(f"{self.group.rstrip('/')}/") or self._leads(path)
 
     def _leads(self, path: str) -> bool:
         """Tell the group asked for, and those that it is in."""

@@ -21,6 +21,7 @@ Value = Any
 """int, float, bool or str."""
 
 Values = Mapping[str, Value]
+Computed = Callable[[Values], Value]
 
 _LARGEST_INTEGER = 1 << 127
 _WIDEST = 64
@@ -47,7 +48,7 @@ class Call(NamedTuple):
 Expression = Variable | Call | Value
 
 
-def compiled(expression: Expression) -> Callable[[Values], Value]:
+def compiled(expression: Expression) -> Computed:
     """Give the function that computes an expression from the values of dimensions.
 
     Raises
@@ -72,7 +73,7 @@ def compiled_text(parts: Iterable[Expression]) -> Callable[[Values], str]:
     return _checked(lambda values: pattern.format(*[piece(values) for piece in pieces]))
 
 
-def _checked(compute: Callable[[Values], Value]) -> Callable[[Values], Value]:
+def _checked(compute: Computed) -> Computed:
     def checked(values: Values) -> Value:
         try:
             return compute(values)
@@ -84,22 +85,16 @@ def _checked(compute: Callable[[Values], Value]) -> Callable[[Values], Value]:
     return checked
 
 
-def _compiled(expression: Expression) -> Callable[[Values], Value]:
+def _compiled(expression: Expression) -> Computed:
     if type(expression) is Variable:
         return operator.itemgetter(expression.name)
     if type(expression) is not Call:
         return lambda _: expression
     function = expression.function
     parts = [_compiled(part) for part in expression.parts]
-    if function is choose:
-        test, chosen, other = parts
-        return lambda values: chosen(values) if test(values) else other(values)
-    if function is both or function is either:
-        left, right = parts
-        if function is both:
-            return lambda values: left(values) and right(values)
-        return lambda values: left(values) or right(values)
-
+    if function in (choose, both, either):
+        lazy: Computed = function(*parts)
+        return lazy
     if len(parts) == 2:
         left, right = parts
         pattern = expression.parts[0]
@@ -182,19 +177,19 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
             yield part
 
 
-def choose(test: Value, chosen: Value, other: Value) -> Value:
-    """Give one of two values; like `both` and `either` no more is computed than it needs."""
-    return chosen if test else other
+def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
+    """Give one of two; like `both` and `either` of functions, to compute no more than it needs."""
+    return lambda values: chosen(values) if test(values) else other(values)
 
 
-def both(left: Value, right: Value) -> Value:
+def both(left: Computed, right: Computed) -> Computed:
     """Give what ``and`` gives."""
-    return left and right
+    return lambda values: left(values) and right(values)
 
 
-def either(left: Value, right: Value) -> Value:
+def either(left: Computed, right: Computed) -> Computed:
     """Give what ``or`` gives."""
-    return left or right
+    return lambda values: left(values) or right(values)
 
 
 def join(*values: Value) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError, quote
+from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json
 from xr_nczarr.references.entries import (
@@ -137,17 +137,18 @@ class ParquetTable:
         return replace(self, documents=Table(entries))
 
     def _row(self, name: str, row: int, key: str) -> Reference | None:
-        sizes, _ = self._open(name)
-        group = 0
-        while group < len(sizes) and row >= sizes[group]:
-            row -= sizes[group]
-            group += 1
-        if group == len(sizes):
-            return None
-        columns = self._read(name, group)
-        path, offset, length, raw = (
-            columns[column][row] if column in columns else None for column in _COLUMNS
-        )
+        with _located(name):
+            sizes, _ = self._open(name)
+            group = 0
+            while group < len(sizes) and row >= sizes[group]:
+                row -= sizes[group]
+                group += 1
+            if group == len(sizes):
+                return None
+            columns = self._read(name, group)
+            path, offset, length, raw = (
+                columns[column][row] if column in columns else None for column in _COLUMNS
+            )
         if isinstance(raw, (str, bytes)):
             return InlineBytes(raw.encode() if isinstance(raw, str) else raw)
         if not isinstance(path, str):
@@ -173,24 +174,18 @@ class ParquetTable:
 
     @cached_property
     def _read(self) -> Callable[[str, int], Columns]:
-        return lru_cache(_KEPT_ROW_GROUPS)(self._read_group)
+        return lru_cache(_KEPT_ROW_GROUPS)(lambda name, group: self._open(name)[1](group))
 
     def _open_file(self, name: str) -> _File:
         data = self.fetch(name)
         if data is None:
-            return (), _nothing
-        with _located(name):
-            sizes, read = _open_parquet(data)
+            return (), lambda _: {}
+        sizes, read = _open_parquet(data)
         if sum(sizes) > self.record_size:
             raise LimitError(
                 f"found {sum(sizes):,} rows, expected at most {self.record_size:,}", key=name
             )
         return sizes, read
-
-    def _read_group(self, name: str, group: int) -> Columns:
-        _, read = self._open(name)
-        with _located(name):
-            return read(group)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ParquetTable, (self.documents, self.record_size, self.fetch)
@@ -284,16 +279,12 @@ def _located(name: str) -> Iterator[None]:
     """Turn what the parquet libraries raise for a damaged file into our error."""
     try:
         yield
-    except UnsupportedError:
+    except NczarrError:
         raise
     except (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError) as error:
         raise ReferenceSetError(
             f"the parquet file cannot be read ({quote(error)})", key=name
         ) from error
-
-
-def _nothing(group: int) -> Columns:  # noqa: ARG001
-    return {}
 
 
 def _open_parquet(data: bytes) -> _File:

@@ -34,21 +34,22 @@ _PARSING = 64
 _ORDINARY_TEXT = 128
 _LEAST = 1 << 14  # references' worth, however low the limit: some hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
-_OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "Neg": (operator.neg, ("node",)),
-    "Pos": (operator.pos, ("node",)),
-    "Not": (operator.not_, ("node",)),
-    "Add": (operator.add, ("left", "right")),
-    "Sub": (operator.sub, ("left", "right")),
-    "Mul": (expressions.product, ("left", "right")),
-    "Div": (operator.truediv, ("left", "right")),
-    "FloorDiv": (operator.floordiv, ("left", "right")),
-    "Mod": (expressions.remainder, ("left", "right")),
-    "Pow": (expressions.power, ("left", "right")),
-    "And": (expressions.both, ("left", "right")),
-    "Or": (expressions.either, ("left", "right")),
-    "CondExpr": (expressions.choose, ("test", "expr1", "expr2")),
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "Neg": operator.neg,
+    "Pos": operator.pos,
+    "Not": operator.not_,
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": expressions.product,
+    "Div": operator.truediv,
+    "FloorDiv": operator.floordiv,
+    "Mod": expressions.remainder,
+    "Pow": expressions.power,
+    "And": expressions.both,
+    "Or": expressions.either,
+    "CondExpr": expressions.choose,
 }
+"""Functions of all fields of a node."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -64,7 +65,7 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
-"""Functions, and the most arguments that they take."""
+"""Functions of the node before it, and the most arguments that they take besides."""
 
 
 class _Scope(NamedTuple):
@@ -229,10 +230,9 @@ def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
     """Give the function that a syntax node stands for, and the nodes of its operands."""
     kind = type(node).__name__
     if kind in _OPERATIONS:
-        function, fields = _OPERATIONS[kind]
-        operands = [getattr(node, field) for field in fields]
+        operands = [getattr(node, field) for field in node.fields]
         if None not in operands:
-            return function, operands
+            return _OPERATIONS[kind], operands
     elif kind == "Concat":
         return join, node.nodes
     elif kind == "Compare" and len(node.ops) == 1 and node.ops[0].op in _COMPARISONS:

@@ -74,15 +74,10 @@ def open_store(
         if references is not None:
             return references
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
+    rules: Any = {"retry": retry, "missing_status": missing_status, "most_bytes": largest}
     if isinstance(target, Mapping):
         if hasattr(target, "fs") and hasattr(target, "root"):
-            return FilesystemStore(
-                target.fs,
-                target.root,
-                retry=retry,
-                missing_status=missing_status,
-                most_bytes=largest,
-            )
+            return FilesystemStore(target.fs, target.root, **rules)
         return MemoryStore(target)
     if not isinstance(target, str | os.PathLike):
         if hasattr(target, "fetch"):
@@ -97,14 +92,7 @@ def open_store(
 
     def connect(url: str, options: Mapping[str, Any]) -> FilesystemStore:
         trust = None if trusted else Trust.below(url)
-        return FilesystemStore.connect(
-            url,
-            options,
-            retry=retry,
-            missing_status=missing_status,
-            most_bytes=largest,
-            trust=trust,
-        )
+        return FilesystemStore.connect(url, options, trust=trust, **rules)
 
     options = _merge_options(location.storage_options, storage_options or {})
     return _open_remote(location.url, location.medium == "zip", options, connect, largest)
