@@ -7,54 +7,18 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from xr_nczarr.errors import StorageError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, Store
+from xr_nczarr.storage.protocol import ByteRange, Bytes, SizedStore, Store
 
 _AT_ONCE = 256
 
-_Source = TypeVar("_Source", bound=Store)
 
-
-class _InFront(Generic[_Source]):
-    """What a store in front of another one leaves to that."""
-
-    def __init__(self, source: _Source) -> None:
-        self.source = source
-
-    @property
-    def name(self) -> str:
-        """The name of the store behind."""
-        return self.source.name
-
-    @property
-    def remote(self) -> bool:
-        """Whether the store behind is remote."""
-        return self.source.remote
-
-    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects to the store behind."""
-        self.source.put(items)
-
-    def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, as it is now."""
-        return self.source.list_names(prefix)
-
-    def delete(self, prefix: str) -> None:
-        """Remove what is at or below `prefix`."""
-        self.source.delete(prefix)
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Take the lock of the store behind."""
-        return self.source.lock(key)
-
-
-class CachingStore(_InFront[SizedStore]):
+class CachingStore:
     """A store whose objects are fetched whole and once: what ``simplecache::`` means.
 
     fsspec's own writes an object under its final name while it arrives, so a second reader, or the
@@ -65,7 +29,9 @@ class CachingStore(_InFront[SizedStore]):
     """
 
     def __init__(self, source: SizedStore, url: str, folder: str | None = None) -> None:
-        super().__init__(source)
+        self.source = source
+        self.name, self.remote = source.name, source.remote
+        self.list_names, self.lock = source.list_names, source.lock
         self.url = url
         self.folder = folder
         if folder is None:
@@ -124,14 +90,17 @@ class CachingStore(_InFront[SizedStore]):
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
 
-class PrefetchingStore(_InFront[Store]):
+class PrefetchingStore:
     """A store that fetches all of `keys` when the first of them is asked for, and keeps them.
 
     Pickles as the store itself: what was fetched stays here.
     """
 
     def __init__(self, source: Store, keys: Sequence[str]) -> None:
-        super().__init__(source)
+        self.source = source
+        self.name, self.remote = source.name, source.remote
+        self.list_names, self.lock = source.list_names, source.lock
+        self.put, self.delete = source.put, source.delete
         self._keys = frozenset(keys)
         self._fetched: dict[str, Bytes | None] | None = None
         self._lock = ProcessLock()

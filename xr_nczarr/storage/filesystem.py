@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -45,7 +45,7 @@ class FilesystemStore:
         self._rules = rules
         secret = bool(self.query) or "@" in self.root
         self._transport = Transport(filesystem, self.name, web=self.web, secret=secret, **rules)
-        self._locks = KeyLocks()
+        self.lock = KeyLocks()
 
     @classmethod
     def connect(
@@ -179,10 +179,6 @@ class FilesystemStore:
             paths = list(self._transport.do(_found, root, prefix))
         # Not `rm`, which takes names with * and ? for patterns.
         self._transport.each(lambda path: self._transport.do(_remove, path, prefix), paths)
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other threads that take this lock from reading, merging and writing `key`."""
-        return self._locks.hold(key)
 
     def size(self, key: str) -> int | None:
         """Give the size of an object in bytes, None when it is not there."""

@@ -84,7 +84,7 @@ class KeyLocks:
         return KeyLocks, ()
 
     @contextmanager
-    def hold(self, key: str) -> Iterator[None]:
+    def __call__(self, key: str) -> Iterator[None]:
         """Wait until nobody else holds `key`, and hold it."""
         with self._asking:
             lock = self._locks.setdefault(key, ProcessLock())

@@ -268,7 +268,12 @@ class LocalStore:
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
         if missing:
-            raise self._cut_short(key, length, length - missing)
+            raise StorageError(
+                f"expected {length} bytes, got {length - missing}",
+                remedy="The file was cut while it was read: read it again.",
+                store=self.name,
+                key=key,
+            )
         return b"".join(parts)
 
     def _check_root(self) -> None:
@@ -284,14 +289,6 @@ class LocalStore:
                 store=self.name,
                 key=key,
             )
-
-    def _cut_short(self, key: str, expected: int, found: int) -> StorageError:
-        return StorageError(
-            f"expected {expected} bytes, got {found}",
-            remedy="The file was cut while it was read: read it again.",
-            store=self.name,
-            key=key,
-        )
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ class MemoryStore:
 
     mapping: Mapping[str, Any]
     name: str = "mapping"
-    locks: KeyLocks = field(default_factory=KeyLocks, compare=False, repr=False)
+    lock: KeyLocks = field(default_factory=KeyLocks, compare=False, repr=False)
 
     remote: ClassVar[bool] = False
 
@@ -58,10 +57,6 @@ class MemoryStore:
             return
         for key in [key for key in mapping if key.startswith(prefix)]:
             del mapping[key]
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other threads that take this lock from reading, merging and writing `key`."""
-        return self.locks.hold(key)
 
     def _object(self, key: str) -> Bytes | None:
         check_key(key, self.name)

@@ -6,7 +6,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from xr_nczarr.errors import NotFoundError, UnsupportedError
@@ -40,7 +40,9 @@ class ZipStore:
         self.key = key
         self.max_object_bytes = max_object_bytes
         self._index: dict[str, Entry] | None = None
-        self._locks = KeyLocks()
+        self.name = f"{folder.name}/{key}"
+        self.remote = folder.remote
+        self.lock = KeyLocks()
 
     @classmethod
     def local(
@@ -60,16 +62,6 @@ class ZipStore:
 
     def __repr__(self) -> str:
         return f"ZipStore({self.name!r})"
-
-    @property
-    def name(self) -> str:
-        """The path or URL of the file."""
-        return f"{self.folder.name}/{self.key}"
-
-    @property
-    def remote(self) -> bool:
-        """Whether the file lies behind a network."""
-        return self.folder.remote
 
     def bounded(self, most: int) -> ZipStore:
         """Give the store that reads no object of more than `most` bytes."""
@@ -177,10 +169,6 @@ class ZipStore:
                 os.unlink(temporary)
         self._index = None
         staging.discard()
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other threads that take this lock from reading, merging and writing `key`."""
-        return self._locks.hold(key)
 
     @contextmanager
     def _rewriting(self) -> Iterator[LocalStore]:
