@@ -20,6 +20,7 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import Bytes, Store
 
 _BLOCKS_FROM_BYTES = 512 << 10
+_MOST_KNOWN_WINDOWS = 1000
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
@@ -72,6 +73,7 @@ class PartReader:
         names = [spec.name for spec in node.codecs]
         large = (codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not store.remote
+        self._known_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
         self.fetch_into = getattr(store, "fetch_into", None) if self.ranged else None
 
     def read(self, batch: list[ChunkPart]) -> None:
@@ -201,16 +203,18 @@ class PartReader:
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
         """Give the bytes that each part needs, or None if any needs its whole chunk."""
         windows = []
-        known: dict[tuple[int, ...], Window | None] = {}
         for part in batch:
             if part.whole:
                 return None
-            same = tuple(map(id, part.source))  # most chunks share the selectors themselves
-            if same not in known:
-                known[same] = byte_window(
-                    self.node, self.axes, part.source, remote=self.store.remote
-                )
-            window = known[same]
+            # Most chunks share the selectors themselves. These are kept: their ids stay theirs.
+            same = tuple(map(id, part.source))
+            known = self._known_windows.get(same)
+            if known is None:
+                window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
+                if len(self._known_windows) >= _MOST_KNOWN_WINDOWS:
+                    self._known_windows.clear()
+                known = self._known_windows[same] = part.source, window
+            _, window = known
             if window is None:
                 return None
             windows.append(window)
@@ -245,7 +249,7 @@ class PartReader:
         return self.layout.fetch_ranges(self.store, wanted)
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Give bytes of a decoded Blosc chunk, from those of its blocks that hold them if few do."""
+        """Give bytes of a decoded Blosc chunk, from the blocks that hold them if those are few."""
 
         def fetch(ranges: Sequence[tuple[int, int]]) -> list[Bytes] | None:
             return _all_or_none(self._fetch_ranges([(chunk, ranges)]))
