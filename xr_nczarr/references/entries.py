@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,15 @@ class InlineBytes:
 
 
 Reference = InlineBytes | Target
+
+
+class ByFields:
+    """What pickles as the fields of its dataclass, without what was computed from them."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 
 def is_metadata(key: str) -> bool:

@@ -20,6 +20,7 @@ from xr_nczarr.errors import NczarrError, ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
+    ByFields,
     Reference,
     Target,
     check_number,
@@ -74,7 +75,7 @@ class _Templates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Generator:
+class Generator(ByFields):
     """One member of ``gen``: a formula for keys and where their bytes are.
 
     Attributes
@@ -124,11 +125,6 @@ class Generator:
 
     def find(self, key: str) -> Reference | None:
         """Give what `key` refers to, None when no values of the dimensions render it."""
-        values = self.solve(key)
-        return None if values is None else self._reference(key, values)
-
-    def solve(self, key: str) -> dict[str, int | str] | None:
-        """Give the values of the dimensions that render `key`, None when there are none."""
         pattern, solvers = self.inverse or (None, ())
         found = pattern.fullmatch(key) if pattern else None
         if found is None:
@@ -140,7 +136,7 @@ class Generator:
             if value is None or value not in self.dimensions[solver.name]:
                 return None
             values[solver.name] = value
-        return values if self._templates.key(values) == key else None
+        return self._reference(key, values) if self._templates.key(values) == key else None
 
     @cached_property
     def _templates(self) -> _Templates:
@@ -215,10 +211,6 @@ class Generator:
             pattern += _INTEGER if position not in texts else f"([^{re.escape(end) or '/'}]*)"
             position += 1
         return pattern
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        formula = (self.key, self.url, self.offset, self.length, dict(self.dimensions), self.most)
-        return Generator, formula
 
 
 def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None:

@@ -22,6 +22,7 @@ from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, Unsuppo
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json
 from xr_nczarr.references.entries import (
+    ByFields,
     InlineBytes,
     Reference,
     Target,
@@ -77,7 +78,7 @@ def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -
 
 
 @dataclass(frozen=True)
-class ParquetTable:
+class ParquetTable(ByFields):
     """The references of a directory of parquet files, read a row group at a time."""
 
     documents: Table
@@ -186,9 +187,6 @@ class ParquetTable:
                 f"found {sum(sizes):,} rows, expected at most {self.record_size:,}", key=name
             )
         return sizes, read
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetTable, (self.documents, self.record_size, self.fetch)
 
 
 def render_parquet_references(

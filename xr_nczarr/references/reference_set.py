@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.locks import cached_property
-from xr_nczarr.references.entries import Reference, Target
+from xr_nczarr.references.entries import ByFields, Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.references.table import Table
@@ -19,7 +18,7 @@ _FEW = 3
 
 
 @dataclass(frozen=True)
-class ReferenceSet:
+class ReferenceSet(ByFields):
     """Where the bytes of each key are.
 
     The set is immutable and pickles; a generator travels as its formula.
@@ -111,6 +110,3 @@ class ReferenceSet:
         for generator in self.generators:
             generators.setdefault(generator.folder, []).append(generator)
         return generators
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ReferenceSet, (self.table, self.generators)

@@ -15,6 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
+from xr_nczarr.references.entries import ByFields
 from xr_nczarr.references.expressions import LONGEST_TEXT, power, product, remainder
 
 
@@ -44,7 +45,7 @@ class _NamedTemplate:
 
 
 @dataclass(frozen=True)
-class Sandboxed:
+class Sandboxed(ByFields):
     """The function that a template is, of the values of its dimensions."""
 
     text: str
@@ -69,9 +70,6 @@ class Sandboxed:
             raise ReferenceSetError(
                 f"the template {quote(self.text)} is not valid jinja2 ({quote(error)})"
             ) from error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Sandboxed, (self.text, self.templates, self.dimensions)
 
 
 def _bounded(template: jinja2.Template, context: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
+    ByFields,
     Reference,
     Target,
     decode_inline,
@@ -123,7 +124,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(ByFields):
     """Explicit references.
 
     Attributes
@@ -210,9 +211,6 @@ class Table:
     @cached_property
     def _sorted_keys(self) -> list[str]:
         return sorted(self.entries)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Table, (self.entries, self.columns)
 
 
 class TableBuilder:
