@@ -50,6 +50,11 @@ def test_a_copy_of_every_vintage_holds_the_same(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
+def test_an_engine_that_there_is_not_is_unsupported(tmp_path: Path) -> None:
+    with pytest.raises(xr_nczarr.UnsupportedError, match="no engine nothing"):
+        xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
+
+
 def write_netcdf_file(path: Path) -> Path:
     """A netCDF-4 file with groups, types, filters, an unlimited and an unused dimension."""
     with netCDF4.Dataset(path, "w") as root:

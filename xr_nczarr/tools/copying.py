@@ -18,7 +18,7 @@ from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, DecodeOptions, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import ConflictError, ExistsError, quote
+from xr_nczarr.errors import ConflictError, ExistsError, UnsupportedError, quote
 from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.storage import (
@@ -144,8 +144,10 @@ def copy(
     RefusedError
         For overwriting the source.
     ConflictError
-        For an engine, a dimension or a chunk length that there is not; and when the source changes
-        meanwhile: the target is then no store, and the next run begins anew.
+        For a dimension or a chunk length that there is not; and when the source changes meanwhile:
+        the target is then no store, and the next run begins anew.
+    UnsupportedError
+        For an engine that there is not.
     NczarrError
         The error of a variable that cannot be read, or that the target's dialect does not have.
 
@@ -223,7 +225,7 @@ def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) ->
     engine = engine or str(xr.backends.plugins.guess_engine(path))
     engines = xr.backends.list_engines()
     if engine not in engines:
-        raise ConflictError(f"there is no engine {quote(engine)}; there are {', '.join(engines)}")
+        raise UnsupportedError(f"there is no engine {quote(engine)}; there are {', '.join(engines)}")
     given: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
         datasets = xr.open_groups(path, engine=engine, **_decoding(), **given)
