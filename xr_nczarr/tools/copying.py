@@ -225,7 +225,9 @@ def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) ->
     engine = engine or str(xr.backends.plugins.guess_engine(path))
     engines = xr.backends.list_engines()
     if engine not in engines:
-        raise UnsupportedError(f"there is no engine {quote(engine)}; there are {', '.join(engines)}")
+        raise UnsupportedError(
+            f"there is no engine {quote(engine)}; there are {', '.join(engines)}"
+        )
     given: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
         datasets = xr.open_groups(path, engine=engine, **_decoding(), **given)
