@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.backend.reader import OpenedStore
-from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.hierarchy import (
     FORMATS,
     Document,
@@ -20,7 +20,7 @@ from xr_nczarr.hierarchy import (
     rendered,
     writable_format,
 )
-from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Node
+from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Json, Node
 from xr_nczarr.netcdf import Group, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
     SIDECARS,
@@ -30,9 +30,9 @@ from xr_nczarr.netcdf.annotations import (
     is_bookkeeping,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
-from xr_nczarr.netcdf.types import JSON, attribute_type
+from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
 from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, open_store
-from xr_nczarr.tools.text import Told
+from xr_nczarr.tools.text import Told, dimension_text
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, workspace
 from xr_nczarr.writing.journal import settle
 from xr_nczarr.writing.lock import sole_writer
@@ -260,31 +260,31 @@ def _with_virtual_attributes(hierarchy: Hierarchy, source: Hierarchy) -> dict[st
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Yield what the new tree says otherwise than the old one."""
-    where = old.path
-    if old.dimensions != new.dimensions:
-        changed = set(old.dimensions.values()) ^ set(new.dimensions.values())
-        yield f"the dimensions of {where} ({', '.join(sorted(map(_dimension, changed)))})"
-    yield from _changed_attributes(where, old.attributes, new.attributes)
-    for name, variable in old.variables.items():
-        found = new.variables.get(name)
-        if found is None or found.node is None or variable.node is None:
-            yield f"the variable {variable.path}"
-            continue
-        one, other = _meaning(variable, variable.node), _meaning(found, found.node)
-        for part, value in one.items():
-            if other[part] != value:
-                yield f"the {part} of {variable.path} ({value}, not {other[part]})"
-        yield from _changed_attributes(variable.path, variable.attributes, found.attributes)
-    for name, group in old.groups.items():
-        if name in new.groups:
-            yield from _differences(group, new.groups[name])
-        else:
-            yield f"the group {group.path}"
+    """Yield what the new tree does not say as the old one does."""
+    found = dict(_statements(new))
+    for subject, value in _statements(old):
+        if subject not in found:
+            yield subject
+        elif found[subject] != value:
+            yield quote(f"{subject} ({value}, not {found[subject]})")
 
 
-def _dimension(dimension: Any) -> str:
-    return f"{'unlimited ' if dimension.unlimited else ''}{dimension.name} {dimension.size}"
+def _statements(group: Group) -> Iterator[tuple[str, Any]]:
+    """Yield all that a tree says, by its subject."""
+    yield f"the dimensions of {group.path}", sorted(group.dimensions)
+    for dimension in group.dimensions.values():
+        yield f"the dimension {dimension.path}", dimension_text(dimension)
+    holders = [(group.path, group.attributes)]
+    for variable in group.variables.values():
+        if variable.node is not None:
+            for part, value in _meaning(variable, variable.node).items():
+                yield f"the {part} of {variable.path}", value
+            holders.append((variable.path, variable.attributes))
+    for path, attributes in holders:
+        for name, value in attributes.items():
+            yield f"the attribute {name} of {path}", _as_read(value)
+    for child in group.groups.values():
+        yield from _statements(child)
 
 
 def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
@@ -301,15 +301,7 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
     }
 
 
-def _changed_attributes(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in old.items():
-        if name not in new or not _same(value, new[name]):
-            yield f"the attribute {name} of {path}"
-
-
-def _same(given: Any, found: Any) -> bool:
-    """Tell whether an attribute reads as it was given; JSON reads as its text."""
-    encoded = encode_attribute(given)
-    if encoded[1] == JSON and isinstance(found, str):
-        return bool(json.loads(found) == given)
-    return encoded == encode_attribute(found)
+def _as_read(value: Any) -> tuple[Json, str]:
+    """Give an attribute with its type as it reads: JSON as its text."""
+    encoded, kind = encode_attribute(value)
+    return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)
