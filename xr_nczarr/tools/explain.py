@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -166,16 +166,23 @@ def explain(
         # Without decoding, which looks at the first and last of the times.
         decoding = dict.fromkeys(DECODE_OPTIONS, False) | {"drop_variables": None}
         datasets = open_groups(opened, opened.group(opened.options.group), decoding)
-    _check(datasets, selection or {}, variables)
+    arrays = {
+        f"{path}/{name}".lstrip("/"): variable
+        for path, dataset in datasets.items()
+        for name, variable in dataset.variables.items()
+    }
+    asked = None if variables is None else set(variables)
+    names = {name for path in arrays for name in (path, path.rpartition("/")[2])}
+    _check(
+        "dimension", set(selection or ()), {dim for each in datasets.values() for dim in each.dims}
+    )
+    _check("variable", asked or set(), names)
     readings, left_out = [], {}
-    for path, dataset in datasets.items():
-        for name, variable in dataset.variables.items():
-            full_name = f"{path}/{name}".lstrip("/")
-            if variables is not None and str(name) not in variables and full_name not in variables:
-                continue
-            found = _reading(full_name, variable, selection or {})
+    for path, variable in arrays.items():
+        if asked is None or not asked.isdisjoint((path, path.rpartition("/")[2])):
+            found = _reading(path, variable, selection or {})
             if isinstance(found, str):
-                left_out[full_name] = found
+                left_out[path] = found
             else:
                 readings.append(found)
     return Explanation(tuple(readings), left_out)
@@ -200,19 +207,9 @@ def _cells(reading: Reading) -> list[str]:
     ]
 
 
-def _check(
-    datasets: Mapping[str, Dataset], selection: Selection, variables: Collection[str] | None
-) -> None:
-    dimensions = {name for dataset in datasets.values() for name in dataset.dims}
-    names = {str(name) for dataset in datasets.values() for name in dataset.variables}
-    names |= {f"{path}/{n}".lstrip("/") for path, item in datasets.items() for n in item.variables}
-    for what, asked, there in (
-        ("dimension", set(selection), dimensions),
-        ("variable", set(variables or ()), names),
-    ):
-        if asked - there:
-            missing = ", ".join(sorted(map(quote, asked - there)))
-            raise ConflictError(f"there is no {what} {missing}")
+def _check(what: str, asked: Set[Any], there: Set[Any]) -> None:
+    if missing := asked - there:
+        raise ConflictError(f"there is no {what} {', '.join(sorted(map(quote, missing)))}")
 
 
 def _reading(name: str, variable: Variable, selection: Selection) -> Reading | str:
