@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store, stored_sizes
 from xr_nczarr.tools.slabs import counts
-from xr_nczarr.writing.commit import WriteOptions, write_chunks
+from xr_nczarr.writing.commit import WriteOptions, show_progress, write_chunks
 from xr_nczarr.writing.placing import Job
 
 _BATCH_BYTES = 16 << 20
@@ -39,15 +38,13 @@ def copy_chunks(
             as_bytes.append((array, node))
         else:
             others += _unfinished(job.aligned(), there)
-    total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes) or 1
+    total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes)
     done = objects = 0
     for array, node in as_bytes:
         for seen, put in _copy_objects(array, node, store, there):
             done, objects = done + seen, objects + put
             if progress:
-                sys.stderr.write(f"\r[{'#' * (40 * done // total):<40}] {100 * done // total}%")
-    if progress and as_bytes:
-        sys.stderr.write("\n")
+                show_progress(done, total)
     write_chunks(others, store, WriteOptions(progress=progress))
     return [node.path for _, node in as_bytes], objects
 

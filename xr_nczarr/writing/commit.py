@@ -10,6 +10,7 @@ from typing import Any
 
 import dask
 import numpy as np
+from dask.diagnostics import ProgressBar
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.chunks import ChunkedArray
@@ -213,10 +214,14 @@ def write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> An
     lazy = [job for job in jobs if hasattr(job.data, "dask")]
     late = [] if options.compute else [job for job in lazy if not opened_lazily(job.data)]
     now = lazy if options.compute else [job for job in lazy if opened_lazily(job.data)]
-    for job in _shown(ready) if options.progress else ready:
+    done, total = 0, sum(job.data.nbytes for job in ready)
+    for job in ready:
         if job.data.size:
             _Target(job, store, options)[job.region] = job.data
-    with _progress_bar() if options.progress else nullcontext():
+            done += job.data.nbytes
+            if options.progress:
+                show_progress(done, total)
+    with ProgressBar() if options.progress else nullcontext():
         _store(now, store, options, compute=True)
     if options.compute:
         return None
@@ -263,17 +268,8 @@ class _Target:
         self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
 
 
-def _progress_bar() -> Any:
-    from dask.diagnostics import ProgressBar
-
-    return ProgressBar()
-
-
-def _shown(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Give the jobs, and show how many bytes of them are written."""
-    total, done = sum(job.data.nbytes for job in jobs) or 1, 0
-    for job in jobs:
-        yield job
-        done += job.data.nbytes
-        sys.stderr.write(f"\r[{'#' * (40 * done // total):<40}] {100 * done // total}%")
-    sys.stderr.write("\n")
+def show_progress(done: int, total: int) -> None:
+    """Draw how much is done, and end the line when all is."""
+    share = done / total if total else 1
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\r[{'#' * int(40 * share):<40}] {int(100 * share)}%{end}")
