@@ -33,7 +33,7 @@ from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
 from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, open_store
 from xr_nczarr.tools.text import Told, dimension_text
-from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, workspace
+from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
 from xr_nczarr.writing.journal import settle
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.target import open_existing
@@ -148,7 +148,7 @@ def upgrade(
         with workspace(store, empty=False, staged=False) as work:
             for phase in _phases(changed, FORMATS[zarr_format].CONSOLIDATED_KEY, in_attributes):
                 work.put((key, changed[key]) for key in phase)
-                getattr(work, "flush", lambda: None)()
+                flush(work)
             for key in removed:
                 work.delete(key)
     return Upgraded(

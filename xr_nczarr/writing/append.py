@@ -241,7 +241,7 @@ class _Planner:
         replaced = self.how.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
         if replaced is not None:
-            refuse_reading(self.tree.data, store, gone)
+            refuse_reading({path: new.data for path, new in self.tree.written.items()}, store, gone)
             chunks = module.chunk_keys(replaced).prefix
             below = {module.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
             # No reader may find the group while its chunks go: that would be fill values.
@@ -251,11 +251,12 @@ class _Planner:
                 kept = [path for path in hierarchy.nodes if path not in gone]
                 plan.leading = refresh_consolidated(store, self.zarr_format, kept, {})
         added: list[str] = []
-        if self.tree.data or self.tree.groups:
+        new = [*self.tree.written, *self.tree.groups]
+        if new:
             if self.tree.layout.dialect == "nczarr-4.8.0":
                 raise UnsupportedError(
-                    f"found {', '.join([*self.tree.data, *self.tree.groups])}; what joins a store "
-                    "of netcdf-c 4.8.0 cannot be written in its layout",
+                    f"found {', '.join(new)}; what joins a store of netcdf-c 4.8.0 cannot be "
+                    "written in its layout",
                     remedy="Give it a newer one with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
@@ -283,7 +284,7 @@ class _Planner:
             by_group.setdefault(parent_path(dimension.path), []).append(dimension)
         for path in self.known:
             old = self.opened.group(path).dimensions
-            new = self.tree.group(path).dimensions if self.tree.data else {}
+            new = self.tree.group(path).dimensions if self.tree.written else {}
             fresh = [each for name, each in new.items() if name not in old]
             by_group.setdefault(path, []).extend(fresh)
         for path, dimensions in by_group.items():
@@ -297,8 +298,8 @@ class _Planner:
             node = self.opened.hierarchy.nodes[path]
             if isinstance(node, GroupNode):
                 below = [each for each in added if parent_path(each) == path]
-                arrays = [node_name(each) for each in below if each in self.tree.data]
-                groups = [node_name(each) for each in below if each not in self.tree.data]
+                arrays = [node_name(each) for each in below if each in self.tree.written]
+                groups = [node_name(each) for each in below if each not in self.tree.written]
                 self.changes += listing_changes(node, arrays, groups)
 
     def _check_left_behind(self) -> None:

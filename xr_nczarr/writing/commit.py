@@ -82,23 +82,20 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
     """
     if options.safe_chunks:
         plan.jobs = [job.aligned() for job in plan.jobs]
-    if not options.compute:
-        if isinstance(target, ZipStore):
-            raise UnsupportedError(
-                "a zip file is written in one go, not with compute=False",
-                remedy="Leave that out, or write a directory",
-                store=target.name,
-            )
-        with workspace(target, empty=plan.new, staged=plan.new, exclusive=plan.exclusive) as store:
-            prepare(plan, store)
-            put_documents(plan, store, in_place=store is target)
-        return write_chunks(plan.jobs, target, options)
-    staged, in_place, store = staged or plan.new, False, target
+    now = options.compute
+    if not now and isinstance(target, ZipStore):
+        raise UnsupportedError(
+            "a zip file is written in one go, not with compute=False",
+            remedy="Leave that out, or write a directory",
+            store=target.name,
+        )
+    staged, in_place, store = plan.new or (staged and now), False, target
     try:
         with workspace(target, empty=plan.new, staged=staged, exclusive=plan.exclusive) as store:
             in_place = store is target
             prepare(plan, store)
-            write_chunks(plan.jobs, store, options)
+            if now:
+                write_chunks(plan.jobs, store, options)
             put_documents(plan, store, in_place=in_place)
     except Exception as error:
         left = _left(plan, in_place=in_place)
@@ -109,7 +106,7 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
         else:  # of dask, or of what it computed
             error.add_note(f"{target.name}: {left}")
         raise
-    return None
+    return None if now else write_chunks(plan.jobs, target, options)
 
 
 def _left(plan: WritePlan, *, in_place: bool) -> str:
@@ -149,7 +146,7 @@ def workspace(
     """
     if not isinstance(target, ZipStore) and not (staged and isinstance(target, LocalStore)):
         yield target
-        _flush(target)
+        flush(target)
         return
     staging = target.staging(empty=empty)
     try:
@@ -159,8 +156,8 @@ def workspace(
         staging.discard()
 
 
-def _flush(store: Store) -> None:
-    """Force what was written to the disk, where the store knows how."""
+def flush(store: Store, *_: Any) -> None:
+    """Force what was written to the disk, where the store knows how; last, what is waited for."""
     getattr(store, "flush", lambda: None)()
 
 
@@ -195,14 +192,14 @@ def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
     journal = in_place and not plan.new and bool(plan.documents)
     if journal:
         put_journal(store, plan.documents, plan.jobs)
-    _flush(store)
+    flush(store)
     last = _root_keys(plan.zarr_format)
     store.put((key, data) for key, data in plan.documents.items() if key not in last)
     for key in last:
         if key in plan.documents:
             store.put([(key, plan.documents[key])])
     if journal:
-        _flush(store)
+        flush(store)
         close_journal(store)
     elif plan.new:
         store.delete(UNFINISHED)
@@ -226,7 +223,7 @@ def write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> An
     if options.compute:
         return None
     stored = _store(late, store, options, compute=False)
-    return dask.delayed(_finish, pure=False)(stored, store)
+    return dask.delayed(flush, pure=False)(store, stored)
 
 
 def _store(jobs: Sequence[Job], store: Store, options: WriteOptions, *, compute: bool) -> Any:
@@ -242,10 +239,6 @@ def _store(jobs: Sequence[Job], store: Store, options: WriteOptions, *, compute:
         compute=compute,
         **(options.chunkmanager_store_kwargs or {}),
     )
-
-
-def _finish(_: Any, store: Store) -> None:
-    _flush(store)
 
 
 class _Target:

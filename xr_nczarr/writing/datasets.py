@@ -34,20 +34,18 @@ def normalise(
     """Give any object as datasets by absolute path, parents first."""
     base = "/" + (group or "").strip("/")
     if isinstance(obj, DataTree):
-        found = {
-            f"{base}/{path}".replace("//", "/").rstrip("/.") or "/": (node.path, node)
+        nodes = {
+            f"{base}/{path}".replace("//", "/").rstrip("/.") or "/": node
             for path, node in obj.subtree_with_keys
         }
-        datasets = {path: node.to_dataset(inherit=node is obj) for path, (_, node) in found.items()}
-        strange = set(encoding or {}) - {name for name, _ in found.values()}
+        strange = set(encoding or {}) - {node.path for node in nodes.values()}
         if strange:
             raise ValueError(f"encoding is given for groups that are not there: {sorted(strange)}")
-        encodings = {path: (encoding or {}).get(name) or {} for path, (name, _) in found.items()}
-        by_path = isinstance(unlimited, Mapping)
-        asked = {
-            path: (unlimited.get(name) if by_path else unlimited)
-            for path, (name, _) in found.items()
-        }
+        datasets = {path: node.to_dataset(inherit=node is obj) for path, node in nodes.items()}
+        encodings = {path: (encoding or {}).get(node.path) or {} for path, node in nodes.items()}
+        asked = dict.fromkeys(nodes, unlimited)
+        if isinstance(unlimited, Mapping):
+            asked = {path: unlimited.get(node.path) for path, node in nodes.items()}
     else:
         dataset = _as_dataset(obj)
         datasets, encodings, asked = {base: dataset}, {base: encoding or {}}, {base: unlimited}

@@ -140,21 +140,18 @@ def encode_dataset(
         check_encoding(name, given)
     variables = {name: _prepared(variable) for name, variable in variables.items()}
     variables, attributes = conventions.cf_encoder(variables, attributes)
-    return {
-        stored_name(name): _located(variable, stored_name(name), layout, name in encoding)
-        for name, variable in variables.items()
-    }, dict(attributes)
+    encoded = {}
+    for given_name, variable in variables.items():
+        name = stored_name(given_name)
+        with Place(variable=name):
+            encoded[name] = encode_variable(variable, name, layout, given_name in encoding)
+    return encoded, dict(attributes)
 
 
 def _check_attributes(attributes: Mapping[Any, Any]) -> None:
     for name, value in attributes.items():
         if isinstance(value, Dataset | DataArray | Variable):  # which NumPy takes for numbers
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name}={value!r}")
-
-
-def _located(variable: Variable, name: str, layout: Layout, explicit: bool) -> EncodedVariable:
-    with Place(variable=name):
-        return encode_variable(variable, name, layout, explicit)
 
 
 def _prepared(variable: Variable) -> Variable:
@@ -182,7 +179,7 @@ def encode_variable(
     data = variable.data
     if is_unicode_dtype(variable.dtype):
         kind: Kind = "string"
-        width = _take(WIDTH_KEY, encoding, attributes)
+        width = encoding.pop(WIDTH_KEY, attributes.pop(WIDTH_KEY, None))
         fixed = not layout.pure and (width is not None or not layout.version_3)
         if layout.zarr_format == "1":  # which has no codec for items of variable length
             data = np.asarray(data).astype(str)
@@ -190,7 +187,8 @@ def encode_variable(
         else:
             data, dtype = string_data(data, width, fixed=fixed)
     else:
-        dtype = _with_byte_order(variable.dtype, encoding)
+        dtype, endian = variable.dtype, requested_endian(encoding)
+        dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
     if not layout.pure and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
@@ -250,11 +248,6 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
     return characters
 
 
-def _take(key: str, *holders: dict[str, Any]) -> Any:
-    found = [holder.pop(key) for holder in holders if key in holder]
-    return found[0] if found else None
-
-
 def _asked_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Give the array's fill value in its type; one left over from another type is no request."""
     asked = encoding.get("fill_value")
@@ -275,11 +268,6 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "O":
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)
     return dtype.newbyteorder("=").type(value)
-
-
-def _with_byte_order(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    endian = requested_endian(encoding)
-    return dtype if endian == "native" else dtype.newbyteorder(endian)
 
 
 def make_node(

@@ -22,6 +22,12 @@ Array = Any
 _TIMES = "mM"
 _COMPARED_BYTES = 4 << 20
 _SCALE = ("scale_factor", "add_offset")
+# What of an encoding says how values are stored, not in which chunks and by which codecs.
+_VALUE_KEYS = frozenset((*_SCALE, "units", "calendar", "dtype", "_FillValue", "missing_value")) | {
+    "_Unsigned",
+    "_Encoding",
+    "char_dim_name",
+}
 
 
 def encode_as_stored(
@@ -52,7 +58,7 @@ def encode_as_stored(
         return given.data  # bytes of any length
     own_scale = {key: given.encoding[key] for key in _SCALE if key in given.encoding}
     given.attrs = {}
-    given.encoding = _without_layout(stored.encoding)
+    given.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if given.dtype.kind in "iufb" and dtype.kind in "iuf" and "_Unsigned" not in given.encoding:
         finer = any(given.encoding.get(key) != value for key, value in own_scale.items())
         return blockwise(
@@ -75,25 +81,13 @@ def encode_as_stored(
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if chars:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
-    if dtype == np.dtype(bool):
-        return blockwise(np.asarray, encoded.data, dtype, dtype)
     return blockwise(_as_type, encoded.data, dtype, dtype)
 
 
 def _is_time(variable: Variable) -> bool:
-    return variable.dtype.kind in _TIMES or bool(
-        variable.dtype == object and variable.size and hasattr(_first(variable), "calendar")
-    )
-
-
-def _first(variable: Variable) -> Any:
-    return variable[(0,) * variable.ndim].to_numpy().item()
-
-
-def _without_layout(encoding: dict[str, Any]) -> dict[str, Any]:
-    kept = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue")
-    more = ("missing_value", "_Unsigned", "_Encoding", "char_dim_name")
-    return {key: encoding[key] for key in (*kept, *more) if key in encoding}
+    if variable.dtype != object or not variable.size:
+        return variable.dtype.kind in _TIMES
+    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
 
 
 def _in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
@@ -155,7 +149,8 @@ def _equal(one: Any, other: Any) -> Any:
 def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     if values.dtype == dtype or dtype.hasobject:
         return values
-    if values.dtype.kind != dtype.kind and not np.can_cast(values.dtype, dtype, "same_kind"):
+    castable = dtype.kind in ("b", values.dtype.kind)
+    if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ConflictError(f"found {values.dtype}, the store holds {dtype}")
     return values.astype(dtype)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,19 +66,12 @@ def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> lis
         For an object that is no codec.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
-        found: list[Any] = []
-        for key in ("filters", "serializer", "compressors", "compressor"):
-            value = encoding.get(key)
-            if value is None or isinstance(value, str):
-                continue
-            found += value if isinstance(value, list | tuple) else [value]
-        translated = (_configuration(codec) for codec in found)
-        return [codec for codec in translated if codec["id"] not in _IMPLIED]
+        found = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
+        return [codec for codec in found if codec["id"] not in _IMPLIED]
     codecs = encoding.get("codecs")
     if codecs is None or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
         codecs = _from_flags({"shuffle": False, **encoding} if zarr_format == "1" else encoding)
-        if encoding.get("serializer") not in (None, "auto"):
-            codecs = [_configuration(encoding["serializer"]), *codecs]
+        codecs = [*_configurations(encoding, "serializer"), *codecs]
     renamed = {"gzip": "zlib"}  # as netcdf-c knows it
     if zarr_format.startswith("3"):
         # As every reader knows it; of those that know numcodecs' filters, also by the other name.
@@ -94,20 +86,15 @@ def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> lis
 
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Give the byte order asked for, as netCDF's word or as the codec ``bytes`` of version 3."""
-    serializer = encoding.get("serializer")
-    named = {} if serializer in (None, "auto") else _configuration(serializer)
-    endian = named.get("endian") if named.get("id") == "bytes" else None
+    serializers = _configurations(encoding, "serializer")
+    endian = next((each.get("endian") for each in serializers if each["id"] == "bytes"), None)
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
     """Tell whether bytes are to be stored in any length, as they were where they were opened."""
-    found: list[Any] = []
-    for key in ("filters", "serializer", "codecs"):
-        value = encoding.get(key)
-        found += value if isinstance(value, list | tuple) else [value]
-    given = (codec for codec in found if codec is not None and not isinstance(codec, str))
-    return any(_configuration(codec)["id"] == "vlen-bytes" for codec in given)
+    found = _configurations(encoding, "filters", "serializer", "codecs")
+    return any(codec["id"] == "vlen-bytes" for codec in found)
 
 
 def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -117,6 +104,15 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
         for flag in (*_FLAGS, "shuffle", "fletcher32")
         if flag in encoding
     )
+
+
+def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
+    """Give numcodecs' configurations of what is under some keys; words such as "auto" are none."""
+    found: list[Any] = []
+    for value in map(encoding.get, keys):
+        if value is not None and not isinstance(value, str):
+            found += value if isinstance(value, list | tuple) else [value]
+    return list(map(_configuration, found))
 
 
 def _configuration(codec: Any) -> dict[str, Any]:
@@ -171,7 +167,7 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def codec_specs(
-    codecs: Iterable[Mapping[str, Any]], itemsize: int, *, version_3: bool
+    codecs: Sequence[Mapping[str, Any]], itemsize: int, *, version_3: bool
 ) -> tuple[CodecSpec, ...]:
     """Give configurations as specs: the last is the compressor, those before it are filters.
 
@@ -181,23 +177,15 @@ def codec_specs(
         Of what shuffle works on, in bytes. netcdf-c takes it whatever is stored, so it is stored.
     """
     specs = []
-    for codec in codecs:
+    for number, codec in enumerate(codecs, 1):
+        name = codec["id"]
         configuration = {key: value for key, value in codec.items() if key != "id"}
-        if codec["id"] == "shuffle":
+        if name == "shuffle":
             configuration["elementsize"] = itemsize
-        specs.append(CodecSpec(codec["id"], configuration))
-    if version_3:
-        return tuple(specs)
-    last = len(specs) - 1
-    return tuple(
-        replace(spec, place=_place(spec.name, at == last)) for at, spec in enumerate(specs)
-    )
-
-
-def _place(name: str, last: bool) -> str:
-    if name == "transpose":
-        return "order"
-    return "compressor" if last and name != "shuffle" else "filters"
+        place = "compressor" if number == len(codecs) and name != "shuffle" else "filters"
+        place = "codecs" if version_3 else "order" if name == "transpose" else place
+        specs.append(CodecSpec(name, configuration, place))
+    return tuple(specs)
 
 
 # Chunk shapes -----------------------------------------------------------------------------------

@@ -25,10 +25,8 @@ class Tree:
     ----------
     root
         Of all groups; of a store that is there already, only what new variables refer to.
-    data
-        Values of the new variables, by the path of their arrays.
-    write_empty_chunks
-        What their encodings say of it.
+    written
+        The new variables, by the path of their arrays.
     groups
         Paths of the groups that are new.
     notes
@@ -37,8 +35,7 @@ class Tree:
 
     layout: Layout
     root: Group = field(default_factory=Group)
-    data: dict[str, Any] = field(default_factory=dict)
-    write_empty_chunks: dict[str, bool | None] = field(default_factory=dict)
+    written: dict[str, EncodedVariable] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -106,8 +103,7 @@ class Tree:
                 kind=variable.kind,
                 root_name=name,
             )
-            self.data[location] = variable.data
-            self.write_empty_chunks[location] = variable.encoding.get("write_empty_chunks")
+            self.written[location] = variable
 
     def hierarchy(self) -> Hierarchy:
         """Give the hierarchy as it is to be stored."""
@@ -120,16 +116,14 @@ class Tree:
 
     def jobs(self, hierarchy: Hierarchy) -> list[Job]:
         """Give the values of the new variables, for all of their arrays in `hierarchy`."""
-        arrays = stored_arrays(hierarchy)
-        return [
-            Job(
-                arrays[path],
-                tuple([slice(0, size) for size in data.shape]),
-                data,
-                write_empty_chunks=self.write_empty_chunks[path],
-            )
-            for path, data in self.data.items()
-        ]
+        jobs = []
+        for path, variable in self.written.items():
+            node = hierarchy.nodes[path]
+            assert isinstance(node, ArrayNode)
+            region = tuple([slice(0, size) for size in variable.data.shape])
+            empty = variable.encoding.get("write_empty_chunks")
+            jobs.append(Job(node, region, variable.data, write_empty_chunks=empty))
+        return jobs
 
     def warn_of_notes(self) -> None:
         """Tell once of all variables whose leftover codecs were dropped."""
@@ -170,8 +164,3 @@ def skeleton(root: Group) -> Group:
         attributes=dict(root.attributes),
         groups={name: skeleton(group) for name, group in root.groups.items()},
     )
-
-
-def stored_arrays(hierarchy: Hierarchy) -> dict[str, ArrayNode]:
-    """Give the arrays of a hierarchy by their paths."""
-    return {path: node for path, node in hierarchy.nodes.items() if isinstance(node, ArrayNode)}
