@@ -20,7 +20,7 @@ from xr_nczarr.netcdf.annotations import (
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
-from xr_nczarr.netcdf.model import Group, Variable
+from xr_nczarr.netcdf.model import Dimension, Group, Variable
 from xr_nczarr.netcdf.types import JSON, TEXT, default_fill, spell_type
 
 _LAYOUTS = {
@@ -207,10 +207,8 @@ class _Writer:
 
 def _held(node: Node | None) -> dict[str, dict[str, Json]]:
     """Give what a node holds beside attributes and annotations, where annotations will lie."""
-    if node is None:
-        return {"attributes": {}, "members": {}, "sidecars": {}}
-    members, sidecars = without_annotations(node.members), without_annotations(node.sidecars)
-    return {"attributes": {}, "members": members, "sidecars": sidecars}
+    kept = {name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")}
+    return {"attributes": {}, **kept}
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
@@ -221,21 +219,22 @@ def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
 
 
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
-    dimensions: Json = {dimension.name: dimension.size for dimension in group.dimensions.values()}
-    if vintage.dialect == "nczarr-preview":
-        dimensions = [
-            {"name": each.name, "size": each.size, "unlimited": int(each.unlimited)}
-            for each in group.dimensions.values()
-        ]
-    elif vintage.dialect == "nczarr-4.9.3":
-        for each in group.dimensions.values():
-            if each.unlimited:
-                dimensions[each.name] = {"size": each.size, "unlimited": 1}
+    sizes = {name: spell_size(each, vintage.dialect) for name, each in group.dimensions.items()}
     return {
-        vintage.dimensions: dimensions,
+        vintage.dimensions: [*sizes.values()] if vintage.dialect == "nczarr-preview" else sizes,
         vintage.arrays: list(group.variables),
         vintage.groups: list(group.groups),
     }
+
+
+def spell_size(dimension: Dimension, dialect: str) -> Json:
+    """Give what a dialect says of a dimension: under its name, or in Appendix E's list."""
+    if dialect == "nczarr-preview":
+        unlimited = int(dimension.unlimited)
+        return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
+    if dialect == "nczarr-4.9.3" and dimension.unlimited:
+        return {"size": dimension.size, "unlimited": 1}
+    return dimension.size
 
 
 def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:

@@ -68,9 +68,9 @@ def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
     return places
 
 
-_GROUP_PLACES = _places("holder", "group")
+GROUP_PLACES = _places("holder", "group")
+TYPES_PLACES = _places("types_holder", "types")
 _ARRAY_PLACES = _places("holder", "array")
-_TYPES_PLACES = _places("types_holder", "types")
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     member: tuple(dict.fromkeys(getattr(vintage, member) for vintage in VINTAGES))
@@ -141,7 +141,7 @@ def _held(
 
 def find_group(node: Node) -> GroupAnnotation | None:
     """Give the annotation of a group, its damaged parts left out and told; None without one."""
-    found = next(_held(node, _GROUP_PLACES), None)
+    found = next(_held(node, GROUP_PLACES), None)
     if found is None:
         return None
     vintage, value = found
@@ -151,17 +151,18 @@ def find_group(node: Node) -> GroupAnnotation | None:
         value = {}
     return GroupAnnotation(
         vintage,
-        _dimensions(value, f"{vintage.group}.{vintage.dimensions}", problems),
-        _names(value, "arrays", f"{vintage.group}.{vintage.arrays}", problems),
-        _names(value, "groups", f"{vintage.group}.{vintage.groups}", problems),
+        _dimensions(value, vintage, problems),
+        _names(value, "arrays", vintage, problems),
+        _names(value, "groups", vintage, problems),
         problems,
     )
 
 
 def _dimensions(
-    value: dict[str, Json], place: str, problems: list[MetadataError]
+    value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
     """Give the (size, unlimited) of the dimensions by name, in each vintage's form."""
+    place = f"{vintage.group}.{vintage.dimensions}"
     listed = _member(value, "dimensions", {})
     items: list[tuple[Json, Json]] = []
     if isinstance(listed, list):
@@ -227,7 +228,7 @@ def find_name(node: Node) -> str:
 
 def find_types(node: Node) -> Mapping[str, Json]:
     """Give the recorded types of a node's attributes as they are spelled, unchecked."""
-    for _, value in _held(node, _TYPES_PLACES):
+    for _, value in _held(node, TYPES_PLACES):
         if isinstance(value, dict):
             recorded = _member(value, "type_list", {})
             if isinstance(recorded, dict):
@@ -238,10 +239,12 @@ def find_types(node: Node) -> Mapping[str, Json]:
 
 
 def _recorded_type(item: Json) -> tuple[str, Json]:
-    name = item.get("name") if isinstance(item, dict) else None
-    configuration = item.get("configuration") if isinstance(name, str) else None
-    spelled = configuration.get("type") if isinstance(configuration, dict) else None
-    return (name, spelled) if isinstance(name, str) else ("", None)
+    match item:
+        case {"name": str(name), "configuration": {"type": spelled}}:
+            return name, spelled
+        case {"name": str(name)}:
+            return name, None
+    return "", None
 
 
 def document_key(node: Node, place: str | None, zarr_format: str) -> str | None:
@@ -281,12 +284,13 @@ def _member(value: dict[str, Json], member: str, default: Json = None) -> Json:
 
 
 def _names(
-    value: dict[str, Json], member: str, place: str, problems: list[MetadataError]
+    value: dict[str, Json], member: str, vintage: Vintage, problems: list[MetadataError]
 ) -> list[str] | None:
     names = _member(value, member)
     if names is None:
         return None
     if not isinstance(names, list) or not all(map(_is_name, names)):
+        place = f"{vintage.group}.{getattr(vintage, member)}"
         problems.append(unexpected(names, "a list of names", place))
         return None
     return list(dict.fromkeys(names))

@@ -61,7 +61,10 @@ def _decode(value: Json, recorded: str | None) -> Any:
     items = value if value.__class__ is list else [value]
     decoded: Any = None
     if recorded == STRING:
-        decoded = [item if isinstance(item, str) else _compact(item) for item in items]
+        decoded = [
+            item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+            for item in items
+        ]
     elif recorded is not None:
         decoded = _typed_numbers(items, recorded)
     if decoded is None:
@@ -261,7 +264,3 @@ def _json_number(number: Any, typed: bool) -> int | float | str:
         return f"{sign}Infinity" if typed else float(number)
     # The shortest text that gives a float32 back is not that of its double.
     return float(np.format_float_scientific(number)) if typed else float(number)
-
-
-def _compact(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -10,31 +10,28 @@ from typing import Any
 
 from xr_nczarr.hierarchy import Change
 from xr_nczarr.model import GroupNode, Json, Node
-from xr_nczarr.netcdf.annotations import VINTAGES, spelling
+from xr_nczarr.netcdf.annotate import spell_size
+from xr_nczarr.netcdf.annotations import GROUP_PLACES, TYPES_PLACES, Holder, Vintage, spelling
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.model import Dimension
 from xr_nczarr.netcdf.types import spell_type
 
 
-def _annotations(node: Node, names: str) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
+def _annotations(
+    node: Node, places: Mapping[tuple[Holder, str], Vintage]
+) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
     """Give holder, names that lead to it, value and dialect of each annotation a node bears."""
-    seen = set()
-    for vintage in VINTAGES:
-        holder = vintage.holder if names == "group" else vintage.types_holder
-        name = getattr(vintage, names)
-        held: Mapping[str, Json] = getattr(node, holder)
-        if (holder, name) in seen or not isinstance(held.get(name), dict):
-            continue
-        seen.add((holder, name))
-        if holder == "sidecars":
-            yield name, (), held[name], vintage.dialect
-        else:
-            yield holder, (name,), held[name], vintage.dialect
+    for (holder, name), vintage in places.items():
+        value = getattr(node, holder).get(name)
+        if isinstance(value, dict) and holder == "sidecars":
+            yield name, (), value, vintage.dialect
+        elif isinstance(value, dict):
+            yield holder, (name,), value, vintage.dialect
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
     """Give the changes that set the sizes of a group's dimensions, known before or new."""
-    for holder, leading, value, dialect in _annotations(node, "group"):
+    for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
         name = spelling(value, "dimensions")
         if name is None:
             continue
@@ -42,16 +39,14 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
         if isinstance(stored, list):
             by_name = {item["name"]: item for item in stored}
             for each in dimensions:
-                old = by_name.get(each.name, {"name": each.name})
-                by_name[each.name] = {**old, "size": each.size, "unlimited": int(each.unlimited)}
+                old = by_name.get(each.name, {})
+                by_name[each.name] = old | spell_size(each, "nczarr-preview")
             yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
             continue
         for each in dimensions:
-            size: Json = each.size
+            size = spell_size(each, dialect)
             if isinstance(stored.get(each.name), dict):
-                size = {**stored[each.name], "size": each.size}
-            elif each.unlimited and dialect == "nczarr-4.9.3":
-                size = {"size": each.size, "unlimited": 1}
+                size = stored[each.name] | {"size": each.size}
             yield Change(node.path, "group", holder, (*leading, name, each.name), size)
 
 
@@ -59,7 +54,7 @@ def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
     """Give the changes that add names to the lists of a group's children."""
-    for holder, leading, value, _ in _annotations(node, "group"):
+    for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = spelling(value, member)
             if name is not None and added:
@@ -74,7 +69,7 @@ def attribute_changes(
 
     Those that are `stored` already, as they were read, stay as they are spelled.
     """
-    annotated = list(_annotations(node, "types"))
+    annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)
     for attribute, given in attributes.items():
         value, kind = encoded = encode_attribute(given, typed=typed)
