@@ -34,10 +34,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
     """Give what `add_target` added, as keywords of the functions that open.
 
-    Raises
-    ------
-    UsageError
-        For an option or a value that there is not.
+    An option or a value that there is not is a UsageError.
     """
     from xr_nczarr.backend.options import OPEN_OPTIONS, OpenOptions
 

@@ -142,12 +142,8 @@ def _parse_field(field: Json, place: str) -> Json:
 def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
     """Give the ``data_type`` of a dtype of either byte order.
 
-    Parameters
-    ----------
-    spelling
-        As `parse_data_type` gave it; used when it means `dtype`.
-    text
-        Whether items of variable length are text.
+    Its `spelling` is used, as `parse_data_type` gave it, when it means `dtype`. Items of variable
+    length are `text` or bytes.
     """
     little = dtype.newbyteorder("<")
     value = json.loads(spelling) if spelling.startswith("{") else spelling

@@ -33,12 +33,8 @@ def parse_v2_fill_value(
 ) -> Any:
     """Give the scalar that a fill value of v1 or v2 means; None for null.
 
-    Parameters
-    ----------
-    type_name
-        The dtype's spelling: it marks netcdf-c's characters, whose fill values are plain.
-    binary
-        Whether items of variable length are bytes rather than text.
+    The dtype's spelling, `type_name`, marks netcdf-c's characters, whose fill values are plain.
+    Items of variable length are text or `binary`.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
@@ -66,12 +62,8 @@ def parse_fill_value(
 ) -> Any:
     """Give the scalar of `dtype` that a fill value means; None for null.
 
-    Parameters
-    ----------
-    text
-        Whether items of variable length are text.
-    raw
-        The dtype of raw bytes; None for little endian, which they have in v3 whatever the codecs.
+    Items of variable length are `text` or bytes. `raw` is the dtype of raw bytes, None for little
+    endian, which they have in v3 whatever the codecs.
     """
     if value is None:
         return None
@@ -194,14 +186,9 @@ def render_fill_value(
 ) -> Json:
     """Give the ``fill_value`` of a scalar of `dtype` in v3.
 
-    None, which v3 does not permit, becomes the zero of the type: the default of zarr-python.
-
-    Parameters
-    ----------
-    listed
-        Whether raw bytes are listed (the core specification) instead of Base64 (zarr-python).
-    named
-        Whether fields are named (``struct``) instead of Base64 of all (``structured``).
+    None, which v3 does not permit, becomes the zero of the type: the default of zarr-python. Raw
+    bytes are `listed` (the core specification) instead of Base64 (zarr-python); fields are `named`
+    (``struct``) instead of Base64 of all (``structured``).
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)

@@ -83,10 +83,7 @@ class StrictText:
 def parse_json(source: str, *, max_depth: int) -> Json:
     """Give the value of a text.
 
-    Raises
-    ------
-    MetadataError
-        For what is no JSON, for names repeated in an object, and for nesting beyond `max_depth`.
+    What is no JSON, names repeated in an object and nesting beyond `max_depth` are a MetadataError.
     """
     try:
         value = _decode(source, max_depth)

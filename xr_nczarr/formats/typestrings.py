@@ -29,14 +29,9 @@ _TYPESTRING = re.compile(
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
     """Give the dtype that a typestring or a list of fields means, and its spelling as text.
 
-    A number marked as without byte order (``"|i4"``) is taken for little endian.
-
-    Raises
-    ------
-    UnsupportedError
-        For types that v2 does not have, ``"|J0"`` among them: it marks JSON, never an array.
-    LimitError
-        For items above 16 MiB.
+    A number marked as without byte order (``"|i4"``) is taken for little endian. Types that v2 does
+    not have are an UnsupportedError, ``"|J0"`` among them: it marks JSON, never an array. Items
+    above 16 MiB are a LimitError.
     """
     if isinstance(value, str):
         return _parse_typestring(value, place), value

@@ -94,13 +94,8 @@ def parse_node(
     """Give the node at `path`, None when it has neither ``.zarray`` nor ``.zgroup``.
 
     What is wrong with it comes back as BrokenNode. Hidden documents beside its own, such as those
-    of netcdf-c 4.8.0, become its sidecars.
-
-    Parameters
-    ----------
-    parsed
-        The arrays of this opening by the content of their document, which most of them share; all
-        that is parsed is added.
+    of netcdf-c 4.8.0, become its sidecars. `parsed` are the arrays of this opening by the content
+    of their document, which most of them share; all that is parsed is added.
     """
     array_key, group_key, attributes_key = node_keys(path)
     key = array_key if array_key in documents else group_key

@@ -78,12 +78,8 @@ def recognise(documents: Mapping[str, Document]) -> bool:
 def layout(documents: Mapping[str, Document], *, data_type_fallback: bool = False) -> Layout:
     """Give the layout of a store from the documents of its root.
 
-    Raises
-    ------
-    MetadataError
-        For an entry point that contradicts the draft.
-    UnsupportedError
-        For a version, an encoding or an extension that is not known here, by its name.
+    An entry point that contradicts the draft is a MetadataError, a version, an encoding or an
+    extension that is not known here an UnsupportedError with its name.
     """
     with Place(key=_ENTRY):
         members = read_object(documents[_ENTRY].value, None)

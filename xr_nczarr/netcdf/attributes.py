@@ -122,12 +122,8 @@ def decode_fill_value(
 ) -> Any:
     """Give the attribute `_FillValue` as a scalar of a variable's dtype, None if it is none.
 
-    Parameters
-    ----------
-    is_text
-        Whether bytes are characters or strings of netCDF.
-    version_3
-        Whether bytes are in base64, as xarray writes them there; floats may be in any version.
+    In version 3 bytes that are no text of netCDF are in base64, as xarray writes them there; floats
+    may be in any version.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -190,18 +186,10 @@ def _unpacked(value: Json) -> Json:
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     """Give a value as JSON, and the name of its type.
 
-    Parameters
-    ----------
-    value
-        Text, number, truth value, array or sequence of one kind of these, or any JSON.
-    typed
-        Whether the type is recorded beside it, as in NCZarr: NaN and infinities are texts there
-        and truth values numbers. Otherwise they stay what they are.
-
-    Raises
-    ------
-    UnsupportedError
-        If neither netCDF nor JSON has such a value.
+    It is text, a number, a truth value, an array or a sequence of one kind of these, or any JSON;
+    what neither netCDF nor JSON has is an UnsupportedError. If the type is recorded beside it
+    (`typed`), as in NCZarr, NaN and infinities are texts and truth values numbers. Otherwise they
+    stay what they are.
     """
     if isinstance(value, str | bytes):
         return _text(value), TEXT

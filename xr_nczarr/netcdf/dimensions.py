@@ -45,10 +45,8 @@ class DimensionScope:
     ) -> tuple[Dimension, ...]:
         """Give a variable's dimensions, from the first place that names them.
 
-        Raises
-        ------
-        MetadataError
-            If the names are no names, too few or many, lead to nowhere or to another size.
+        Names that are none, too few or many, or lead to nowhere or to another size, are a
+        MetadataError.
         """
         shape = node.shape
         if shape is None:

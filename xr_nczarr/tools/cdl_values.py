@@ -73,10 +73,7 @@ def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
 def attribute_text(value: Any, recorded: str | None) -> tuple[str, bool]:
     """Give an attribute's value, and whether it is of the type ``string``.
 
-    Parameters
-    ----------
-    recorded
-        The type that the store records for it, if it does.
+    `recorded` is the type that the store records for it, if it does.
     """
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")

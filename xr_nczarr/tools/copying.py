@@ -320,10 +320,7 @@ def _identity(state: str, plan: WritePlan) -> bytes:
 def _found(store: Store, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
     """Tell whether a store is at the target, or this very copy was begun; else why it begins anew.
 
-    Raises
-    ------
-    ExistsError
-        When there is something that may not go.
+    Something that may not go is an ExistsError.
     """
     unfinished = None
     if not isinstance(store, ZipStore):

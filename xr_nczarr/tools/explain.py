@@ -342,13 +342,7 @@ def _merged(array: ChunkedArray, keys: Sequence[str]) -> int:
 
 
 def selection_of(selection: str) -> dict[str, int | slice]:
-    """Give the positions that ``time=0:10,lat=3`` means.
-
-    Raises
-    ------
-    ConflictError
-        Where it means none.
-    """
+    """Give the positions that ``time=0:10,lat=3`` means; ConflictError where it means none."""
     found: dict[str, int | slice] = {}
     for item in filter(None, selection.split(",")):
         name, _, positions = item.rpartition("=")

@@ -86,16 +86,10 @@ def grid_svg(
     names: Sequence[str],
     touched: Sequence[Collection[int]] | None = None,
 ) -> str:
-    """Draw the chunks of an array along its last two dimensions.
+    """Draw the chunks of an array along its last two dimensions, whose `names` are told.
 
-    Parameters
-    ----------
-    shape, chunk_shape
-        In elements.
-    names
-        Of the dimensions.
-    touched
-        Numbers of the chunks along each dimension that a selection touches; they are filled.
+    `touched` are the numbers of those chunks along each dimension that a selection touches, which
+    are filled.
     """
     if not shape or 0 in shape:
         return ""

@@ -18,12 +18,8 @@ _LONGEST_VALUE = 1000
 def overview_html(title: str, root: Group, describe: Describe, counted: bool, reason: str) -> str:
     """Give an overview as HTML: groups that fold, sizes as bars, the layout of chunks drawn.
 
-    Parameters
-    ----------
-    describe
-        See `Overview.describe`.
-    counted, reason
-        Whether the chunks that are there were counted, and why not.
+    `describe` is `Overview.describe`; the chunks that are there were `counted`, or there is a
+    reason why not.
     """
     sizes = [
         describe(variable).get("raw_bytes") or 0

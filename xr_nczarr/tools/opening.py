@@ -12,13 +12,7 @@ from xr_nczarr.netcdf import Group
 
 
 def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
-    """Open all of a store, and give it with the group that is asked for.
-
-    Raises
-    ------
-    NotFoundError
-        When there is no such group.
-    """
+    """Open all of a store, and give it with the group that is asked for."""
     asked = OpenOptions(**options)
     opened = open_netcdf(target, replace(asked, group=None))
     return opened, opened.group(asked.group)

@@ -23,14 +23,8 @@ def slabs(
 ) -> Iterator[tuple[slice, ...]]:
     """Yield selections that, one after another, give all elements in C order.
 
-    They are of whole chunks as long as these fit, so that each chunk is decoded once.
-
-    Parameters
-    ----------
-    itemsize, limit
-        Of an element and of a selection, in bytes.
-    whole_rows
-        Whether the last dimension is never cut.
+    They are of whole chunks as long as these fit into `limit` bytes, so that each chunk is decoded
+    once. With `whole_rows` the last dimension is never cut.
     """
     if not shape:
         yield ()

@@ -46,10 +46,7 @@ class Modification:
 def plan_modification(opened: OpenedStore, request: Request, how: Modification) -> WritePlan:
     """Give all that a change does to a store, checked; nothing is written yet.
 
-    Raises
-    ------
-    ConflictError
-        For everything in the datasets that does not fit what is stored.
+    What does not fit what is stored is a ConflictError.
     """
     planner = _Planner(opened, how)
     for path, dataset in request.datasets.items():

@@ -66,19 +66,10 @@ class WriteOptions:
 def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bool) -> Any:
     """Carry out a plan; with ``compute=False`` give the dask object that finishes it, else None.
 
-    Parameters
-    ----------
-    staged
-        Whether a local store changes in one step; a new one always does.
-
-    Raises
-    ------
-    ConflictError
-        For blocks of dask that cannot be aligned with the stored chunks.
-    UnsupportedError
-        For ``compute=False`` on a zip file, which is written in one go.
-
-    An error of the writing itself says what is left, and how to go on; in a note if not ours.
+    A local store changes in one step if it is `staged`; a new one always does. Blocks of dask that
+    cannot be aligned with the stored chunks are a ConflictError, ``compute=False`` on a zip file an
+    UnsupportedError. An error of the writing itself says what is left, and how to go on; in a note
+    if it is not ours.
     """
     if options.safe_chunks:
         plan.jobs = [job.aligned() for job in plan.jobs]
@@ -134,15 +125,9 @@ def workspace(
 ) -> Iterator[Store]:
     """Give the store to write to; when the block ends well, its content is that of `target`.
 
-    Parameters
-    ----------
-    empty
-        Whether to begin with nothing instead of what is in `target`.
-    staged
-        Whether `target` changes in one step at the end. Zip files always do, stores that cannot
-        be replaced in one step never do.
-    exclusive
-        Whether it is an `ExistsError` if somebody else has made it by then.
+    It begins `empty`, or with what is in `target`. If `staged`, `target` changes in one step at the
+    end: zip files always do, stores that cannot be replaced in one step never do. If `exclusive`,
+    it is an ExistsError if somebody else has made it by then.
     """
     if not isinstance(target, ZipStore) and not (staged and isinstance(target, LocalStore)):
         yield target

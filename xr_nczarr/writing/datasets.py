@@ -75,19 +75,10 @@ def _as_dataset(obj: Any) -> Dataset:
 def _unlimited_dimensions(
     dataset: Dataset, asked: Iterable[str] | str | None, *, required: bool
 ) -> set[str]:
-    """Give the names of a dataset's unlimited dimensions.
+    """Give the names of a dataset's unlimited dimensions: those `asked` for, else left by opening.
 
-    Parameters
-    ----------
-    asked
-        By the caller; None for those that opening left in the dataset's encoding.
-    required
-        Whether they must be in this dataset: an error when asked for, else a warning.
-
-    Raises
-    ------
-    ValueError
-        If they are not.
+    If they are `required`, one that the dataset does not have is an error when it was asked for,
+    else a warning.
     """
     names = dataset.encoding.get("unlimited_dims", ()) if asked is None else asked
     found = {names} if isinstance(names, str) else set(names)

@@ -90,10 +90,7 @@ class EncodedVariable:
 def stored_name(name: Hashable) -> str:
     """Give the name that a variable or dimension is stored by; xarray's None has one of its own.
 
-    Raises
-    ------
-    TypeError, ConflictError
-        For names that no store can hold.
+    Names that no store can hold are a TypeError or a ConflictError.
     """
     if name is None:
         return NONE_NAME
@@ -114,19 +111,9 @@ def encode_dataset(
     """Give the variables of a dataset as they are to be stored, and its attributes.
 
     Nothing is computed that dask has not computed yet, but, block by block, whether objects are
-    text and how wide. Other objects are loaded: their items decide the type.
-
-    Parameters
-    ----------
-    encoding
-        By variable; replaces the variable's own.
-
-    Raises
-    ------
-    ConflictError
-        For unknown encoding keys, and for strings that do not fit a width that was given.
-    UnsupportedError
-        For types that the dialect does not have.
+    text and how wide. Other objects are loaded: their items decide the type. `encoding` replaces
+    the variables' own. Unknown keys in it, and strings that do not fit a width that was given, are
+    a ConflictError, types that the dialect does not have an UnsupportedError.
     """
     for each in (*dataset.variables, *dataset.dims):
         stored_name(each)
@@ -279,10 +266,7 @@ def make_node(
 ) -> tuple[ArrayNode, str | None]:
     """Give the array of an encoded variable, and a note on leftover codecs that do not fit it.
 
-    Raises
-    ------
-    NczarrError
-        For codecs that were asked for in this write, and cannot be had.
+    Codecs that were asked for in this write, and cannot be had, are an error.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
     shape = tuple(encoded.data.shape)
@@ -327,13 +311,7 @@ def make_node(
 def _fitting(
     codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable
 ) -> Sequence[Mapping[str, Any]]:
-    """Give the codecs, if those that name a type, or axes, name this array's.
-
-    Raises
-    ------
-    UnsupportedError
-        For one made for another type.
-    """
+    """Give the codecs, if those that name a type, or axes, name this array's; else an error."""
     for codec in codecs:
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:

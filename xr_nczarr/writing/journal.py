@@ -26,15 +26,9 @@ def close_journal(store: Store) -> None:
 def settle(store: Store) -> Regions:
     """Undo a change of documents that was interrupted.
 
-    Returns
-    -------
-    By path of the array, the first and last element along each dimension of what an append put
-    that was complete but for its journal, which is then left for `close_journal`. Else empty.
-
-    Raises
-    ------
-    MetadataError
-        For a damaged journal.
+    If an append was complete but for its journal, that is left for `close_journal`, and this gives
+    the first and last element along each dimension of what it put, by path of the array. Else
+    nothing.
     """
     journal = open_journal(store)
     if journal is None:

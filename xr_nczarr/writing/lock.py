@@ -21,6 +21,9 @@ def sole_writer(
 ) -> Iterator[None]:
     """Keep others from changing the metadata of a store meanwhile; regions need no such lock.
 
+    On local disks another writer is waited for, and its lock ends with it. Elsewhere its lock is a
+    ConflictError.
+
     Parameters
     ----------
     owner
@@ -29,11 +32,6 @@ def sole_writer(
         is never the same.
     force
         Whether to go on where another writer has left its lock.
-
-    Raises
-    ------
-    ConflictError
-        For such a lock. On local disks it is waited for instead, and ends with its writer.
     """
     lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
     if not lockable or (isinstance(store, LocalStore) and is_nothing(store)):

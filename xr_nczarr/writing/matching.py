@@ -35,21 +35,10 @@ def encode_as_stored(
 ) -> Any:
     """Give a variable's values as the stored variable of that name holds them.
 
-    NumPy's are checked at once, dask's block by block while they are written.
-
-    Parameters
-    ----------
-    stored
-        The stored variable as decoded by xarray, whose encoding tells how.
-    target
-        The stored variable as netCDF knows it.
-
-    Raises
-    ------
-    ConflictError
-        For values that the stored encoding cannot hold: times between its units, numbers out of
-        range or, unless it is packed, between its steps, missing values without a `_FillValue`,
-        strings that are too long.
+    `stored` is decoded by xarray, and its encoding tells how; `target` is what netCDF knows of it.
+    NumPy's values are checked at once, dask's block by block while they are written. What cannot be
+    held is a ConflictError: times between the units, numbers out of range or, unless they are
+    packed, between the steps, missing values without a `_FillValue`, strings that are too long.
     """
     assert target.node is not None
     dtype, chars = target.node.dtype, target.kind == "char"
@@ -194,13 +183,7 @@ def _encoded_block(
 
 
 def check_equal(name: str, given: Variable, stored: Variable) -> None:
-    """Refuse values without the append dimension that differ from the stored ones.
-
-    Raises
-    ------
-    ConflictError
-        With the first difference.
-    """
+    """Refuse values without the append dimension that differ from the stored ones."""
     rows = given.sizes[given.dims[0]] if given.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, given.nbytes))
     for start in range(0, rows, step):
@@ -228,13 +211,7 @@ def _check_equal(name: str, given: Variable, stored: Variable, start: int) -> No
 
 
 def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> None:
-    """Refuse an append that repeats or overlaps stored values of its own coordinate.
-
-    Raises
-    ------
-    ConflictError
-        With the first value that is there already.
-    """
+    """Refuse an append that repeats or overlaps stored values of its own coordinate."""
     old, new = np.asarray(stored.values)[:size], np.asarray(given.values)
     if not old.size or not new.size:
         return

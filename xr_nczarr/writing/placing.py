@@ -34,12 +34,8 @@ class Job:
     def aligned(self) -> Job:
         """Give the job with a dask array in blocks of which no two share a stored object.
 
-        Blocks that do already are kept; the others grow by less than one object.
-
-        Raises
-        ------
-        ConflictError
-            For blocks whose sizes dask does not know.
+        Blocks that do already are kept; the others grow by less than one object. Blocks whose sizes
+        dask does not know are a ConflictError.
         """
         data, cells = self.data, self.node.object_shape
         if not hasattr(data, "dask") or len(cells) != data.ndim or not data.size:
@@ -84,13 +80,7 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 
 
 def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
-    """Refuse a region that shares a stored object with others where no lock protects it.
-
-    Raises
-    ------
-    ConflictError
-        Naming the boundaries that work.
-    """
+    """Refuse a region that shares a stored object with others where no lock protects it."""
     if not store.remote:
         return
     for axis, (piece, cell, size) in enumerate(
@@ -113,15 +103,8 @@ def resolve_region(
 ) -> dict[str, slice]:
     """Give a slice for each dimension that `region` names, ``"auto"`` found by the coordinates.
 
-    Parameters
-    ----------
-    stored
-        The stored variables, decoded.
-
-    Raises
-    ------
-    TypeError, ConflictError, KeyError
-        For what is no region of this dataset in this store, as `to_zarr` has it.
+    `stored` are the stored variables, decoded. What is no region of this dataset in this store is a
+    TypeError, ConflictError or KeyError, as `to_zarr` has it.
     """
     if region == "auto":
         region = dict.fromkeys(dataset.dims, "auto")

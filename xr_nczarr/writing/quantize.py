@@ -27,16 +27,9 @@ _EXPLICIT_BITS = {4: 23, 8: 52}
 def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Give the rounded data, and the attributes that say how they were rounded.
 
-    Parameters
-    ----------
-    encoding
-        ``least_significant_digit`` (a power of ten), or ``significant_digits`` with a
-        ``quantize_mode`` of BitGroom, BitRound (whose digits are bits) or GranularBitRound.
-
-    Raises
-    ------
-    ConflictError
-        For an unknown mode, or digits that the type does not have.
+    `encoding` has ``least_significant_digit`` (a power of ten), or ``significant_digits`` with a
+    ``quantize_mode`` of BitGroom, BitRound (whose digits are bits) or GranularBitRound. An unknown
+    mode, or digits that the type does not have, are a ConflictError.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}

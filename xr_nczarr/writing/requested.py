@@ -36,13 +36,7 @@ ENCODING_KEYS = frozenset(
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
-    """Refuse keys that nobody knows.
-
-    Raises
-    ------
-    ConflictError
-        Naming them and what there is.
-    """
+    """Refuse keys that nobody knows."""
     unknown = [key for key in encoding if key not in ENCODING_KEYS]
     if unknown:
         raise ConflictError(
@@ -59,11 +53,6 @@ def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> lis
     changed since the variable was opened. Without any, chunks are stored as they are: what
     `to_netcdf` does, and what every build of netcdf-c reads without plugins. In version 1, which
     has no filters, netCDF's compression comes without shuffle, unless that is asked for.
-
-    Raises
-    ------
-    UnsupportedError
-        For an object that is no codec.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         found = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -171,10 +160,8 @@ def codec_specs(
 ) -> tuple[CodecSpec, ...]:
     """Give configurations as specs: the last is the compressor, those before it are filters.
 
-    Parameters
-    ----------
-    itemsize
-        Of what shuffle works on, in bytes. netcdf-c takes it whatever is stored, so it is stored.
+    `itemsize` is that of what shuffle works on: netcdf-c takes it whatever is stored, so it is
+    stored.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):
@@ -205,22 +192,10 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Give the shape of the chunks to store.
 
-    What `encoding` says, else what the dask blocks have, else all of it, halved along its longest
-    dimension until a chunk has no more than 4 MiB. Along one unlimited dimension alone a chunk
-    has at least the 4 KiB that netcdf-c gives it.
-
-    Parameters
-    ----------
-    blocks
-        Sizes of the dask blocks along each dimension; None for an array in memory.
-    explicit
-        Whether the caller gave `encoding` for this write: what was left over from opening another
-        file only holds while it fits.
-
-    Raises
-    ------
-    TypeError
-        For chunk sizes that are no integers.
+    What `encoding` says, else what the dask `blocks` have along each dimension, else all of it,
+    halved along its longest dimension until a chunk has no more than 4 MiB. Along one unlimited
+    dimension alone a chunk has at least the 4 KiB that netcdf-c gives it. What was left over from
+    opening another file, not given for this write (`explicit`), only holds while it fits.
     """
     asked = encoding.get("chunks")
     left = not explicit and encoding.get("chunksizes") is not None
@@ -267,12 +242,8 @@ def shard_specs(
     """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
 
     ``"auto"`` is what zarr-python makes of it for an `array` of this shape: two chunks along
-    dimensions of more than eight.
-
-    Raises
-    ------
-    ConflictError
-        For a shape that is none, or that the chunks do not divide.
+    dimensions of more than eight. If it is `required`, a shape that is none, or that the chunks do
+    not divide, is a ConflictError.
     """
     if asked is None:
         return ()

@@ -37,15 +37,8 @@ def in_blocks(
 ) -> Dataset:
     """Give a dataset whose lazily opened variables are read block by block, by dask.
 
-    Left as they are: what is small, objects that are no text, and times of which the encoding says
-    either units or type.
-
-    Parameters
-    ----------
-    encoding
-        By variable; goes before the variable's own.
-    whole_below
-        Size of what is small, in bytes.
+    Left as they are: what is of no more than `whole_below` bytes, objects that are no text, and
+    times of which `encoding`, or else the variable's own, says either units or type.
     """
     blocks = {
         name: _chunked(variable, str(name)).data
@@ -105,17 +98,8 @@ def refuse_reading(
 ) -> None:
     """Refuse values that are lazily read from what is to be overwritten.
 
-    Parameters
-    ----------
-    values
-        Arrays of any kind, or variables that hold them, by the name to tell.
-    paths
-        Of the arrays that are overwritten; None for all of the store.
-
-    Raises
-    ------
-    RefusedError
-        Naming the variable.
+    `values` are arrays of any kind, or variables that hold them, by the name to tell; `paths` those
+    of the arrays that are overwritten, None for all of the store.
     """
     for name, data in values.items():
         for lazy in lazy_arrays(getattr(data, "_data", data)):

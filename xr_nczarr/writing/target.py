@@ -62,13 +62,7 @@ def is_nothing(store: Store) -> bool:
 
 
 def check_empty(store: Store) -> None:
-    """Refuse to write into what nobody wrote as a store.
-
-    Raises
-    ------
-    ExistsError
-        If there is anything.
-    """
+    """Refuse to write into what nobody wrote as a store."""
     if _holds_no_store(store):
         raise ExistsError(
             "something is there that is no Zarr store",

@@ -57,13 +57,7 @@ class Tree:
         encoding: Mapping[str, Mapping[str, Any]],
         unlimited: Collection[str],
     ) -> None:
-        """Add a group with all variables and attributes of a dataset.
-
-        Raises
-        ------
-        ConflictError
-            If an unlimited dimension is none of the dataset's, or for encodings that do not fit.
-        """
+        """Add a group with all variables and attributes of a dataset."""
         encoded, attributes = encode_dataset(dataset, encoding, self.layout)
         if self.layout.zarr_format == "1" and (len(encoded) != 1 or path != "/" or attributes):
             raise UnsupportedError(
