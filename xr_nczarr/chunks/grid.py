@@ -183,9 +183,11 @@ def _in_range(index: int, size: int) -> int:
 
 def all_in_range(positions: Positions, size: int) -> Positions:
     """Give positions counted from the start; raise IndexError for one outside the dimension."""
-    if positions.size:
-        for extreme in (positions.min(), positions.max()):
-            _in_range(int(extreme), size)
+    extremes = [int(positions.min()), int(positions.max())] if positions.size else []
+    for extreme in extremes:
+        _in_range(extreme, size)
+    if min(extremes, default=0) >= 0:
+        return positions
     return np.where(positions < 0, positions + size, positions)
 
 
@@ -250,19 +252,21 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
         return _split_slice(size, chunk, regular)
     numbers = positions // chunk
     order = np.argsort(numbers, kind="stable")
-    found, starts = np.unique(numbers[order], return_index=True)
-    chunks, targets = found.tolist(), np.split(order, starts[1:])
-    sources = [positions[to] - number * chunk for number, to in zip(chunks, targets, strict=True)]
+    numbers = numbers[order]
+    starts = [0, *(1 + np.flatnonzero(numbers[1:] != numbers[:-1])).tolist()]
+    shares = list(map(slice, starts, [*starts[1:], len(order)]))
+    chunks, inner = numbers[starts].tolist(), positions[order] - numbers * chunk
+    sources, targets = ([of[share] for share in shares] for of in (inner, order))
     wholes = []
     for number, source in zip(chunks, sources, strict=True):
         inside = min(chunk, size - number * chunk)
         wholes.append(source.size >= inside and np.unique(source).size == inside)
     alike: dict[tuple[int, ...], slice] = {}
-    shares = [
+    selectors = [
         alike.setdefault((one.start, one.stop, one.step), one) if isinstance(one, slice) else one
         for one in map(slice_or_self, sources)
     ]
-    return _Pieces(chunks, shares, [*map(slice_or_self, targets)], wholes)
+    return _Pieces(chunks, selectors, [*map(slice_or_self, targets)], wholes)
 
 
 def _as_slice(positions: Positions) -> slice | None:
@@ -270,7 +274,7 @@ def _as_slice(positions: Positions) -> slice | None:
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     step = int(positions[1] - positions[0])
-    if step <= 0 or not bool((np.diff(positions) == step).all()):
+    if step <= 0 or not bool((positions[1:] - positions[:-1] == step).all()):
         return None
     return slice(int(positions[0]), int(positions[-1]) + 1, step)
 

@@ -81,10 +81,11 @@ def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int
         alone = range(low, high + 1, item.step)
         return [(row, 1) for row in alone], slice(0, len(alone), 1)
     rows = np.unique(item)
-    begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - near - 1) > near)
-    starts, stops = rows[begins], rows[np.append(begins[1:], len(rows)) - 1] + 1
+    begins = np.array([0, *(1 + np.flatnonzero(rows[1:] - rows[:-1] > near)).tolist()])
+    ends = np.array([*begins[1:].tolist(), len(rows)])
+    starts, stops = rows[begins], rows[ends - 1] + 1
     lengths = stops - starts
-    removed = np.repeat(starts - (np.cumsum(lengths) - lengths), np.diff([*begins, len(rows)]))
+    removed = np.repeat(starts - (lengths.cumsum() - lengths), ends - begins)
     moved = (rows - removed)[np.searchsorted(rows, item)]
     return list(zip(starts.tolist(), lengths.tolist(), strict=True)), moved
 
