@@ -1,6 +1,6 @@
 """Measure all rows, or those of which a word names the family or is in the name.
 
-``python -m tests.benchmarks [WORD ...] [--json FILE] [--plot FILE]``
+``python -m tests.benchmarks [WORD ...] [--json FILE] [--plot FILE] [--page FILE]``
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.benchmarks.families import FAMILIES, measured
 from tests.benchmarks.harness import Result, table
+from tests.benchmarks.page import replaced
 from tests.benchmarks.plot import draw
 
 PEERS = ("xarray", "numpy", "zarr", "zarrs", "tensorstore", "netCDF4", "numcodecs", "dask")
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="where the stores are made and kept")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
+    parser.add_argument("--page", type=Path, help="in which page to replace what was measured")
     options = parser.parse_args()
     if options.data is None:
         with tempfile.TemporaryDirectory(prefix="nczarr-benchmarks-") as directory:
@@ -64,6 +66,10 @@ def measure(options: argparse.Namespace, directory: Path) -> int:
     print("", table(results), *failures, sep="\n")
     if options.plot:
         draw(results, options.plot)
+    if options.page:
+        page = options.page.read_text(encoding="utf-8")
+        told = replaced(page, results, failures, record["machine"], options.rounds)
+        options.page.write_text(told, encoding="utf-8")
     return 1 if failures else 0
 
 

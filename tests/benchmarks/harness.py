@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 OURS = "xr_nczarr"
+NO_PEERS = ("limit", "at most", "undecoded")
+"""How names begin of what has no values to compare: bare work, what may be taken, other values."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Row:
 
     `goals` maps a contestant to the ratio (its time over ours) that is aimed at. `values` gives
     what is compared of a contestant's result, to within `tolerance`, and `discard` puts the result
-    away; neither counts. Results of ``limit`` are no values. In another `unit` than seconds the
-    results themselves are what is measured, once.
+    away; neither counts. ``limit`` is the same work with nothing around it. In another `unit`
+    than seconds the results themselves are what is measured, once.
     """
 
     name: str
@@ -48,6 +50,18 @@ class Result:
     goals: dict[str, float]
     failed: dict[str, str]
     unit: str = "s"
+
+    def missed(self, name: str) -> bool:
+        """Tell whether a goal is missed; what rounds to it is not."""
+        goal = self.goals.get(name)
+        return goal is not None and round(self.ratio[name], 2) < round(goal, 2)
+
+    def unreachable(self, name: str) -> bool:
+        """Tell whether the limit itself misses the goal against a peer."""
+        limits = [ratio for other, ratio in self.ratio.items() if other.startswith("limit")]
+        if not limits or name.startswith(NO_PEERS) or not self.missed(name):
+            return False
+        return self.ratio[name] / min(1, max(limits)) < self.goals[name]
 
 
 def within(seconds: float) -> Callable[[], None]:
@@ -76,7 +90,7 @@ def run(row: Row, rounds: int = 7) -> Result:
             continue
         if row.unit != "s":
             contestants[name] = result
-        elif not name.startswith("limit"):
+        elif not name.startswith(NO_PEERS):
             values = np.asarray(row.values(result))
             reference = values if reference is None else reference
             if row.tolerance:
@@ -133,7 +147,8 @@ def table(results: list[Result]) -> str:
         cells = []
         for name, ratio in result.ratio.items():
             goal = result.goals.get(name)
-            aimed = [] if goal is None else [f"goal {goal:g}"]
+            aimed = [] if goal is None else [f"goal {goal:.3g}"]
+            aimed += ["beyond the limit"] if result.unreachable(name) else []
             processor = result.processor_ratio.get(name)
             notes = ([] if processor is None else [f"{processor:.2f}"]) + aimed
             cells.append(f"{name} {ratio:.2f}" + (f" ({', '.join(notes)})" if notes else ""))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
-import numcodecs
 import numpy as np
 import tensorstore
 import xarray as xr
 import zarr
 
-from tests.benchmarks import data
+from tests.benchmarks import data, limits
 from tests.benchmarks.harness import OURS, Row
 from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import open_netcdf, readable_node
@@ -48,6 +44,13 @@ def by_tensorstore(path: Path) -> tensorstore.TensorStore:
     return tensorstore.open(spec, read=True).result()
 
 
+def _bare(path: Path, name: str) -> Callable[[], None]:
+    """The large field's limit: all of its chunks read and decoded on two threads."""
+    return limits.reading(
+        limits.chunk_files(path), limits.DECODERS[name], 4 * data.CHUNKS[1] * data.CHUNKS[2]
+    )
+
+
 def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
     import netCDF4
 
@@ -58,52 +61,6 @@ def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
             return variable[...]
 
     return read
-
-
-def limit(path: Path, decode: Callable[[bytes, np.ndarray], None], chunk_bytes: int):
-    """Bare decoding of the same bytes on two threads, into one result."""
-    files = sorted((path / "field").iterdir())
-    files = [file for file in files if not file.name.startswith(".")]
-
-    def read() -> None:
-        out = np.empty(len(files) * chunk_bytes, "u1")
-
-        def one(item: tuple[int, Path]) -> None:
-            index, file = item
-            descriptor = os.open(file, os.O_RDONLY)
-            raw = os.read(descriptor, os.fstat(descriptor).st_size)
-            os.close(descriptor)
-            decode(raw, out[index * chunk_bytes : (index + 1) * chunk_bytes])
-
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(one, enumerate(files)))
-
-    return read
-
-
-def _copy(raw: bytes, out: np.ndarray) -> None:
-    out[:] = np.frombuffer(raw, "u1")
-
-
-def _inflate(raw: bytes, out: np.ndarray) -> None:
-    out[:] = np.frombuffer(zlib.decompress(raw), "u1")
-
-
-def _numcodecs(name: str) -> Callable[[bytes, np.ndarray], None]:
-    codec = {"blosc": numcodecs.Blosc(), "zstd": numcodecs.Zstd()}[name]
-
-    def decode(raw: bytes, out: np.ndarray) -> None:
-        codec.decode(raw, out)
-
-    return decode
-
-
-DECODERS = {
-    "raw": _copy,
-    "blosc": _numcodecs("blosc"),
-    "zstd": _numcodecs("zstd"),
-    "zlib": _inflate,
-}
 
 
 def large_chunks(directory: Path) -> Iterator[Row]:
@@ -117,7 +74,7 @@ def large_chunks(directory: Path) -> Iterator[Row]:
             "zarr-python": lambda zarr_array=zarr_array: zarr_array[...],
             "zarrs": lambda zarrs_array=zarrs_array: zarrs_array[...],
             "tensorstore": lambda store=store: store.read().result(),
-            "limit": limit(path, DECODERS[name], 4 * data.CHUNKS[1] * data.CHUNKS[2]),
+            "limit": _bare(path, name),
         }
         if name != "blosc":
             contestants["netcdf-c"] = by_netcdf(path, "zarr")
@@ -132,8 +89,9 @@ def large_chunks(directory: Path) -> Iterator[Row]:
                 {"zarr-python": 1, "netcdf-c": 1.8},
             )
         if name in ("raw", "blosc"):
-            yield from _through_xarray(path, f"265 MB through xarray, {name}")
-    yield from _through_xarray(data.masked(directory), "265 MB masked by xarray, raw")
+            yield from _through_xarray(path, f"265 MB through xarray, {name}", _bare(path, name))
+    path = data.masked(directory)
+    yield from _through_xarray(path, "265 MB masked by xarray, raw", _bare(path, "raw"))
 
 
 def _without_deflate(path: Path | str) -> Callable[[], np.ndarray]:
@@ -158,7 +116,7 @@ def by_pipeline(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
     return run
 
 
-def _through_xarray(path: Path, name: str) -> Iterator[Row]:
+def _through_xarray(path: Path, name: str, bare: Callable[[], None]) -> Iterator[Row]:
     for label, goal, options in (("", 4, {}), (", chunks={}", 1.8, {"chunks": {}})):
         peer = partial(load, path, "zarr", **options)
         yield Row(
@@ -167,9 +125,10 @@ def _through_xarray(path: Path, name: str) -> Iterator[Row]:
                 OURS: partial(load, path, "nczarr", **options),
                 "engine zarr": peer,
                 "engine zarr, zarrs": by_pipeline(peer),
-                "limit: undecoded": partial(load, path, "nczarr", decode_cf=False, **options),
+                "undecoded": partial(load, path, "nczarr", decode_cf=False, **options),
+                "limit": bare,
             },
-            {"engine zarr": goal, "engine zarr, zarrs": 1, "limit: undecoded": 1 / 1.2},
+            {"engine zarr": goal, "engine zarr, zarrs": 1, "undecoded": 1 / 1.2},
         )
 
 
@@ -210,7 +169,7 @@ def packed(directory: Path) -> Iterator[Row]:
         {
             OURS: partial(load, path, "nczarr"),
             "engine zarr": partial(load, path, "zarr"),
-            "limit: undecoded": partial(load, path, "nczarr", decode_cf=False),
+            "undecoded": partial(load, path, "nczarr", decode_cf=False),
         },
         {"engine zarr": 3.5},
     )
@@ -233,7 +192,12 @@ def small_chunks(directory: Path) -> Iterator[Row]:
             OURS: lambda array=array: everything(array),
             "zarrs": lambda zarrs_array=zarrs_array: zarrs_array[...],
             "tensorstore": lambda store=store: store.read().result(),
-            "limit: open, read, close": partial(_bare_reads, path),
+            "limit": limits.reading(
+                limits.chunk_files(path),
+                limits.DECODERS[name],
+                4 * elements,
+                threads=2 if name == "zstd" else 1,
+            ),
         }
         goals = {"zarrs": 2, "tensorstore": goal}
         if count < 100_000:  # it takes half a minute
@@ -243,14 +207,6 @@ def small_chunks(directory: Path) -> Iterator[Row]:
             contestants["netcdf-c"] = by_netcdf(path, "zarr")
             goals["netcdf-c"] = 2
         yield Row(f"{count:,} chunks of {elements * 4 // 1024} kB, {name}", contestants, goals)
-
-
-def _bare_reads(path: Path) -> None:
-    """Read all files in one thread, and do nothing with what is in them."""
-    for number in range(sum(not name.startswith(".") for name in os.listdir(path / "field"))):
-        descriptor = os.open(f"{path}/field/{number}.0", os.O_RDONLY)
-        os.read(descriptor, 1 << 17)
-        os.close(descriptor)
 
 
 def selections(directory: Path) -> Iterator[Row]:
@@ -268,6 +224,7 @@ def selections(directory: Path) -> Iterator[Row]:
         path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
         store = by_tensorstore(path)
+        bare = _bare_rows(path, rows) if name == "raw" else _bare_blocks(directory, path)
         for label, (selection, goal) in cases.items():
             yield Row(
                 f"{label}, {name}",
@@ -276,11 +233,42 @@ def selections(directory: Path) -> Iterator[Row]:
                     "zarr-python": lambda a=zarr_array, s=selection: a.oindex[s],
                     "zarrs": lambda a=zarrs_array, s=selection: a.oindex[s],
                     "tensorstore": lambda a=store, s=selection: a.oindex[s].read().result(),
+                    "limit": bare[label],
                 },
                 dict.fromkeys(
                     ("zarr-python", "zarrs", "tensorstore"), 10 if name == "raw" else goal
                 ),
             )
+
+
+def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
+    """By selection, its bytes in each chunk: a point, a row, a box that is read at once, rows."""
+    files, (_, _, row) = limits.chunk_files(path), data.CHUNKS
+    series = sorted(files, key=lambda file: int(file.name.split(".")[0]))
+    return {
+        "point series": limits.rows_of_files(series, [500], 4 * row, 4),
+        "row of every chunk": limits.rows_of_files(series, [500], 4 * row, 4 * row),
+        "box of every chunk": limits.rows_of_files(series, [500], 4 * row, 32 * 4 * row),
+        "strided": limits.rows_of_files(series[::4], range(0, 1024, 16), 4 * row, 4 * row),
+        "orthogonal": limits.rows_of_files(series[:3], rows.tolist(), 4 * row, 4 * row),
+    }
+
+
+def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
+    """By selection: a frame of one block for each chunk where that is enough, else all of it."""
+    count, height, width = data.SHAPE[0], data.CHUNKS[1] // 8, data.CHUNKS[2]
+    made = (directory / "eighths.zarr").exists()
+    values = np.empty(0) if made else data.field()[:, 3 * height : 4 * height]
+    blocks = data.zarr_store(
+        directory, "eighths", values, (1, height, width), data.COMPRESSORS["blosc"]
+    )
+    decode, files = limits.DECODERS["blosc"], limits.chunk_files(path)
+    few = limits.reading(limits.chunk_files(blocks), decode, 4 * height * width)
+    whole = 8 * 4 * height * width
+    return dict.fromkeys(("point series", "row of every chunk", "box of every chunk"), few) | {
+        "strided": limits.reading(files[: count // 4], decode, whole),
+        "orthogonal": limits.reading(files[:3], decode, whole),
+    }
 
 
 def opening(directory: Path) -> Iterator[Row]:
@@ -293,9 +281,12 @@ def opening(directory: Path) -> Iterator[Row]:
             f"engine {peer}": lambda: xr.open_dataset(url, engine=peer, **options),
             "limit: xarray": lambda: xr.decode_cf(xr.Dataset(in_memory())),
         }
-        if "chunks" in options:  # which the limit has none of
-            del contestants["limit: xarray"]
         goals = {f"engine {peer}": goal, "limit: xarray": 1 / 1.3}
+        if "chunks" in options:
+            del contestants["limit: xarray"]
+            contestants["limit: xarray, dask"] = lambda: xr.decode_cf(
+                xr.Dataset(in_memory())
+            ).chunk({})
         return Row(f"open 500 variables{name}", contestants, goals, described, xr.Dataset.close)
 
     def in_memory() -> dict[str, xr.Variable]:

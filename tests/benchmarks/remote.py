@@ -165,12 +165,12 @@ def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
             "zarr-python, obstore": lambda: by_obstore[...],
             "tensorstore": lambda: by_tensorstore.read().result(),
             "limit: bytes": lambda: asyncio.run(_get_all(chunks)),
-            "limit: bytes and 2 latencies": lambda: (
+            "at most 2 latencies more": lambda: (
                 asyncio.run(_get_all(chunks)),
                 time.sleep(2 * LATENCY),
             ),
         },
         {"tensorstore": 1 / 1.25}
         | dict.fromkeys(("zarr-python, fsspec", "zarr-python, obstore"), 4 if many else 1)
-        | ({} if many else {"limit: bytes and 2 latencies": 1}),
+        | ({} if many else {"at most 2 latencies more": 1}),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import tensorstore
 import zarr
 
-from tests.benchmarks import data
+from tests.benchmarks import data, limits
 from tests.benchmarks.harness import OURS, Row
 from tests.benchmarks.reading import ours
 
@@ -31,11 +33,15 @@ def sharded(directory: Path) -> Iterator[Row]:
         by_zarrs = zarr.open_array(path / "field", mode="r")
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/field/"}}
     by_tensorstore = tensorstore.open(spec, read=True).result()
+    counts = [whole // part for whole, part in zip(SHARDS, CHUNKS, strict=True)]
+    files, size = limits.chunk_files(path), 4 * math.prod(CHUNKS)
+    inner = int(np.ravel_multi_index((0, 500 // CHUNKS[1], 500 // CHUNKS[2]), counts))
+    point = (slice(None), slice(500, 501), slice(500, 501))
     selections = {
-        "262 MB in shards": ((slice(None),) * 3, 2.5),
-        "one point through all shards": ((slice(None), slice(500, 501), slice(500, 501)), 3),
+        "262 MB in shards": ((slice(None),) * 3, 2.5, None),
+        "one point through all shards": (point, 3, inner),
     }
-    for name, (selection, goal) in selections.items():
+    for name, (selection, goal, one) in selections.items():
         yield Row(
             name,
             {
@@ -43,6 +49,7 @@ def sharded(directory: Path) -> Iterator[Row]:
                 "zarr-python": lambda s=selection: by_zarr[s],
                 "zarrs": lambda s=selection: by_zarrs[s],
                 "tensorstore": lambda s=selection: by_tensorstore[s].read().result(),
+                "limit": limits.inner_chunks(files, math.prod(counts), size, one),
             },
             {"zarr-python": goal, "zarrs": 1, "tensorstore": 1},
         )

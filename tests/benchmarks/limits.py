@@ -1,0 +1,116 @@
+"""What no program can be faster than: the same work in Python with nothing around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+
+Decode = Callable[[bytes, np.ndarray], Any]
+
+DECODERS: dict[str, Decode | None] = {
+    "raw": None,
+    "blosc": numcodecs.Blosc().decode,
+    "zstd": numcodecs.Zstd().decode,
+    "zlib": lambda raw, out: np.copyto(out, np.frombuffer(zlib.decompress(raw), "u1")),
+}
+
+
+def chunk_files(path: Path) -> list[Path]:
+    """The files of the chunks of ``field``."""
+    found = (path / "field").rglob("[0-9]*")
+    return sorted(one for one in found if one.is_file())
+
+
+def reading(
+    files: Sequence[Path], decode: Decode | None, chunk_bytes: int, threads: int = 2
+) -> Callable[[], None]:
+    """Read and decode all files into one result, or read them right into it."""
+
+    def read() -> None:
+        out = np.empty((len(files), chunk_bytes), "u1")
+
+        def some(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                descriptor = os.open(files[number], os.O_RDONLY)
+                if decode is None:
+                    os.readv(descriptor, [out[number]])
+                else:
+                    raw = os.read(descriptor, os.fstat(descriptor).st_size)
+                    decode(raw, out[number])
+                os.close(descriptor)
+
+        in_turns([range(first, len(files), threads) for first in range(threads)], some)
+
+    return read
+
+
+def in_turns(shares: Sequence[Any], work: Callable[[Any], None]) -> None:
+    """Do the work of each share in a thread of its own."""
+    if len(shares) == 1:
+        work(shares[0])
+        return
+    with ThreadPoolExecutor(len(shares)) as pool:
+        list(pool.map(work, shares))
+
+
+def rows_of_files(
+    files: Sequence[Path], rows: Sequence[int], row_bytes: int, wanted: int
+) -> Callable[[], None]:
+    """Open each file, read the `wanted` first bytes of some rows, and close it."""
+
+    def read() -> None:
+        for file in files:
+            descriptor = os.open(file, os.O_RDONLY)
+            for row in rows:
+                os.pread(descriptor, wanted, row * row_bytes)
+            os.close(descriptor)
+
+    return read
+
+
+def inner_chunks(
+    files: Sequence[Path], count: int, chunk_bytes: int, one: int | None = None
+) -> Callable[[], None]:
+    """Read each shard and decode its `count` inner chunks, or the index and `one` of them.
+
+    All into the same buffer; the index, at the end, has a checksum of four bytes.
+    """
+    decode, index_bytes = numcodecs.Zstd().decode, 16 * count + 4
+
+    def some(numbers: Iterable[int]) -> None:
+        out = np.empty(chunk_bytes, "u1")
+        for number in numbers:
+            descriptor = os.open(files[number], os.O_RDONLY)
+            size = os.fstat(descriptor).st_size
+            index = os.pread(descriptor, index_bytes, size - index_bytes)
+            places = np.frombuffer(index, "<u8", 2 * count).reshape(-1, 2).tolist()
+            if one is None:
+                raw = memoryview(os.pread(descriptor, size, 0))
+                for start, length in places:
+                    decode(raw[start : start + length], out)
+            else:
+                start, length = places[one]
+                decode(os.pread(descriptor, length, start), out)
+            os.close(descriptor)
+
+    return lambda: in_turns([range(0, len(files), 2), range(1, len(files), 2)], some)
+
+
+def listed_pieces(document: Path, target: Path) -> None:
+    """Parse a reference document and read what it lists from one file."""
+    out = np.empty(target.stat().st_size, "u1")
+    descriptor = os.open(target, os.O_RDONLY)
+    for key, entry in json.loads(document.read_bytes())["refs"].items():
+        if key[-1].isdigit():
+            _, start, length = entry
+            raw = os.pread(descriptor, length, start)
+            out[start : start + length] = np.frombuffer(raw, "u1")
+    os.close(descriptor)
