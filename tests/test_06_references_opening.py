@@ -506,8 +506,8 @@ class TestOptions:
         targets = options.targets("https://host/refs.json")
         assert targets.url("s3://bucket/a.nc") == "s3://bucket/a.nc"
         assert targets.url("bucket/a.nc") == "s3://bucket/a.nc"
-        assert targets.options_for("s3://bucket/a.nc") == {"anon": 1}
-        assert targets.options_for("https://host/a.nc") == {}
+        assert targets.options_for("s3://bucket/a.nc") == ("s3://", {"anon": 1})
+        assert targets.options_for("https://host/a.nc") == ("https://host", {})
         with pytest.raises(RefusedError):
             targets.url("gs://bucket/a.nc")
 

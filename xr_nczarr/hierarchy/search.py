@@ -28,7 +28,6 @@ from xr_nczarr.model import (
 from xr_nczarr.storage.protocol import Bytes, Store, bounded
 
 Consolidated = Literal["check"] | bool | None
-ListedChildren = Callable[[GroupNode], tuple[list[str], list[str]] | None]
 
 _PROBED = 100  # directories, when nothing else was found
 
@@ -46,7 +45,7 @@ class Convention:
         Names of documents that the convention keeps beside a node's own.
     """
 
-    listed_children: ListedChildren = lambda _: None
+    listed_children: Callable[[GroupNode], tuple[list[str], list[str]] | None] = lambda _: None
     sidecars: tuple[str, ...] = ()
 
 
@@ -169,12 +168,10 @@ class _Search:
         return any(v1.recognise(documents, path) for path in paths)
 
     def _consolidated_only(self, modules: Sequence[ModuleType]) -> Hierarchy:
-        for module in sorted(modules, key=lambda module: module is not v2):
-            key = module.CONSOLIDATED_KEY
-            if key is None:
-                continue
+        able = [module for module in modules if module.CONSOLIDATED_KEY is not None]
+        for module in sorted(able, key=lambda module: module is not v2):
             self.module = module
-            members = self._expanded(self._fetch([key]))
+            members = self._expanded(self._fetch([module.CONSOLIDATED_KEY]))
             if members is not None:
                 return self._from_documents(members)
         raise self._not_consolidated(modules)

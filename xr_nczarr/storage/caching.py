@@ -14,6 +14,7 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, SizedStore, Store
+from xr_nczarr.storage.ranges import cut_ranges
 
 _AT_ONCE = 256
 
@@ -123,16 +124,9 @@ class PrefetchingStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, of the objects that are fetched as a whole anyway."""
-        if not self._keys.issuperset(span.key for span in ranges):
+        if not self._keys.issuperset(one.key for one in ranges):
             return self.source.fetch_ranges(ranges)
-        whole = self.fetch([span.key for span in ranges])
-        pieces: list[Bytes | None] = []
-        for span, data in zip(ranges, whole, strict=True):
-            if data is not None and not 0 <= span.start <= len(data) - span.length:
-                return self.source.fetch_ranges(ranges)  # which says what is wrong
-            end = span.start + span.length
-            pieces.append(None if data is None else memoryview(data)[span.start : end])
-        return iter(pieces)
+        return cut_ranges(ranges, self.fetch([one.key for one in ranges]), self.name)
 
 
 def _itself(store: Store) -> Store:

@@ -31,11 +31,9 @@ def check_prefix(prefix: str, store: str) -> None:
 
 def check_target(target: str, store: str) -> bool:
     """Refuse what is neither key nor prefix; tell whether it is a key, that of one object."""
-    if target and not target.endswith("/"):
-        check_key(target, store)
-        return True
-    check_prefix(target, store)
-    return False
+    is_key = target != "" and not target.endswith("/")
+    (check_key if is_key else check_prefix)(target, store)
+    return is_key
 
 
 def one_level(keys: Iterable[str], prefix: str) -> Listing:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target, one_level
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
-from xr_nczarr.storage.ranges import cut_range
+from xr_nczarr.storage.ranges import cut_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,7 @@ class MemoryStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the object is not there."""
-        for one, data in zip(ranges, self.fetch([one.key for one in ranges]), strict=True):
-            yield None if data is None else cut_range(data, one, self.name)
+        return cut_ranges(ranges, self.fetch([one.key for one in ranges]), self.name)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write copies of objects, replacing what was there."""

@@ -160,7 +160,7 @@ def _open_remote(
 ) -> SizedStore:
     """Give the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
     link, chained, rest = url.partition("::")
-    if chained and link in ("zip", "simplecache") and "/" not in link:
+    if chained and link in ("zip", "simplecache"):
         scheme = rest.partition("::" if "::" in rest else "://")[0]
         inner = {**options.get("target_options", {}), **options.get(scheme, {})}
         if link == "zip":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from xr_nczarr.errors import LimitError, StorageError
@@ -53,10 +53,13 @@ def first_byte(one: ByteRange, size: int, store: str) -> int:
     return first
 
 
-def cut_range(data: Bytes, one: ByteRange, store: str) -> Bytes:
-    """Give a range of an object that is there as a whole."""
-    first = first_byte(one, len(data), store)
-    return data[first : first + one.length]
+def cut_ranges(
+    ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
+) -> Iterator[Bytes | None]:
+    """Yield each range of the object that goes with it and is there as a whole, or None."""
+    for one, data in zip(ranges, objects, strict=True):
+        first = 0 if data is None else first_byte(one, len(data), store)
+        yield None if data is None else memoryview(data)[first : first + one.length]
 
 
 def merge_ranges(

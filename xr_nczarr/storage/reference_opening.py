@@ -178,8 +178,8 @@ def open_references(
         with Place(store="references"):
             references = parse_references(target, **options.parsing)
         return ReferenceStore(references, options.targets(None), "references")
-    url = os.fspath(target)
-    if isinstance(url, str) and "://" not in url and options.target_protocol not in (None, "file"):
+    url = os.fsdecode(target)
+    if "://" not in url and options.target_protocol not in (None, "file"):
         url = f"{options.target_protocol}://{url}"
     url = parse_url(url).url.rstrip("/")
     with Place(store=mask(url)):

@@ -55,7 +55,9 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
             if sync == "all":
                 os.fsync(descriptor)
             elif sync == "commit" and len(view) >= _WRITTEN_EARLY:
-                _begin_writing(descriptor)
+                begin = _c_function("sync_file_range")
+                if begin is not None:  # it waits for nothing; the flush meets its failure again
+                    begin(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
@@ -65,16 +67,6 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
         raise
     if sync == "all":
         sync_directory(os.path.dirname(path))
-
-
-def _begin_writing(descriptor: int) -> None:
-    """Let the disk begin with what was written to a file (Linux alone), and wait for nothing.
-
-    It is a hint, whose failure the flush meets again.
-    """
-    begin = _c_function("sync_file_range")
-    if begin is not None:
-        begin(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:

@@ -82,10 +82,9 @@ class Targets:
             return False
         return local_path(absolute_url(text, self.document)) is not None
 
-    def options_for(self, url: str) -> dict[str, Any]:
-        """Give the storage options for a URL: those of the longest prefix that it begins with."""
-        found = (options for prefix, options in self.options if is_below(url, prefix))
-        return dict(next(found, {}))
+    def options_for(self, url: str) -> tuple[str, Mapping[str, Any]]:
+        """Give the longest prefix with options that a URL begins with, and these."""
+        return next((one for one in self.options if is_below(url, one[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
         """Give what one store reaches: the drive of local files, else protocol and options.
@@ -95,8 +94,7 @@ class Targets:
         path = local_path(url)
         if path is not None:
             return os.path.splitdrive(path)[0]
-        prefix = next((prefix for prefix, _ in self.options if is_below(url, prefix)), "")
-        return url if "::" in url else f"{url.partition(':')[0]} {prefix}"
+        return url if "::" in url else f"{url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> SizedStore:
         """Give the store that reaches all URLs of the place of `url`; nothing is requested yet."""
@@ -104,7 +102,7 @@ class Targets:
             return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
         return TargetStore.connect(
             url,
-            self.options_for(url),
+            self.options_for(url)[1],
             retry=self.retry,
             trust=self.trust,
             most_bytes=self.max_object_bytes,

@@ -84,9 +84,7 @@ def parse_url(target: object) -> Location:
     """
     if not isinstance(target, str | os.PathLike):
         return Location("")
-    url = os.fspath(target)
-    if not isinstance(url, str):
-        url = os.fsdecode(url)
+    url = os.fsdecode(target)
     if os.path.lexists(url):
         return Location(os.path.abspath(url))
     url, options = _split_fragment(url)
@@ -96,9 +94,9 @@ def parse_url(target: object) -> Location:
         url = _local_path(url)
     elif chosen.get("medium") == "s3" or url.startswith("s3://"):
         url, storage_options = _s3_url(url)
-    profile = next((options[name] for name in _PROFILE if name in options), None)
-    if profile is not None:
-        storage_options["profile"] = profile
+    for name in _PROFILE:
+        if name in options:
+            storage_options.setdefault("profile", options[name])
     return Location(
         url,
         chosen.get("medium"),

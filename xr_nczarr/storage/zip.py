@@ -13,7 +13,7 @@ from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
-from xr_nczarr.storage.ranges import cut_range, first_byte, too_large
+from xr_nczarr.storage.ranges import cut_ranges, first_byte, too_large
 from xr_nczarr.storage.replacing import (
     Sync,
     hidden_path,
@@ -90,8 +90,7 @@ class ZipStore:
             if one.key in places:
                 yield next(stored)
             else:
-                (data,) = self.fetch([one.key])
-                yield None if data is None else cut_range(data, one, self.name)
+                yield from cut_ranges([one], self.fetch([one.key]), self.name)
 
     def size(self, key: str) -> int | None:
         """Give the size of an object in bytes, None when it is not there."""
