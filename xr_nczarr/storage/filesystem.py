@@ -238,7 +238,8 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
 
 def _found(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
-    return dict(filesystem.find(path, detail=True))
+    found = filesystem.find(path, detail=True)  # where `path` is no folder, the object itself
+    return {name: entry for name, entry in found.items() if name.strip("/") != path.strip("/")}
 
 
 def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:

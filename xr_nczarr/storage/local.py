@@ -158,7 +158,7 @@ class LocalStore:
         with failing_as_ours(self.name, prefix), missing:
             if check_target(prefix, self.name):
                 os.unlink(path)
-            elif prefix:
+            elif prefix and os.path.isdir(path):
                 remove(path)
             else:
                 for name in os.listdir(path):
