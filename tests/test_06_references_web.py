@@ -102,6 +102,13 @@ def test_nor_do_those_of_a_document_or_a_store(served, other, secret):
     assert not any(set(NAMES) & set(sent.headers) for sent in other.requests_for("*"))
 
 
+def test_a_signed_url_keeps_its_signature_within_a_chain(served):
+    store = open_store({"t/0": [f"simplecache::{served.url}/data.bin?signed=1", 4, 8]})
+    (found,) = store.fetch(["t/0"])
+    assert np.frombuffer(found, "<i4").tolist() == [1, 2]
+    assert {request.path for request in served.requests} == {"/data.bin?signed=1"}
+
+
 def test_a_jar_of_cookies_for_any_server_stays_with_the_first(served, other):
     async def with_jar(**options):
         jar = aiohttp.CookieJar(unsafe=True)

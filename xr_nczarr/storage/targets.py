@@ -116,5 +116,5 @@ def key_in(store: SizedStore, url: str) -> str:
         return os.path.splitdrive(path)[1].replace(os.sep, "/").lstrip("/")
     if "::" in url:
         assert isinstance(store, TargetStore)
-        return store.root
+        return store.root + store.query
     return str(fsspec.core.strip_protocol(url))
