@@ -49,6 +49,15 @@ def test_d29_keys_lie_at_the_root_or_below_one_leading_folder(
     assert fetch(store, ".zgroup") == [there.encode() if there in names else None]
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["zip::simplecache::{}/data", "simplecache::zip::{}/data", "simplecache::{}/data#mode=zip"],
+)
+def test_a_zip_file_of_any_name_is_one_behind_a_cache(http_server: HttpServer, url: str) -> None:
+    write(Path(http_server.root, "data"), [(".zgroup", b"{}")])
+    assert fetch(open_store(url.format(http_server.url)), ".zgroup") == [b"{}"]
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_d29_of_entries_with_the_same_name_the_last_counts(tmp_path: Path, method: int) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]

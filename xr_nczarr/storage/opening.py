@@ -165,7 +165,7 @@ def _open_remote(
         inner = {**options.get("target_options", {}), **options.get(scheme, {})}
         if link == "zip":
             return _open_remote(rest, True, inner or options, connect, largest)
-        source = _open_remote(rest, False, inner, connect, largest)
+        source = _open_remote(rest, zipped, inner, connect, largest)
         folder = {**options, **options.get(link, {})}.get("cache_storage")
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
     path, mark, query = url.partition("?")
