@@ -196,7 +196,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
                 limits.chunk_files(path),
                 limits.DECODERS[name],
                 4 * elements,
-                threads=2 if name == "zstd" else 1,
+                threads=2 if name == "zstd" or elements > 4096 else 1,
             ),
         }
         goals = {"zarrs": 2, "tensorstore": goal}
