@@ -36,11 +36,15 @@ from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
 from xr_nczarr.writing.datasets import Request
 from xr_nczarr.writing.lock import sole_writer
-from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS
+from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.writing.sources import in_blocks, lazy_array_in
 from xr_nczarr.writing.target import UNFINISHED, WRITER_LOCK, check_empty, open_existing
 from xr_nczarr.writing.writer import layout_of, plan_creation
 
+# The options of xarray by which everything is as it is stored.
+_AS_STORED: dict[str, Any] = dict.fromkeys(
+    ("mask_and_scale", "decode_times", "concat_characters", "decode_coords"), False
+)
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 
@@ -230,19 +234,12 @@ def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) ->
         )
     given: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
-        datasets = xr.open_groups(path, engine=engine, **_decoding(), **given)
+        datasets = xr.open_groups(path, engine=engine, **_AS_STORED, **given)
     else:
         datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **given)}
     is_file = os.path.isfile(path)
     return _Source(
         datasets=dict(datasets), state=lambda: file_fingerprint(path) if is_file else None
-    )
-
-
-def _decoding() -> dict[str, Any]:
-    """Give the options of xarray by which everything is as it is stored."""
-    return dict.fromkeys(
-        ("mask_and_scale", "decode_times", "concat_characters", "decode_coords"), False
     )
 
 
@@ -256,7 +253,7 @@ def _is_netcdf_file(source: Any) -> bool:
 def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
     """Open what the engine opens; what only a store says goes into the variables' encoding."""
     opened = open_netcdf(source, OpenOptions(storage_options=options, on_unsupported="raise"))
-    decoding = {name: getattr(DecodeOptions(), name) for name in DECODE_OPTIONS} | _decoding()
+    decoding = {name: getattr(DecodeOptions(), name) for name in DECODE_OPTIONS} | _AS_STORED
     found = _Source(
         datasets=open_groups(opened, opened.root, decoding),
         state=lambda: fingerprint(opened.store),
@@ -292,8 +289,7 @@ def _asked(
     for name, variable in dataset.variables.items():
         asked = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
         if codecs is not None and variable.ndim:
-            flags = ("zlib", "zstd", "bzip2", "blosc", "szip", "shuffle", "fletcher32")
-            drop = {*flags, *CODEC_KEYS, "complevel", "compression"}
+            drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}
             asked = {key: value for key, value in asked.items() if key not in drop}
             asked["codecs"] = [dict(codec) for codec in codecs]
         if chunks and set(chunks) & set(variable.dims):

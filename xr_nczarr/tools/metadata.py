@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,9 +81,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
         For versions without such a document, and for the layout of netcdf-c 4.8.0, whose
         annotations are in objects that it does not hold.
     """
-    store = _changeable(target, storage_options)
-    with sole_writer(store, "a", lambda: "consolidate"):
-        opened = _opened(store)
+    with _changing(target, storage_options, "consolidate") as (store, opened):
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
         key = FORMATS[zarr_format].CONSOLIDATED_KEY
         if opened.root.dialect == "nczarr-4.8.0":
@@ -120,9 +119,7 @@ def upgrade(
     NczarrError
         The error of a variable that cannot be read.
     """
-    store = _changeable(target, storage_options)
-    with sole_writer(store, "a", lambda: f"upgrade to {dialect}"):
-        opened = _opened(store)
+    with _changing(target, storage_options, f"upgrade to {dialect}") as (store, opened):
         source = opened.hierarchy
         zarr_format, consolidated = source.zarr_format, source.consolidated
         writable_format(store, zarr_format)
@@ -160,22 +157,22 @@ def upgrade(
     )
 
 
-def _changeable(target: Any, storage_options: Mapping[str, Any] | None) -> Store:
+@contextmanager
+def _changing(
+    target: Any, storage_options: Mapping[str, Any] | None, owner: str
+) -> Iterator[tuple[Store, OpenedStore]]:
+    """Open a store by its single documents, alone, after undoing a change that was interrupted."""
     store = open_store(target, storage_options=storage_options, mode="r+")
     if isinstance(store, FilesystemStore) and store.web:
         remedy = "Do it where the store lies, or copy it first"
         raise UnsupportedError("plain HTTP is read only", remedy=remedy, store=store.name)
-    return store
-
-
-def _opened(store: Store) -> OpenedStore:
-    """Open a store by its single documents, after undoing a change that was interrupted."""
-    if not isinstance(store, ZipStore):
-        settle(store)
-    opened = open_existing(store, "a")
-    if opened is None:
-        raise NotFoundError("there is no store to change", store=store.name)
-    return opened
+    with sole_writer(store, "a", lambda: owner):
+        if not isinstance(store, ZipStore):
+            settle(store)
+        opened = open_existing(store, "a")
+        if opened is None:
+            raise NotFoundError("there is no store to change", store=store.name)
+        yield store, opened
 
 
 def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
@@ -15,7 +15,7 @@ from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, wr
 from xr_nczarr.model import GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.writing.commit import WritePlan
+from xr_nczarr.writing.commit import WriteOptions, WritePlan
 from xr_nczarr.writing.datasets import Request
 from xr_nczarr.writing.encoded import Layout, encode_dataset
 from xr_nczarr.writing.matching import check_coordinate, check_equal, encode_as_stored
@@ -23,32 +23,15 @@ from xr_nczarr.writing.placing import Job, check_shared_objects, resolve_region
 from xr_nczarr.writing.sources import refuse_reading
 from xr_nczarr.writing.tree import Tree, skeleton
 
-WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Modification:
-    """How an existing store is to be changed; see `to_nczarr`.
-
-    `replaced_group` is the path of a group that goes first, with all below it.
-    """
-
-    mode: WriteMode
-    append_dim: str | None
-    region: Any
-    safe_chunks: bool
-    allow_duplicates: bool
-    consolidated: bool | None
-    array_dimensions: bool
-    replaced_group: str | None
-
-
-def plan_modification(opened: OpenedStore, request: Request, how: Modification) -> WritePlan:
+def plan_modification(
+    opened: OpenedStore, request: Request, layout: Layout, options: WriteOptions
+) -> WritePlan:
     """Give all that a change does to a store, checked; nothing is written yet.
 
     What does not fit what is stored is a ConflictError.
     """
-    planner = _Planner(opened, how)
+    planner = _Planner(opened, request, layout, options)
     for path, dataset in request.datasets.items():
         planner.add(path, dataset, request.encoding[path], request.unlimited[path])
     return planner.finish()
@@ -59,7 +42,9 @@ class _Planner:
     """The work of one `plan_modification`."""
 
     opened: OpenedStore
-    how: Modification
+    request: Request
+    layout: Layout
+    options: WriteOptions
     tree: Tree = field(init=False)
     jobs: list[Job] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
@@ -69,9 +54,9 @@ class _Planner:
 
     def __post_init__(self) -> None:
         nodes = self.opened.hierarchy.nodes
-        self.tree = Tree(_layout_of(self.opened, self.how), skeleton(self.opened.root))
+        self.tree = Tree(_layout_of(self.opened, self.layout), skeleton(self.opened.root))
         self.known = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
-        replaced = self.how.replaced_group
+        replaced = self.replaced_group
         if replaced is not None:
             self.known = {path for path in self.known if not _is_in(path, replaced)}
             self.tree.group(parent_path(replaced)).groups.pop(node_name(replaced), None)
@@ -79,6 +64,11 @@ class _Planner:
     @property
     def zarr_format(self) -> str:
         return self.opened.hierarchy.zarr_format
+
+    @property
+    def replaced_group(self) -> str | None:
+        """The path of a group that goes first, with all below it."""
+        return self.request.group if self.options.mode == "w" else None
 
     def _check_holds(self, new: Collection[str]) -> None:
         """Refuse what needs a group where there is none: in version 1, in a store of one array."""
@@ -99,17 +89,17 @@ class _Planner:
     ) -> None:
         """Plan what becomes of the group at `path`."""
         if path not in self.known:
-            if self.how.mode == "r+":
+            if self.options.mode == "r+":
                 raise NotFoundError(f"there is no group {path}", store=self.opened.store.name)
-            if self.how.append_dim is not None or self.how.region is not None:
+            if self.options.append_dim is not None or self.options.region is not None:
                 raise ConflictError(f"there is no group {path} to write into")
             self._check_holds([path])
             self.tree.add_dataset(path, dataset, encoding, unlimited)
             return
         group = self.opened.group(path)
         stored = self._stored(group, dataset)
-        if self.how.region is not None:
-            region = resolve_region(dataset, self.how.region, stored, self.how.append_dim)
+        if self.options.region is not None:
+            region = resolve_region(dataset, self.options.region, stored, self.options.append_dim)
             dataset = dataset.drop_vars(list(dataset.indexes))
         else:
             region = {}
@@ -126,7 +116,7 @@ class _Planner:
             encoded, _ = encode_dataset(part, given, self.tree.layout)
             self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited)
         node = self.opened.hierarchy.nodes[path]
-        if self.how.mode in ("a", "a-"):
+        if self.options.mode in ("a", "a-"):
             self._check_holds([f"the attribute {name}" for name in attributes])
             self.changes += attribute_changes(node, group.attributes, attributes)
 
@@ -151,12 +141,12 @@ class _Planner:
         stored: Mapping[str, Variable],
     ) -> None:
         """Check which variables there are on both sides."""
-        dim = self.how.append_dim
+        dim = self.options.append_dim
         for name in encoding:
             if name in stored:
                 raise ConflictError(f"variable {name!r} already exists, but encoding was provided")
         new = [name for name in map(str, dataset.variables) if name not in stored]
-        if new and (self.how.mode == "r+" or self.how.region is not None):
+        if new and (self.options.mode == "r+" or self.options.region is not None):
             raise ConflictError(
                 f"dataset contains non-pre-existing variables {new!r}, which is not allowed with"
                 " mode='r+' or region",
@@ -178,7 +168,11 @@ class _Planner:
                 remedy="Leave them out, or write the store anew",
             )
         coordinate = stored.get(dim)
-        if coordinate is not None and coordinate.dims == (dim,) and not self.how.allow_duplicates:
+        if (
+            coordinate is not None
+            and coordinate.dims == (dim,)
+            and not self.options.allow_duplicates
+        ):
             check_coordinate(dim, coordinate, dataset[dim].variable, visible[dim].size)
 
     def _write(
@@ -190,7 +184,7 @@ class _Planner:
         region: Mapping[str, slice],
     ) -> None:
         """Plan the values of an existing variable."""
-        dim = self.how.append_dim
+        dim = self.options.append_dim
         variable = group.variables[name]
         assert variable.node is not None
         if variable.node.chunk_runs:
@@ -208,7 +202,7 @@ class _Planner:
         pieces = _pieces(given, stored, region, dim)
         _check_sizes(name, given, pieces, dim)
         if dim is not None and dim not in given.dims:
-            if self.how.mode == "a":
+            if self.options.mode == "a":
                 check_equal(name, given, stored)
             return
         data = encode_as_stored(given, stored, name, variable)
@@ -224,7 +218,7 @@ class _Planner:
         node = replace(node, shape=shape)
         where = tuple([pieces[each] for each in map(str, given.dims)])
         where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
-        if self.how.safe_chunks and self.how.mode == "r+" and where:
+        if self.options.safe_chunks and self.options.mode == "r+" and where:
             check_shared_objects(node, where, self.opened.store)
         refuse_reading({name: given}, self.opened.store, {variable.path})
         self.jobs.append(Job(node, where, data, appended=dim is not None))
@@ -235,7 +229,7 @@ class _Planner:
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(self.zarr_format, jobs=self.jobs)
         module = writable_format(store, self.zarr_format)
-        replaced = self.how.replaced_group
+        replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
         if replaced is not None:
             refuse_reading({path: new.data for path, new in self.tree.written.items()}, store, gone)
@@ -266,7 +260,7 @@ class _Planner:
         self._list_children(added)
         changes = [*self.shapes, *self._group_changes()]
         plan.documents.update(edit_documents(store, self.zarr_format, changes))
-        if plan.documents and (self.how.consolidated or hierarchy.consolidated):
+        if plan.documents and (self.options.consolidated or hierarchy.consolidated):
             paths = [*(path for path in hierarchy.nodes if path not in gone), *added]
             plan.documents.update(
                 refresh_consolidated(store, self.zarr_format, paths, plan.documents)
@@ -311,8 +305,8 @@ class _Planner:
         ]
         if left:
             raise ConflictError(
-                f"the variables {', '.join(left)} lie along {self.how.append_dim!r} and are not in "
-                "the dataset: they would be left without values",
+                f"the variables {', '.join(left)} lie along {self.options.append_dim!r} and are "
+                "not in the dataset: they would be left without values",
                 remedy="Append all variables that share the dimension at once",
                 store=self.opened.store.name,
             )
@@ -323,7 +317,7 @@ def _is_in(path: str, group: str | None) -> bool:
     return group is not None and f"{path}/".startswith(f"{group}/")
 
 
-def _layout_of(opened: OpenedStore, how: Modification) -> Layout:
+def _layout_of(opened: OpenedStore, asked: Layout) -> Layout:
     """Give the layout in which new nodes join those of a store."""
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]
@@ -331,9 +325,7 @@ def _layout_of(opened: OpenedStore, how: Modification) -> Layout:
         dialect = "nczarr"
     elif dialect == "nczarr-4.9.3" and "_nczarr_superblock" in root.members:
         dialect = "universal"
-    return Layout(
-        zarr_format=hierarchy.zarr_format, dialect=dialect, array_dimensions=how.array_dimensions
-    )
+    return replace(asked, zarr_format=hierarchy.zarr_format, dialect=dialect)
 
 
 def _pieces(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import dask
 import numpy as np
@@ -21,6 +21,8 @@ from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
 from xr_nczarr.writing.sources import opened_lazily
 from xr_nczarr.writing.target import LOCK_OBJECT, UNFINISHED
+
+WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 
 
 @dataclass(slots=True)
@@ -54,8 +56,13 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How a plan is carried out; see `to_nczarr`."""
+    """What is asked of a write; see `to_nczarr`."""
 
+    mode: WriteMode = "a"
+    append_dim: str | None = None
+    region: Any = None
+    allow_duplicates: bool = False
+    consolidated: bool | None = None
     compute: bool = True
     safe_chunks: bool = True
     write_empty_chunks: bool = False

@@ -12,7 +12,8 @@ from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.model import CodecSpec, ShardSpec
 
 CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
-_FLAGS = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
+_BY_FLAG = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
+FLAGS = (*_BY_FLAG, "shuffle", "fletcher32")
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 # The array itself says what these say.
@@ -23,14 +24,14 @@ _CF_KEYS = """
     grid_mapping char_dim_name _Encoding
 """
 _NETCDF_KEYS = """
-    complevel compression shuffle fletcher32 contiguous chunksizes endian blosc_shuffle szip_coding
+    complevel compression contiguous chunksizes endian blosc_shuffle szip_coding
     szip_pixels_per_block least_significant_digit significant_digits quantize_mode
     _nczarr_maxstrlen
 """
 _ZARR_KEYS = "chunks shards fill_value serializer write_empty_chunks"
 _LEFT_BY_OPENING = "source original_shape preferred_chunks"
 ENCODING_KEYS = frozenset(
-    [*_FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
+    [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
 )
 """Every key that may be given; others in a leftover encoding are ignored."""
 
@@ -90,7 +91,7 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
     stored = {"zlib": "zlib" in names or "gzip" in names, "bzip2": "bz2" in names}
     return all(
         bool(encoding[flag]) == stored.get(flag, flag in names)
-        for flag in (*_FLAGS, "shuffle", "fletcher32")
+        for flag in FLAGS
         if flag in encoding
     )
 
@@ -133,7 +134,7 @@ def _configuration(codec: Any) -> dict[str, Any]:
 
 
 def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
-    asked = next((_FLAGS[flag] for flag in _FLAGS if encoding.get(flag)), None)
+    asked = next((name for flag, name in _BY_FLAG.items() if encoding.get(flag)), None)
     compression = encoding.get("compression") or asked
     level = encoding.get("complevel")
     level = 4 if level is None else int(level)

@@ -23,8 +23,8 @@ from xr_nczarr.storage import (
     open_store,
     parse_url,
 )
-from xr_nczarr.writing.append import Modification, WriteMode, plan_modification
-from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute
+from xr_nczarr.writing.append import plan_modification
+from xr_nczarr.writing.commit import WriteMode, WriteOptions, WritePlan, execute
 from xr_nczarr.writing.datasets import Request, normalise
 from xr_nczarr.writing.encoded import Layout
 from xr_nczarr.writing.journal import close_journal, holds, settle
@@ -175,22 +175,16 @@ def to_nczarr(
         sync=sync,
     )
     options = WriteOptions(
+        mode=mode,
+        append_dim=None if append_dim is None else str(append_dim),
+        region=region,
+        allow_duplicates=allow_duplicates,
+        consolidated=location.consolidated if consolidated is None else consolidated,
         compute=compute,
         safe_chunks=safe_chunks,
         write_empty_chunks=bool(write_empty_chunks),
         progress=progress,
         chunkmanager_store_kwargs=chunkmanager_store_kwargs,
-    )
-    consolidated = location.consolidated if consolidated is None else consolidated
-    how = Modification(
-        mode=mode,
-        append_dim=None if append_dim is None else str(append_dim),
-        region=region,
-        safe_chunks=safe_chunks,
-        allow_duplicates=allow_duplicates,
-        consolidated=consolidated,
-        array_dimensions=layout.array_dimensions,
-        replaced_group=request.group if mode == "w" else None,
     )
     for path, dataset in request.datasets.items():
         request.datasets[path] = in_blocks(dataset, request.encoding[path])
@@ -200,10 +194,10 @@ def to_nczarr(
     force = overwrite == "force" or (whole and not local)  # there it replaces the lock as well
     with sole_writer(store, mode, owner, force=force):
         if whole:
-            plan = plan_creation(request, store, layout, consolidated)
+            plan = plan_creation(request, store, layout, options.consolidated)
         else:
             appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
-            plan = _plan(request, store, layout, how, appended)
+            plan = _plan(request, store, layout, options, appended)
         staged = local and (atomic == "store" or mode == "w")
         return execute(plan, store, options, staged=staged)
 
@@ -219,18 +213,18 @@ def _identity(mode: str, append_dim: Hashable | None, datasets: Mapping[str, Dat
 
 
 def _plan(
-    request: Request, store: Store, layout: Layout, how: Modification, appended: Regions
+    request: Request, store: Store, layout: Layout, options: WriteOptions, appended: Regions
 ) -> WritePlan:
     """Give what changes in a store, or makes one where there is none."""
-    opened = open_existing(store, how.mode)
+    opened = open_existing(store, options.mode)
     if opened is None:
-        if how.mode == "r+":
+        if options.mode == "r+":
             raise NotFoundError("there is no store to change", store=store.name)
         check_empty(store)
-        plan = plan_creation(request, store, layout, how.consolidated)
+        plan = plan_creation(request, store, layout, options.consolidated)
         return replace(plan, exclusive=is_nothing(store))
-    if how.mode == "w-" and exists(opened, request.group):
-        _finish_creation(opened, store, how.consolidated)
+    if options.mode == "w-" and exists(opened, request.group):
+        _finish_creation(opened, store, options.consolidated)
         raise ExistsError(
             "there is something already",
             remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
@@ -238,13 +232,14 @@ def _plan(
             key=request.group,
         )
     if appended:
-        if how.append_dim is not None:
-            again = plan_modification(opened, request, replace(how, allow_duplicates=True))
+        if options.append_dim is not None:
+            repeated = replace(options, allow_duplicates=True)
+            again = plan_modification(opened, request, layout, repeated)
             if holds(store, appended, again.jobs):  # killed when it had done everything
                 close_journal(store)
                 return WritePlan(layout.zarr_format)
         close_journal(store)
-    return plan_modification(opened, request, how)
+    return plan_modification(opened, request, layout, options)
 
 
 def _finish_creation(opened: OpenedStore, store: Store, consolidated: bool | None) -> None:
