@@ -12,13 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from xr_nczarr.cli.arguments import (
-    add_json,
-    add_storage_options,
-    add_target,
-    chosen,
-    open_options,
-)
+from xr_nczarr.cli.arguments import add_json, add_storage_options, add_target, chosen, open_options
 
 Run = Callable[[argparse.Namespace], Any]
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"

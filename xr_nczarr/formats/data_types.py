@@ -15,13 +15,7 @@ import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import typestrings
-from xr_nczarr.formats.documents import (
-    read_integer,
-    read_list,
-    read_object,
-    read_text,
-    required,
-)
+from xr_nczarr.formats.documents import read_integer, read_list, read_object, read_text, required
 from xr_nczarr.model import Json
 
 DType = np.dtype[Any]

@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError, quote, unexpected
-from xr_nczarr.formats.documents import (
-    MAX_ITEM_BYTES,
-    read_lengths,
-    read_list,
-    read_text,
-)
+from xr_nczarr.formats.documents import MAX_ITEM_BYTES, read_lengths, read_list, read_text
 from xr_nczarr.model import Json
 
 DType = np.dtype[Any]

@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from xr_nczarr.errors import (
-    MetadataError,
-    NczarrError,
-    UnsupportedError,
-    quote,
-    unexpected,
-)
+from xr_nczarr.errors import MetadataError, NczarrError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,

@@ -16,12 +16,7 @@ from typing import Any, ClassVar
 
 from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v3
-from xr_nczarr.formats.data_types import (
-    check_members,
-    parse_draft_type,
-    render_draft_type,
-    unknown,
-)
+from xr_nczarr.formats.data_types import check_members, parse_draft_type, render_draft_type, unknown
 from xr_nczarr.formats.documents import (
     Document,
     read_chunk_shape,

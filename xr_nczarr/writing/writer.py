@@ -14,15 +14,7 @@ from xr_nczarr.backend.options import check_choice
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
-from xr_nczarr.storage import (
-    LocalStore,
-    Location,
-    Retry,
-    Store,
-    ZipStore,
-    open_store,
-    parse_url,
-)
+from xr_nczarr.storage import LocalStore, Location, Retry, Store, ZipStore, open_store, parse_url
 from xr_nczarr.writing.append import plan_modification
 from xr_nczarr.writing.commit import WriteMode, WriteOptions, WritePlan, execute
 from xr_nczarr.writing.datasets import Request, normalise
