@@ -61,9 +61,9 @@ def _rounded(values: Array, scale: float) -> Array:
     return rounded
 
 
-def _as_bits(values: Array) -> tuple[Array, int]:
+def _as_bits(values: Array) -> Array:
     native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
-    return native.view(f"u{values.dtype.itemsize}"), _EXPLICIT_BITS[values.dtype.itemsize]
+    return native.view(f"u{values.dtype.itemsize}")
 
 
 def _from_bits(bits: Array, values: Array) -> Array:
@@ -73,41 +73,37 @@ def _from_bits(bits: Array, values: Array) -> Array:
     return np.where(kept, changed, values).astype(values.dtype)
 
 
+def _rounded_off(values: Array, drop: Any) -> Array:
+    """Round half up to what is left without the last `drop` bits: one number, or one of each."""
+    bits = _as_bits(values)
+    one = bits.dtype.type(1)
+    ones = np.left_shift(one, np.asarray(drop, bits.dtype)) - one
+    half = np.where(ones > 0, (ones >> one) + one, one - one)
+    return _from_bits((bits + half) & ~ones, values)
+
+
 def _bit_rounded(values: Array, keep: int) -> Array:
-    """Keep `keep` explicit bits of the mantissa, rounded half up."""
-    bits, explicit = _as_bits(values)
-    drop = explicit - keep
-    if drop <= 0:
-        return values
-    word = bits.dtype.type
-    half, mask = word(1 << (drop - 1)), word(~((1 << drop) - 1) & (1 << 8 * bits.itemsize) - 1)
-    return _from_bits((bits + half) & mask, values)
+    """Keep `keep` explicit bits of the mantissa."""
+    return _rounded_off(values, _EXPLICIT_BITS[values.dtype.itemsize] - keep)
 
 
 def _groomed(values: Array, digits: int) -> Array:
     """Shave the bits behind `digits` of every other value and set those of the others."""
-    bits, explicit = _as_bits(values)
-    drop = explicit - (math.ceil(digits * _BITS_PER_DIGIT) + 1)
-    if drop <= 0:
-        return values
-    word = bits.dtype.type
-    ones = word((1 << drop) - 1)
+    bits = _as_bits(values)
+    kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
+    drop = max(0, _EXPLICIT_BITS[values.dtype.itemsize] - kept)
+    ones = bits.dtype.type((1 << drop) - 1)
     odd = (np.arange(bits.size) % 2 == 1).reshape(bits.shape)
     return _from_bits(np.where(odd, bits | ones, bits & ~ones), values)
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Keep for each value the bits that its own digits need, rounded."""
-    bits, explicit = _as_bits(values)
+    """Keep for each value the bits that its own digits need."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1
     quantum = np.floor(_BITS_PER_DIGIT * (decimal - digits))
     power = np.floor(exponent - _BITS_PER_DIGIT * np.log10(mantissa))
     needed = np.abs(power - quantum).astype(int) - 1
-    drop = np.clip(explicit - needed, 0, explicit + 1)
-    word = bits.dtype.type
-    one = word(1)
-    ones = (np.left_shift(one, drop.astype(bits.dtype)) - one).astype(bits.dtype)
-    half = np.where(drop > 0, np.right_shift(ones, one) + one, word(0)).astype(bits.dtype)
-    return _from_bits((bits + half) & ~ones, values)
+    explicit = _EXPLICIT_BITS[values.dtype.itemsize]
+    return _rounded_off(values, np.clip(explicit - needed, 0, explicit + 1))
