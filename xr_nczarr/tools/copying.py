@@ -34,7 +34,7 @@ from xr_nczarr.storage import (
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
-from xr_nczarr.writing.datasets import Request
+from xr_nczarr.writing.datasets import Request, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.writing.sources import in_blocks, lazy_array_in
@@ -181,8 +181,7 @@ def copy(
             },
             encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},
             unlimited={
-                path: set(map(str, each.encoding.get("unlimited_dims", ())))
-                & set(map(str, each.dims))
+                path: unlimited_dimensions(each, None, required=False)
                 for path, each in origin.datasets.items()
             },
             group="/",

@@ -11,9 +11,19 @@ from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.tools.census import Stored, take_census
-from xr_nczarr.tools.html_overview import overview_html
+from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.opening import open_whole
-from xr_nczarr.tools.text import columns, dimension_text, extent_text, notes, size_text
+from xr_nczarr.tools.text import (
+    byte_text,
+    columns,
+    dimension_text,
+    extent_text,
+    notes,
+    size_text,
+)
+
+_MOST_VARIABLES = 300
+_LONGEST_VALUE = 1000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,8 +69,12 @@ class Overview:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        counted = bool(self.census)
-        return overview_html(self.title, self.root, self.describe, counted, self.unlisted)
+        variables = (item for group in self.root.walk() for item in group.variables.values())
+        largest = max([1, *(self.describe(item).get("raw_bytes") or 0 for item in variables)])
+        parts = [self._group_html(self.root, largest)]
+        if self.unlisted:
+            parts.append(f"<div>{faint('chunks are not counted: ' + text(self.unlisted))}</div>")
+        return page(self.title, *parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as values of JSON."""
@@ -128,6 +142,23 @@ class Overview:
             yield f"{inner}note: {note}"
         for child in group.groups.values():
             yield from self._group_lines(child, inner)
+
+    def _group_html(self, group: Group, largest: int) -> str:
+        """Give groups that fold, sizes as bars, the layout of chunks drawn."""
+        dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
+        parts = [_attributes(group.attributes)]
+        variables = list(group.variables.values())
+        if variables:
+            head = ["variable", "type", "shape", "chunks", "codecs", "size"]
+            head += ["stored"] if self.census else []
+            shown = variables[:_MOST_VARIABLES]
+            parts.append(table(head, [_row(item, self.describe(item), largest) for item in shown]))
+        if len(variables) > _MOST_VARIABLES:
+            parts.append(faint(f"and {len(variables) - _MOST_VARIABLES:,} more variables"))
+        parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in notes(group)]
+        parts += [self._group_html(child, largest) for child in group.groups.values()]
+        summary = f"{text(group.path)} {faint(dimensions)}"
+        return details(summary, "".join(parts), kind="nz-group", opened=True)
 
 
 def open_hierarchy(target: Any, **options: Any) -> Overview:
@@ -203,3 +234,37 @@ def _cells(found: dict[str, Any]) -> list[str]:
     if "objects" in found:
         cells += [f"{found['objects_present']:,} of {found['objects']:,} stored", size_text(found)]
     return cells
+
+
+def _row(variable: Variable, found: dict[str, Any], largest: int) -> list[str]:
+    name = f"{text(found['name'])} {faint('(' + ', '.join(map(text, found['dimensions'])) + ')')}"
+    if "error" in found:
+        return [name, f'<span class="nz-problem">unreadable: {text(found["error"])}</span>']
+    drawn = grid_svg(variable.shape, found["chunk_shape"], found["dimensions"])
+    shards = f" in {extent_text(found['shard_shape'])}" if found["shard_shape"] else ""
+    raw = found["raw_bytes"] or 0
+    cells = [
+        details(name, _attributes(variable.attributes) + drawn),
+        text(found["type"]),
+        extent_text(found["shape"]),
+        extent_text(found["chunk_shape"]) + shards,
+        text(" ".join(found["codecs"])),
+    ]
+    if "objects" not in found:
+        return [*cells, bar(raw / largest) + byte_text(found["raw_bytes"])]
+    stored = (found["stored_bytes"] or 0) / raw if raw else 0.0
+    present = f"{found['objects_present']:,} of {found['objects']:,}"
+    return [*cells, bar(raw / largest, stored) + size_text(found), present]
+
+
+def _attributes(attributes: dict[str, Any]) -> str:
+    if not attributes:
+        return ""
+    pairs = (f"<dt>{text(name)}</dt><dd>{_value(value)}</dd>" for name, value in attributes.items())
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def _value(value: Any) -> str:
+    shown = str(value.tolist() if hasattr(value, "tolist") else value)
+    parts = (shown[first : first + 200] for first in range(0, min(len(shown), _LONGEST_VALUE), 200))
+    return "".join(map(text, parts)) + ("…" if len(shown) > _LONGEST_VALUE else "")

@@ -51,7 +51,7 @@ def normalise(
         datasets, encodings, asked = {base: dataset}, {base: encoding or {}}, {base: unlimited}
     required = len(datasets) == 1 and not regional
     dims = {
-        path: _unlimited_dimensions(dataset, asked[path], required=required)
+        path: unlimited_dimensions(dataset, asked[path], required=required)
         for path, dataset in datasets.items()
     }
     return Request(datasets=datasets, encoding=encodings, unlimited=dims, group=base)
@@ -72,7 +72,7 @@ def _as_dataset(obj: Any) -> Dataset:
     return obj.to_dataset()
 
 
-def _unlimited_dimensions(
+def unlimited_dimensions(
     dataset: Dataset, asked: Iterable[str] | str | None, *, required: bool
 ) -> set[str]:
     """Give the names of a dataset's unlimited dimensions: those `asked` for, else left by opening.
