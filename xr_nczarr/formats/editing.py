@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from xr_nczarr.formats.documents import Document, render_json
@@ -45,25 +45,21 @@ def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes
 
     `changes` hold each one's new value by the names that lead to it through objects.
     """
-    return _edited(document, changes.items()).encode()
-
-
-def _edited(document: Document, changes: Iterable[tuple[tuple[str, ...], Json]]) -> str:
-    below: dict[str, list[tuple[tuple[str, ...], Json]]] = {}
-    for names, value in changes:
-        below.setdefault(names[0], []).append((names[1:], value))
+    below: dict[str, dict[tuple[str, ...], Json]] = {}
+    for (name, *names), value in changes.items():
+        below.setdefault(name, {})[tuple(names)] = value
     members = document.value if isinstance(document.value, dict) else {}
     parts = []
     for name in dict.fromkeys((*members, *below)):
         if name not in below:
-            text = document.literal(name)
-        elif not below[name][-1][0]:
-            text = render_json(below[name][-1][1]).decode()
+            spelled = document.literal(name).encode()
+        elif () in below[name]:
+            spelled = render_json(below[name][()])
         else:
             inner = document.member(name) if isinstance(members.get(name), dict) else _EMPTY
-            text = _edited(inner, below[name])
-        parts.append(f"{render_json(name).decode()}: {text}")
-    return "{" + ", ".join(parts) + "}"
+            spelled = edited(inner, below[name])
+        parts.append(b"%b: %b" % (render_json(name), spelled))
+    return b"{%b}" % b", ".join(parts)
 
 
 _EMPTY = Document("", b"{}")

@@ -199,8 +199,7 @@ class _Planner:
                     f"{stored.dims} != {given.dims}"
                 )
             given = given.transpose(*stored.dims)
-        pieces = _pieces(given, stored, region, dim)
-        _check_sizes(name, given, pieces, dim)
+        pieces = _pieces(name, given, stored, region, dim)
         if dim is not None and dim not in given.dims:
             if self.options.mode == "a":
                 check_equal(name, given, stored)
@@ -329,27 +328,25 @@ def _layout_of(opened: OpenedStore, asked: Layout) -> Layout:
 
 
 def _pieces(
-    given: Variable, stored: Variable, region: Mapping[str, slice], append_dim: str | None
+    name: str,
+    given: Variable,
+    stored: Variable,
+    region: Mapping[str, slice],
+    append_dim: str | None,
 ) -> dict[str, slice]:
     """Give where each dimension of the given values goes, in elements of the stored array."""
     pieces = {}
-    for dim, size in stored.sizes.items():
-        name = str(dim)
-        if name == append_dim:
-            pieces[name] = slice(size, size + given.sizes[dim])
-        else:
-            start, stop, _ = region.get(name, slice(None)).indices(size)
-            pieces[name] = slice(start, stop)
-    return pieces
-
-
-def _check_sizes(
-    name: str, given: Variable, pieces: Mapping[str, slice], append_dim: str | None
-) -> None:
-    wanted = {dim: piece.stop - piece.start for dim, piece in pieces.items() if dim != append_dim}
-    found = {str(dim): size for dim, size in given.sizes.items() if dim != append_dim}
+    for each, size in stored.sizes.items():
+        dim = str(each)
+        start, stop, _ = region.get(dim, slice(None)).indices(size)
+        pieces[dim] = slice(start, stop)
+        if dim == append_dim:
+            pieces[dim] = slice(size, size + given.sizes[dim])
+    wanted = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
+    found = dict(given.sizes)
     if wanted != found:
         raise ConflictError(
             f"variable {name!r} already exists with different dimension sizes: {wanted} != {found}",
             remedy="Unable to update size for existing dimension: use append_dim or region",
         )
+    return pieces

@@ -62,14 +62,12 @@ def _as_dataset(obj: Any) -> Dataset:
         return obj
     if not isinstance(obj, DataArray):
         raise TypeError(f"expected a Dataset, DataArray or DataTree; found {type(obj).__name__}")
-    if obj.name is None:
-        return obj.to_dataset(name=_ARRAY_NAME)
-    if obj.name in obj.coords or obj.name in obj.dims:
-        # What to_netcdf does: reading with open_dataarray restores the name.
-        dataset = obj.to_dataset(name=_ARRAY_NAME)
+    if obj.name is not None and obj.name not in {*obj.coords, *obj.dims}:
+        return obj.to_dataset()
+    dataset = obj.to_dataset(name=_ARRAY_NAME)
+    if obj.name is not None:  # what to_netcdf does: reading with open_dataarray restores the name
         dataset.attrs["__xarray_dataarray_name__"] = obj.name
-        return dataset
-    return obj.to_dataset()
+    return dataset
 
 
 def unlimited_dimensions(

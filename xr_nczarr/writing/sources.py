@@ -167,11 +167,8 @@ def largest(function: Callable[[Any], int], data: Any) -> int:
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
     chunks = tuple((1,) * count for count in data.numblocks)
-    found = data.map_blocks(_told, function, dtype=int, chunks=chunks, meta=_NUMBER)
+    found = data.map_blocks(_told, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
     return int(found.max().compute())
-
-
-_NUMBER = np.empty(0, int)
 
 
 def _told(block: Any, function: Callable[[Any], int]) -> Any:

@@ -149,12 +149,9 @@ def to_nczarr(
     [1.5, 2.5]
     """
     location = parse_url(target)
-    for name, value, choices in (
-        ("sync", sync, ("commit", "all", "none")),
-        ("atomic", atomic, (None, "store")),
-        ("overwrite", overwrite, (None, "force")),
-    ):
-        check_choice(name, value, choices)
+    check_choice("sync", sync, ("commit", "all", "none"))
+    check_choice("atomic", atomic, (None, "store"))
+    check_choice("overwrite", overwrite, (None, "force"))
     mode = _resolved_mode(mode, append_dim, region)
     request = normalise(obj, group, encoding, unlimited_dims, region is not None)
     owner = partial(_identity, mode, append_dim, dict(request.datasets))
