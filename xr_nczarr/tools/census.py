@@ -30,6 +30,10 @@ class Stored:
     stored_bytes: int | None = 0
 
 
+_Arrays = dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]]
+"""By the folder of their objects: arrays, the number of objects along each dimension, and these."""
+
+
 def take_census(
     opened: OpenedStore, others: list[str] | None = None
 ) -> tuple[dict[str, Stored], str]:
@@ -37,7 +41,7 @@ def take_census(
 
     Keys that are no chunk's are appended to `others`.
     """
-    arrays: dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]] = {}
+    arrays: _Arrays = {}
     found: dict[str, Stored] = {}
     for group in opened.root.walk():
         for variable in group.variables.values():
@@ -65,9 +69,7 @@ def take_census(
     return found, ""
 
 
-def _owner(
-    key: str, arrays: dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]]
-) -> Stored | None:
+def _owner(key: str, arrays: _Arrays) -> Stored | None:
     """Give the array one of whose objects lies at `key`."""
     folder = key
     while folder:

@@ -103,13 +103,12 @@ class _Planner:
             dataset = dataset.drop_vars(list(dataset.indexes))
         else:
             region = {}
-        self._check(group, dataset, encoding, stored)
+        new = self._check(group, dataset, encoding, stored)
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
         for name in map(str, dataset.variables):
             if name in stored:
                 with Place(variable=child_path(path, name)):
                     self._write(group, name, variables[name], stored[name], region)
-        new = [name for name in map(str, dataset.variables) if name not in stored]
         if new:
             part = dataset[new]
             given = {name: each for name, each in encoding.items() if name in part.variables}
@@ -139,8 +138,8 @@ class _Planner:
         dataset: Dataset,
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
-    ) -> None:
-        """Check which variables there are on both sides."""
+    ) -> list[str]:
+        """Check which variables there are on both sides; give the names of those that are new."""
         dim = self.options.append_dim
         for name in encoding:
             if name in stored:
@@ -154,7 +153,7 @@ class _Planner:
             )
         self._check_holds(new)
         if dim is None:
-            return
+            return new
         visible = self.opened.visible_dimensions(group.path)
         if dim not in visible:
             raise ConflictError(
@@ -174,6 +173,7 @@ class _Planner:
             and not self.options.allow_duplicates
         ):
             check_coordinate(dim, coordinate, dataset[dim].variable, visible[dim].size)
+        return new
 
     def _write(
         self,

@@ -15,6 +15,8 @@ CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
 _BY_FLAG = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
 FLAGS = (*_BY_FLAG, "shuffle", "fletcher32")
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
+_TARGET_BYTES = 4 << 20  # of a chunk
+_GROWING_BYTES = 4096
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 # The array itself says what these say.
 _IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
@@ -134,23 +136,22 @@ def _configuration(codec: Any) -> dict[str, Any]:
 
 
 def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
-    asked = next((name for flag, name in _BY_FLAG.items() if encoding.get(flag)), None)
-    compression = encoding.get("compression") or asked
+    asked = next((name for flag, name in _BY_FLAG.items() if encoding.get(flag)), "")
+    compression = str(encoding.get("compression") or asked)
     level = encoding.get("complevel")
     level = 4 if level is None else int(level)
     codecs: list[dict[str, Any]] = []
-    if compression is not None and str(compression).startswith("blosc_"):
+    if compression.startswith("blosc_"):
+        cname = {"blosc_lz": "blosclz"}.get(compression, compression.removeprefix("blosc_"))
         shuffle = int(encoding.get("blosc_shuffle", 1))
-        cname = {"lz": "blosclz"}.get(name := str(compression).removeprefix("blosc_"), name)
-        codecs = [{"id": "blosc", "cname": cname, "clevel": level, "shuffle": shuffle}]
-        codecs[0]["blocksize"] = 0
-    elif compression is not None:
-        name = _COMPRESSIONS.get(str(compression), str(compression))
-        codecs = [{"id": name, "level": level}] if level or name != "zlib" else []
-        if encoding.get("shuffle", True):
-            codecs.insert(0, {"id": "shuffle"})
-    elif encoding.get("shuffle"):
-        codecs = [{"id": "shuffle"}]
+        settings = {"cname": cname, "clevel": level, "shuffle": shuffle, "blocksize": 0}
+        codecs.append({"id": "blosc", **settings})
+    else:
+        if encoding.get("shuffle", compression != ""):
+            codecs.append({"id": "shuffle"})
+        name = _COMPRESSIONS.get(compression, compression)
+        if name and (level or name != "zlib"):
+            codecs.append({"id": name, "level": level})
     if encoding.get("fletcher32"):
         codecs.append({"id": "fletcher32"})
     return codecs
@@ -174,12 +175,6 @@ def codec_specs(
         place = "codecs" if version_3 else "order" if name == "transpose" else place
         specs.append(CodecSpec(name, configuration, place))
     return tuple(specs)
-
-
-# Chunk shapes -----------------------------------------------------------------------------------
-
-_TARGET_BYTES = 4 << 20
-_GROWING_BYTES = 4096
 
 
 def chunk_shape(
