@@ -68,10 +68,8 @@ class Document:
     def value(self) -> Json:
         """The JSON value.
 
-        Raises
-        ------
-        MetadataError
-            For what is no JSON in UTF-8, for repeated names and for nesting beyond ``max_depth``.
+        What is no JSON in UTF-8, repeated names and nesting beyond ``max_depth`` are a
+        MetadataError.
         """
         with Place(key=self.key):
             text = self._text()

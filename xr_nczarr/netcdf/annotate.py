@@ -41,28 +41,20 @@ def annotate(
 ) -> Hierarchy:
     """Give the hierarchy that a netCDF group is stored as.
 
-    Parameters
-    ----------
-    group
-        The root. Its variables' nodes have shape, dtype (``S1`` for characters, ``S<n>`` or
-        ``object`` for strings), chunks, codecs and keys as they are to be written.
-    zarr_format
-        ``"1"`` (pure Zarr only), ``"2"``, ``"3-draft"`` or ``"3"``.
-    dialect
-        ``"nczarr"``: what netcdf-c 4.10 writes, in version 3 the specification's Appendix E.
-        ``"zarr"``: pure Zarr. ``"universal"`` (version 2): the layouts since 4.8.1 side by side,
-        which netcdf-c and zarr-python all open; characters have zarr-python's type there, and
-        together with strings and lists of text are more than netcdf-c 4.9.0 can open. Or the
-        name of one of version 2's layouts; those before 4.9.3 know no unlimited dimensions.
-    array_dimensions
-        Whether to write xarray's `_ARRAY_DIMENSIONS` where the documents cannot name dimensions.
+    The nodes of its variables have shape, dtype (``S1`` for characters, ``S<n>`` or ``object`` for
+    strings), chunks, codecs and keys as they are to be written.
 
-    Raises
-    ------
-    UnsupportedError
-        If the version does not have the dialect, or the dialect not an attribute's type.
-    NczarrError
-        The error of a variable that could not be read.
+    The `dialect` ``"nczarr"`` is what netcdf-c 4.10 writes, in version 3 the specification's
+    Appendix E. ``"zarr"`` is pure Zarr, and all that version 1 has. ``"universal"`` (version 2) has
+    the layouts since 4.8.1 side by side, which netcdf-c and zarr-python all open; characters have
+    zarr-python's type there, and together with strings and lists of text are more than netcdf-c
+    4.9.0 can open. Others are the names of version 2's layouts; those before 4.9.3 know no
+    unlimited dimensions.
+
+    With `array_dimensions`, xarray's `_ARRAY_DIMENSIONS` is written where the documents cannot name
+    dimensions. A version that does not have the dialect, or a dialect that does not have an
+    attribute's type, is an UnsupportedError; a variable that could not be read raises its own
+    error.
     """
     layout = () if dialect == "zarr" else _LAYOUTS.get((zarr_format, dialect))
     if layout is None:

@@ -47,15 +47,10 @@ _POINTER_BYTES = 8
 def interpret(hierarchy: Hierarchy, *, use_zarr_fill_value_as_mask: bool | None = None) -> Group:
     """Give the netCDF group that a hierarchy holds.
 
-    Parameters
-    ----------
-    use_zarr_fill_value_as_mask
-        Whether an array's own fill value is its `_FillValue` where no attribute says so. None:
-        in pure Zarr of version 1 and 2, unless it is a value that Zarr or netCDF puts there by
-        default. NCZarr records what was declared, so there it never is.
+    `use_zarr_fill_value_as_mask` says whether an array's own fill value is its `_FillValue` where
+    no attribute says so. With None it is in pure Zarr of version 1 and 2, unless it is a value that
+    Zarr or netCDF puts there by default. NCZarr records what was declared, so there it never is.
 
-    Notes
-    -----
     An array that is the whole store is called what its attribute ``_nczarr_name`` says, else
     ``data``.
     """
