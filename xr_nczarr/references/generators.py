@@ -156,10 +156,6 @@ class Generator(ByFields):
             key = self._templates.key(values)
             yield key, self._reference(key, values)
 
-    def may_lie_below(self, prefix: str) -> bool:
-        """Tell whether a key can begin with `prefix`, as far as the literal tells."""
-        return prefix.startswith(self.literal) or self.literal.startswith(prefix)
-
     def _reference(self, key: str, values: Values) -> Reference:
         """Give where the bytes of `key` are, which `values` render."""
         if is_metadata(key) or not key:

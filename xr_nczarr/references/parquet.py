@@ -13,7 +13,6 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -138,7 +137,7 @@ class ParquetTable(ByFields):
         return replace(self, documents=Table(entries))
 
     def _row(self, name: str, row: int, key: str) -> Reference | None:
-        with _located(name):
+        try:
             sizes, _ = self._open(name)
             group = 0
             while group < len(sizes) and row >= sizes[group]:
@@ -150,6 +149,11 @@ class ParquetTable(ByFields):
             path, offset, length, raw = (
                 columns[column][row] if column in columns else None for column in _COLUMNS
             )
+        except NczarrError:
+            raise
+        except (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError) as error:
+            problem = f"the parquet file cannot be read ({quote(error)})"
+            raise ReferenceSetError(problem, key=name) from error
         if isinstance(raw, (str, bytes)):
             return InlineBytes(raw.encode() if isinstance(raw, str) else raw)
         if not isinstance(path, str):
@@ -270,19 +274,6 @@ def _grid(key: str, text: str) -> tuple[int, ...]:
     ):
         raise ReferenceSetError("expected shape and chunks, lists of the same length", key=key)
     return tuple(-(-extent // chunk) for extent, chunk in zip(shape, chunks, strict=True))
-
-
-@contextmanager
-def _located(name: str) -> Iterator[None]:
-    """Turn what the parquet libraries raise for a damaged file into our error."""
-    try:
-        yield
-    except NczarrError:
-        raise
-    except (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError) as error:
-        raise ReferenceSetError(
-            f"the parquet file cannot be read ({quote(error)})", key=name
-        ) from error
 
 
 def _open_parquet(data: bytes) -> _File:

@@ -94,10 +94,12 @@ class ReferenceSet(ByFields):
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Give the set of the chunks whose keys begin with `prefix`: what one variable needs."""
-        return ReferenceSet(
-            self.table.subset(prefix),
-            tuple(one for one in self.generators if one.may_lie_below(prefix)),
+        near = (  # a key of which can begin so, as far as their literals tell
+            one
+            for one in self.generators
+            if prefix.startswith(one.literal) or one.literal.startswith(prefix)
         )
+        return ReferenceSet(self.table.subset(prefix), tuple(near))
 
     @property
     def count(self) -> int:

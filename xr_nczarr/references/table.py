@@ -241,7 +241,9 @@ class TableBuilder:
         lengths: NDArray[np.int64],
     ) -> None:
         """Add rows: a chunk index, a URL's number, offset and length each (-1: whole object)."""
-        block = tuple(_smallest(part) for part in (indices, url_numbers, offsets, lengths))
+        parts = indices, url_numbers, offsets, lengths
+        # In as few bits as hold them; none is below -1.
+        block = tuple(part.astype(np.min_scalar_type(min(-1, ~part.max()))) for part in parts)
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
@@ -310,8 +312,3 @@ def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequen
         tuple(urls[first + number] for number in np.flatnonzero(used).tolist()),
         *(np.concatenate(parts)[order] for parts in (url_numbers, *ranges)),
     )
-
-
-def _smallest(numbers: NDArray[np.signedinteger]) -> NDArray[Any]:
-    """Give the numbers, none below -1, in as few bits as hold them."""
-    return numbers.astype(np.min_scalar_type(min(-1, ~numbers.max())))
