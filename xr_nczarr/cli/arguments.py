@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from xr_nczarr.errors import quote
+
 
 class UsageError(Exception):
     """What the command was asked cannot be done, whatever the store."""
@@ -54,6 +56,24 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
 def chosen(parsed: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Give arguments by their names, as keywords."""
     return {name: getattr(parsed, name) for name in names}
+
+
+def positions(selection: str) -> dict[str, int | slice]:
+    """Give the positions that ``time=0:10,lat=3`` means; UsageError where it means none."""
+    found: dict[str, int | slice] = {}
+    for item in filter(None, selection.split(",")):
+        name, _, places = item.rpartition("=")
+        try:
+            numbers = [int(part) if part.strip() else None for part in places.split(":")]
+            if not name or name in found or len(numbers) > 3 or 0 in numbers[2:]:
+                raise ValueError(item)
+            found[name] = slice(*numbers) if len(numbers) > 1 else int(places)
+        except ValueError as error:
+            raise UsageError(
+                f"found {quote(item)!r}, expected another dimension and positions in it. "
+                "Write time=0:10, lat=3 or lon=::2"
+            ) from error
+    return found
 
 
 class _Pairs(argparse.Action):

@@ -1,7 +1,7 @@
 """The subcommands: each function adds the arguments to a parser and gives what then runs.
 
-That gives the result to print, which is a value of `xr_nczarr.tools`, or None. It imports what is
-slow to import itself.
+That gives the result to print, which is a value of `xr_nczarr.tools`, or None. The package imports
+what is slow to import when it is asked for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from xr_nczarr.cli.arguments import add_json, add_storage_options, add_target, chosen, open_options
+import xr_nczarr
+from xr_nczarr.cli import demo as demonstration
+from xr_nczarr.cli.arguments import (
+    add_json,
+    add_storage_options,
+    add_target,
+    chosen,
+    open_options,
+    positions,
+)
 
 Run = Callable[[argparse.Namespace], Any]
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
@@ -27,14 +36,10 @@ def dump(parser: argparse.ArgumentParser) -> Run:
         parser.add_argument(flag, dest=name, type=_names, metavar=f"{what},...", help=only)
     parser.add_argument("-n", dest="name", help="name of the dataset")
     parser.add_argument("--help", action="help", help="show this help")
-
-    def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.cdl import dump
-
-        arguments = chosen(parsed, "header", "variables", "groups", "name")
-        return dump(parsed.target, **arguments, **open_options(parsed))
-
-    return run
+    names = ("header", "variables", "groups", "name")
+    return lambda parsed: xr_nczarr.dump(
+        parsed.target, **chosen(parsed, *names), **open_options(parsed)
+    )
 
 
 def info(parser: argparse.ArgumentParser) -> Run:
@@ -46,9 +51,7 @@ def info(parser: argparse.ArgumentParser) -> Run:
     )
 
     def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.overview import info, open_hierarchy
-
-        look = open_hierarchy if parsed.metadata else info
+        look = xr_nczarr.open_hierarchy if parsed.metadata else xr_nczarr.info
         return look(parsed.target, **open_options(parsed))
 
     return run
@@ -64,10 +67,8 @@ def explain(parser: argparse.ArgumentParser) -> Run:
     )
 
     def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.explain import explain, selection_of
-
         options = {"variables": parsed.variables, **open_options(parsed)}
-        return explain(parsed.target, selection_of(parsed.select), **options)
+        return xr_nczarr.explain(parsed.target, positions(parsed.select), **options)
 
     return run
 
@@ -79,13 +80,9 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
     )
-
-    def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.verifying import verify
-
-        return verify(parsed.target, sample=parsed.sample, **open_options(parsed))
-
-    return run
+    return lambda parsed: xr_nczarr.verify(
+        parsed.target, sample=parsed.sample, **open_options(parsed)
+    )
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
@@ -109,12 +106,10 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.copying import copy
-
         names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "overwrite")
         arguments = chosen(parsed, *names, "storage_options", "target_options")
         progress = not parsed.quiet and sys.stderr.isatty()
-        return copy(parsed.source, parsed.target, **arguments, progress=progress)
+        return xr_nczarr.copy(parsed.source, parsed.target, **arguments, progress=progress)
 
     return run
 
@@ -125,13 +120,8 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     add_storage_options(parser)
     add_json(parser)
-
-    def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.metadata import upgrade
-
-        return upgrade(parsed.target, **chosen(parsed, "dialect", "storage_options"))
-
-    return run
+    names = ("dialect", "storage_options")
+    return lambda parsed: xr_nczarr.upgrade(parsed.target, **chosen(parsed, *names))
 
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
@@ -139,13 +129,8 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("target", metavar="STORE", help="a path or URL")
     add_storage_options(parser)
     add_json(parser)
-
-    def run(parsed: argparse.Namespace) -> Any:
-        from xr_nczarr.tools.metadata import consolidate
-
-        return consolidate(parsed.target, **chosen(parsed, "storage_options"))
-
-    return run
+    names = ("storage_options",)
+    return lambda parsed: xr_nczarr.consolidate(parsed.target, **chosen(parsed, *names))
 
 
 def references(parser: argparse.ArgumentParser) -> Run:
@@ -173,13 +158,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
 
 def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
     """Write a small store, open it with xarray and compute a mean."""
-
-    def run(_: argparse.Namespace) -> None:
-        from xr_nczarr.cli import demo
-
-        demo.demo()
-
-    return run
+    return lambda _: demonstration.demo()
 
 
 COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)

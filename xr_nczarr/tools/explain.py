@@ -339,21 +339,3 @@ def _merged(array: ChunkedArray, keys: Sequence[str]) -> int:
     spans = [ByteRange(one.url, one.offset or 0, one.length) for one in targets if one.length]
     merged = sum(len(merge_ranges(window)) for window in windows(spans))
     return merged + sum(one.length is None for one in targets)
-
-
-def selection_of(selection: str) -> dict[str, int | slice]:
-    """Give the positions that ``time=0:10,lat=3`` means; ConflictError where it means none."""
-    found: dict[str, int | slice] = {}
-    for item in filter(None, selection.split(",")):
-        name, _, positions = item.rpartition("=")
-        try:
-            numbers = [int(part) if part.strip() else None for part in positions.split(":")]
-            if not name or name in found or len(numbers) > 3 or 0 in numbers[2:]:
-                raise ValueError(item)
-            found[name] = slice(*numbers) if len(numbers) > 1 else int(positions)
-        except ValueError as error:
-            raise ConflictError(
-                f"found {quote(item)!r}, expected another dimension and positions in it",
-                remedy="Write time=0:10, lat=3 or lon=::2",
-            ) from error
-    return found
