@@ -74,12 +74,9 @@ def _decode(value: Json, recorded: str | None) -> Any:
 
 def _typed_numbers(items: list[Json], name: str) -> Any:
     """Give JSON values as numbers of one type, or None when one of them does not fit."""
-    numbers = []
-    for item in items:
-        number = typed_number(item, name)
-        if number is None:
-            return None
-        numbers.append(number)
+    numbers = [typed_number(item, name) for item in items]
+    if any(number is None for number in numbers):
+        return None
     return numbers if len(numbers) == 1 else np.array(numbers, name)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS
 
 Concern = tuple[str, str, str, str]
@@ -25,11 +25,12 @@ _NETCDF_KINDS = "iufS"
 def concerns(opened: OpenedStore) -> Iterator[Concern]:
     """Yield what netcdf-c, zarr-python and xarray's zarr engine cannot open or read wrongly."""
     version, root = opened.hierarchy.zarr_format, opened.root
+    universal = root.node is not None and "_NCZARR_GROUP" in root.node.members
     if version != "2":
         yield NETCDF_C, "/", f"do not know Zarr version {version}", "nczarr copy to version 2"
         if version != "3":
             yield f"{ZARR}, {XARRAY}", "/", "know versions 2 and 3 alone", "nczarr copy"
-    elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not _is_universal(root):
+    elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not universal:
         problem = "take annotations for attributes, or open nothing (4.9.1, and what is unlimited)"
         yield OLD_NETCDF_C, "/", problem, _UNIVERSAL
     for group in root.walk():
@@ -40,10 +41,6 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
                 yield from _in_netcdf(variable, node)
             if isinstance(node, ArrayNode) and version != "2" and node.dimension_names is None:
                 yield XARRAY, node.path, "opens no group with an array without names", "nczarr copy"
-
-
-def _is_universal(root: Group) -> bool:
-    return root.node is not None and "_NCZARR_GROUP" in root.node.members
 
 
 def _in_zarr(variable: Variable, node: ArrayNode) -> Iterator[Concern]:
