@@ -2,6 +2,8 @@
 
 import doctest
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -114,12 +116,20 @@ def test_the_signature_of_writing_is_this():
 
 
 def test_importing_the_package_imports_neither_xarray_nor_zarr():
-    import subprocess
-    import sys
-
     code = (
         "import sys, xr_nczarr; print([n for n in ('xarray', 'zarr', 'dask') if n in sys.modules])"
     )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
+def test_importing_the_engine_imports_nothing_that_reads(module):
+    """xarray imports the entry points of all engines, whichever it is asked for."""
+    rooms = [f"xr_nczarr.{room}" for room in ("storage", "chunks", "hierarchy", "references")]
+    code = f"import sys, xarray, {module}; print([n for n in {rooms} if n in sys.modules])"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,4 +1,7 @@
-"""The xarray engine ``nczarr``."""
+"""The xarray engine ``nczarr``.
+
+xarray imports the entry points of all engines to open any file: what reads is imported when asked.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint
 
 from xr_nczarr.backend.options import DECODE_OPTIONS, OPEN_OPTIONS, DecodeOptions, OpenOptions
-from xr_nczarr.backend.reader import open_dataset, open_groups, open_netcdf
-from xr_nczarr.storage import has_nczarr_metadata
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
@@ -33,16 +34,22 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
         That is a URL whose fragment says ``mode=nczarr`` (or ``zarr``), or a local store that
         bears NCZarr metadata.
         """
+        from xr_nczarr.storage import has_nczarr_metadata
+
         return has_nczarr_metadata(filename_or_obj)
 
     def open_dataset(self, filename_or_obj: Any, **options: Any) -> Dataset:
         """Open one group as a Dataset; see `OpenOptions`."""
+        from xr_nczarr.backend.reader import open_dataset, open_netcdf
+
         opening, decoding = _split(options)
         opened = open_netcdf(filename_or_obj, opening, subgroups=False)
         return open_dataset(opened, opened.group(opening.group), decoding)
 
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and all below it as Datasets by path; see `OpenOptions`."""
+        from xr_nczarr.backend.reader import open_groups, open_netcdf
+
         opening, decoding = _split(options)
         opened = open_netcdf(filename_or_obj, opening)
         return open_groups(opened, opened.group(opening.group), decoding)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from xr_nczarr.chunks import ReadOptions
-from xr_nczarr.hierarchy import Consolidated
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from xr_nczarr.chunks import ReadOptions
+    from xr_nczarr.hierarchy import Consolidated
 
 Endian = Literal["little", "big"] | None
 
@@ -118,6 +120,8 @@ max_depth, max_references, max_index_bytes
     @property
     def reading(self) -> ReadOptions:
         """What the chunk engine needs to know."""
+        from xr_nczarr.chunks import ReadOptions
+
         return ReadOptions(
             missing_chunks=self.missing_chunks,
             threads=self.threads,

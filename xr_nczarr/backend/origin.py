@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.errors import NotFoundError
 from xr_nczarr.events import Events
+
+if TYPE_CHECKING:
+    from xr_nczarr.backend.options import OpenOptions
 
 ENCODING_KEY = "nczarr"
 
