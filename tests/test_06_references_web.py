@@ -109,6 +109,19 @@ def test_a_signed_url_keeps_its_signature_within_a_chain(served):
     assert {request.path for request in served.requests} == {"/data.bin?signed=1"}
 
 
+def test_a_download_that_breaks_off_is_not_kept_by_a_cache_for_the_whole(served, tmp_path):
+    options = {"simplecache": {"cache_storage": str(tmp_path)}}
+    urls = [f"simplecache::{served.url}/data.bin?{number}" for number in range(2)]
+    served.fault("truncate", path="/data.bin", times=3)
+    store = open_store(
+        {f"t/{number}": [url] for number, url in enumerate(urls)},
+        storage_options={"remote_options": options},
+        retry=Retry(sleep=lambda _: None),
+    )
+    for found in store.fetch(["t/0", "t/1"]):
+        assert np.frombuffer(found, "<i4").tolist() == [0, 1, 2, 3]
+
+
 def test_a_jar_of_cookies_for_any_server_stays_with_the_first(served, other):
     async def with_jar(**options):
         jar = aiohttp.CookieJar(unsafe=True)

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -193,15 +193,24 @@ class Transport:
         options = {"on_error": "return", **({} if self._alone else {"batch_size": _AT_ONCE})}
         if self._web and not self._alone:
             options["trace_request_ctx"] = self.most_bytes  # which our client finds there
+        paths = [one.path for one in requests]
         try:
             with self._turn:
-                paths = [one.path for one in requests]
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
         except foreign_errors() as error:
+            for path in paths:
+                self._forget(path)
             if len(requests) == 1:
                 return [error]
         # The caching filesystems fail as a whole when one object is not there.
         return [self._cat([request])[0] for request in requests]
+
+    def _forget(self, path: str) -> None:
+        """Remove what ``simplecache`` keeps of a file: it has its name before it is whole."""
+        kept = getattr(self.filesystem, "_check_file", lambda _: None)(path)
+        if isinstance(kept, str):
+            with suppress(FileNotFoundError):
+                os.unlink(kept)
 
     def _checked(self, answer: bytes, request: Request) -> bytes:
         """Give an answer, unless it is of a whole object that is longer than may be."""
