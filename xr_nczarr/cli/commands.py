@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import xr_nczarr
-from xr_nczarr.cli import demo as demonstration
 from xr_nczarr.cli.arguments import (
     add_json,
     add_storage_options,
@@ -158,7 +157,13 @@ def references(parser: argparse.ArgumentParser) -> Run:
 
 def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
     """Write a small store, open it with xarray and compute a mean."""
-    return lambda _: demonstration.demo()
+
+    def run(_: argparse.Namespace) -> None:
+        from xr_nczarr.cli import demo
+
+        demo.demo()
+
+    return run
 
 
 COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)
