@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, Zlib, Zstd
 
-from xr_nczarr.chunks import ChunkedArray, ReadOptions
+from xr_nczarr.chunks import ChunkedArray, ReadOptions, reading
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.storage import open_store
 
@@ -112,3 +112,22 @@ def test_whole_chunks_decode_without_a_buffer_that_is_not_used(tmp_path, codec, 
     finally:
         tracemalloc.stop()
     assert peak < values.nbytes + buffers * stored.chunk_bytes + (1 << 20)
+
+
+def test_blocks_are_of_one_file_even_if_it_is_replaced_meanwhile(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))
+    stored = array(tmp_path, old, old.shape)
+    specs = (CodecSpec("blosc", {}),)
+    stored = ChunkedArray(replace(stored.node, codecs=specs), stored.store)
+    stored.store.put([("v/0.0", bytes(Blosc("lz4").encode(old)))])
+    parse = reading.parse_blosc
+
+    def replacing(header, size):
+        stored.store.put([("v/0.0", bytes(Blosc("lz4", shuffle=0).encode(new)))])
+        return parse(header, size)
+
+    monkeypatch.setattr(reading, "parse_blosc", replacing)
+    assert stored.read((0, slice(1 << 19, (1 << 19) + 5))).tolist() == (
+        old[0, 1 << 19 : (1 << 19) + 5].tolist()
+    )

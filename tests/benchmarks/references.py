@@ -140,7 +140,7 @@ def references(directory: Path) -> Iterator[Row]:
     yield Row(
         "memory to open 1,000,000 references, above the import",
         {
-            OURS: lambda: _resident(million, "nczarr", "xr_nczarr"),
+            OURS: lambda: _resident(million, "nczarr", "xr_nczarr.backend.reader"),
             "engine kerchunk": lambda: _resident(million, "kerchunk", "zarr, kerchunk"),
             "at most 100 MB": lambda: 100,
         },

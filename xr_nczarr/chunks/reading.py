@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
 from xr_nczarr.events import Events
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage.protocol import Bytes, Store
+from xr_nczarr.storage.protocol import Bytes, Read, Store, reading
 
 _BLOCKS_FROM_BYTES = 512 << 10
 _MOST_KNOWN_WINDOWS = 1000
@@ -225,7 +225,8 @@ class PartReader:
             wanted = [
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
             ]
-            fetched = self._told(self._fetch_ranges(wanted), batch)
+            assert isinstance(self.layout, ChunkObjects)
+            fetched = self._told(self.layout.fetch_ranges(self.store, wanted), batch)
         for part, window in zip(batch, windows, strict=True):
             try:
                 if self.ranged:
@@ -242,32 +243,31 @@ class PartReader:
                 self._locate(error, part)
                 raise
 
-    def _fetch_ranges(
-        self, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
-    ) -> Iterator[Bytes | None]:
-        assert isinstance(self.layout, ChunkObjects)
-        return self.layout.fetch_ranges(self.store, wanted)
-
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Give bytes of a decoded Blosc chunk, from the blocks that hold them if those are few."""
-
-        def fetch(ranges: Sequence[tuple[int, int]]) -> list[Bytes] | None:
-            return _all_or_none(self._fetch_ranges([(chunk, ranges)]))
-
-        header = fetch([(0, HEADER_BYTES)])
-        if header is None:
+        with reading(self.store, self.layout.key_of(chunk)) as read:
+            pieces = self._from_blocks(read, spans)
+        if pieces is not None:
+            return pieces
+        (data,) = self.layout.fetch(self.store, [chunk])
+        if data is None:
             return None
-        frame = parse_blosc(header[0], self.codec.flow.bound)
-        numbers = [] if frame is None else frame.holding(spans)
-        if frame is None or 2 * len(numbers) * frame.block > frame.size:
-            (data,) = self.layout.fetch(self.store, [chunk])
-            if data is None:
-                return None
-            decoded = bytes_of(self.codec.decode(data))
-            return [decoded[start : start + length].data for start, length in spans]
-        table = fetch([frame.table])
-        blocks = fetch(frame.places(table[0], numbers)) if table is not None else None
-        if blocks is None:
+        decoded = bytes_of(self.codec.decode(data))
+        return [decoded[start : start + length].data for start, length in spans]
+
+    def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
+        """Give bytes of a Blosc chunk; None if it is not there, or all of it should be decoded."""
+        header = read(0, HEADER_BYTES)
+        frame = None if header is None else parse_blosc(header, self.codec.flow.bound)
+        if frame is None:
+            return None
+        numbers = frame.holding(spans)
+        if 2 * len(numbers) * frame.block > frame.size:
+            return None
+        table = read(*frame.table)
+        places = [] if table is None else frame.places(table, numbers)
+        blocks = [data for data in itertools.starmap(read, places) if data is not None]
+        if len(blocks) < len(numbers):  # it was removed meanwhile
             return None
         decoded = frame.decode(numbers, blocks)
         pieces: list[Bytes] = []

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -109,6 +109,24 @@ class LocalStore:
             if size == buffer.nbytes:  # beyond what the system reads at once
                 memoryview(buffer).cast("B")[:] = self._read(descriptor, key, 0, size)
             return size
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
+        """Give what reads bytes of an object, all of the file that is there now."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            yield lambda *_: None
+            return
+        try:
+            size = self._measure(descriptor, key)
+
+            def read(start: int, length: int) -> bytes:
+                first = first_byte(ByteRange(key, start, length), size, self.name)
+                return self._read(descriptor, key, first, length)
+
+            yield read
         finally:
             os.close(descriptor)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 Bytes = bytes | bytearray | memoryview
+Read = Callable[[int, int], Bytes | None]
 
 
 class ByteRange(NamedTuple):
@@ -70,6 +71,20 @@ def bounded(store: Store, most: int) -> Store:
     """Give a store that reads no object of more than `most` bytes; the same where it cannot."""
     own: Any = getattr(store, "bounded", None)
     return store if own is None else own(most)
+
+
+@contextmanager
+def reading(store: Store, key: str) -> Iterator[Read]:
+    """Give what reads bytes of an object, by the first one and their number; None without it.
+
+    Where the store can, they are all of the same object, even if it is replaced meanwhile.
+    """
+    own: Any = getattr(store, "reading", None)
+    if own is None:
+        yield lambda start, length: next(store.fetch_ranges([ByteRange(key, start, length)]))
+    else:
+        with own(key) as read:
+            yield read
 
 
 class SizedStore(Store, Protocol):
