@@ -6,11 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, Zlib, Zstd
 
+from xr_nczarr.backend.options import OpenOptions
+from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray, ReadOptions, reading
+from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.storage import open_store
 
@@ -131,3 +135,30 @@ def test_blocks_are_of_one_file_even_if_it_is_replaced_meanwhile(tmp_path, monke
     assert stored.read((0, slice(1 << 19, (1 << 19) + 5))).tolist() == (
         old[0, 1 << 19 : (1 << 19) + 5].tolist()
     )
+
+
+def test_an_inner_chunk_is_of_the_shard_of_its_index_even_if_that_is_replaced(
+    tmp_path, monkeypatch
+):
+    """Absent chunks take no room: where the others lie changes with what is there."""
+
+    def write(values):
+        group = zarr.open_group(tmp_path, mode="a", zarr_format=3)
+        chunks = {"shape": (8,), "chunks": (1,), "shards": (8,), "compressors": None}
+        target = group.create_array("a", overwrite=True, dtype="f4", fill_value=0, **chunks)
+        target[:] = np.array(values, "f4")
+        return (tmp_path / "a" / "c" / "0").read_bytes()
+
+    later, _ = write(range(1, 9)), write([0, 0, 0, 4, 5, 0, 0, 0])
+    opened = open_netcdf(tmp_path, OpenOptions())
+    stored = ChunkedArray(opened.root.variables["a"].node, opened.store)
+    parse = ShardIndex.parse
+
+    def replacing(index, *arguments):
+        opened.store.put([("a/c/0", later)])
+        return parse(index, *arguments)
+
+    monkeypatch.setattr(ShardIndex, "parse", replacing)
+    assert stored.read((3,)).tolist() == 4
+    monkeypatch.undo()
+    assert stored.read((slice(None),)).tolist() == [*range(1, 9)]

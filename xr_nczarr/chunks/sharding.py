@@ -13,7 +13,7 @@ from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.errors import Place, UnsupportedError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Store
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Read, Store, reading
 
 Index = tuple[int, ...]
 Result = TypeVar("Result")
@@ -71,8 +71,16 @@ class Shards:
         """Yield the encoded bytes of inner chunks in order, None for missing ones.
 
         A shard of which half or more is wanted is fetched whole; of the others the index and the
-        inner chunks wanted, in one wave of requests each.
+        inner chunks wanted, in one wave of requests each, or from one opened file.
         """
+        if store.remote:
+            yield from self._fetch(store, chunks)
+            return
+        for shard, members in itertools.groupby(chunks, self.shard_of):
+            with reading(store, self.node.chunk_keys.key(shard)) as read:
+                yield from self._fetch(_Opened(store, read), list(members))
+
+    def _fetch(self, store: _Fetching, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         shards = [self.shard_of(chunk) for chunk in chunks]
         holders = {one: ByteRange(self.node.chunk_keys.key(one), 0, 0) for one in set(shards)}
         places: Sequence[ByteRange | None] = [holders[one] for one in shards]
@@ -84,7 +92,7 @@ class Shards:
         for wanted in places:
             yield None if wanted is None else next(found)
 
-    def _fetch_dense(self, store: Store, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
+    def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch whole the shards of which at least half is wanted, or that have to be unwrapped."""
         outermost = self.levels[0]
         enough = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
@@ -167,10 +175,24 @@ class Shards:
         return list(itertools.product(*ranges))
 
 
+class _Opened:
+    """A store of which one object was opened: its bytes are of that, even if it is replaced."""
+
+    def __init__(self, store: Store, read: Read) -> None:
+        self.fetch = store.fetch
+        self.read = read
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        return (self.read(start, length) for _, start, length in ranges)
+
+
+_Fetching = Store | _Opened
+
+
 class _Source:
     """Byte ranges, from objects in memory or else from the store."""
 
-    def __init__(self, store: Store, objects: Mapping[str, Bytes | None]) -> None:
+    def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
         self.store = store
         self.objects = objects
 
