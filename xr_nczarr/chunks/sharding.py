@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from operator import floordiv, mod
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ from xr_nczarr.storage.protocol import ByteRange, Bytes, Read, Store, reading
 
 Index = tuple[int, ...]
 Result = TypeVar("Result")
+
+_MOST_OPENED = 8  # files by each thread of the caller, of which there can be a hundred
 
 
 class Shards:
@@ -76,9 +79,11 @@ class Shards:
         if store.remote:
             yield from self._fetch(store, chunks)
             return
-        for shard, members in itertools.groupby(chunks, self.shard_of):
-            with reading(store, self.node.chunk_keys.key(shard)) as read:
-                yield from self._fetch(_Opened(store, read), list(members))
+        by_shard = [list(members) for _, members in itertools.groupby(chunks, self.shard_of)]
+        for first in range(0, len(by_shard), _MOST_OPENED):
+            some = itertools.chain.from_iterable(by_shard[first : first + _MOST_OPENED])
+            with ExitStack() as stack:
+                yield from self._fetch(_Opened(store, stack), list(some))
 
     def _fetch(self, store: _Fetching, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         shards = [self.shard_of(chunk) for chunk in chunks]
@@ -176,14 +181,19 @@ class Shards:
 
 
 class _Opened:
-    """A store of which one object was opened: its bytes are of that, even if it is replaced."""
+    """A store whose objects are opened once: ranges are of the same one, even if it is replaced."""
 
-    def __init__(self, store: Store, read: Read) -> None:
+    def __init__(self, store: Store, stack: ExitStack) -> None:
+        self.store = store
         self.fetch = store.fetch
-        self.read = read
+        self._stack = stack
+        self._reads: dict[str, Read] = {}
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        return (self.read(start, length) for _, start, length in ranges)
+        for key, start, length in ranges:
+            if key not in self._reads:
+                self._reads[key] = self._stack.enter_context(reading(self.store, key))
+            yield self._reads[key](start, length)
 
 
 _Fetching = Store | _Opened
