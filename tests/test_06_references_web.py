@@ -6,6 +6,7 @@ import tracemalloc
 import warnings
 
 import aiohttp
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -92,6 +93,12 @@ def test_secrets_of_one_server_do_not_follow_to_another(served, other, secret):
     assert sent.headers["Range"] == "bytes=0-15"
 
 
+with_ranges = pytest.mark.skipif(
+    tuple(map(int, fsspec.__version__.split(".")[:2])) < (2026, 9),
+    reason="the cat_ranges of an older simplecache finds nothing that is not cached",
+)
+
+
 @pytest.mark.parametrize("secret", SECRETS)
 def test_nor_do_those_of_a_document_or_a_store(served, other, secret):
     served.fault("redirect", path="/refs.json", location=f"{other.url}/refs.json", times=None)
@@ -102,6 +109,7 @@ def test_nor_do_those_of_a_document_or_a_store(served, other, secret):
     assert not any(set(NAMES) & set(sent.headers) for sent in other.requests_for("*"))
 
 
+@with_ranges
 def test_a_signed_url_keeps_its_signature_within_a_chain(served):
     store = open_store({"t/0": [f"simplecache::{served.url}/data.bin?signed=1", 4, 8]})
     (found,) = store.fetch(["t/0"])
@@ -109,6 +117,7 @@ def test_a_signed_url_keeps_its_signature_within_a_chain(served):
     assert {request.path for request in served.requests} == {"/data.bin?signed=1"}
 
 
+@with_ranges
 def test_a_download_that_breaks_off_is_not_kept_by_a_cache_for_the_whole(served, tmp_path):
     options = {"simplecache": {"cache_storage": str(tmp_path)}}
     urls = [f"simplecache::{served.url}/data.bin?{number}" for number in range(2)]
