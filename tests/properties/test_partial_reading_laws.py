@@ -101,6 +101,10 @@ def test_damaged_blocks_are_errors():
         with pytest.raises((ChunkError, StorageError)) as caught:
             array.read((3, 5))
         assert caught.value.key == "v/0.0"
+    for length in (1 << 31, (1 << 32) - 1):
+        objects["v/0.0"] = whole[:12] + struct.pack("<I", length) + whole[16:]
+        with pytest.raises((ChunkError, StorageError)):
+            array.read((69, 2049))
     objects["v/0.0"] = whole[:first] + b"\xff" * 100 + whole[first + 100 :]
     with pytest.raises(ChunkError, match="cannot be decoded"):
         array.read((0, 5))

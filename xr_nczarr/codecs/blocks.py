@@ -48,7 +48,7 @@ class BloscFrame(NamedTuple):
 
     def places(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Give first byte and length of blocks in the frame."""
-        starts = np.frombuffer(table, "<i4")
+        starts = np.frombuffer(table, "<i4").astype(np.int64)  # as the length, up to 4 GiB
         places = []
         for start in starts[numbers].tolist():
             # The next block is wherever the next start is: threads write them in any order.
