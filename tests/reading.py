@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tracemalloc
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,16 @@ def read_groups(target: Any, way: Any = "eager", **options: Any) -> dict[str, xr
     """All groups by path, loaded in one of the three ways."""
     found = xr.open_groups(target, engine="nczarr", **chunked(way), **options)
     return {path: load(dataset, way) for path, dataset in found.items()}
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """The bytes that `work` and what it returned held at most."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def chunked(way: Any) -> dict[str, Any]:

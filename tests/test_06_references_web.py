@@ -2,7 +2,6 @@
 
 import json
 import socket
-import tracemalloc
 import warnings
 
 import aiohttp
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.reading import peak_memory
 from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, RefusedError, StorageError
 from xr_nczarr.model import Limits
@@ -205,14 +205,13 @@ class TestLongAnswers:
 
     def test_more_than_16_mib_beyond_the_range_are_refused(self, endless):
         store = open_store(endless.url, retry=Retry(sleep=lambda _: None))
-        tracemalloc.start()
-        try:
+
+        def fetch():
             with pytest.raises(LimitError, match="bytes=0-99") as caught:
                 list(store.fetch_ranges([ByteRange("data.bin", 0, 100)]))
-            assert tracemalloc.get_traced_memory()[1] < 36 << 20
-        finally:
-            tracemalloc.stop()
-        assert caught.value.key == "data.bin"
+            assert caught.value.key == "data.bin"
+
+        assert peak_memory(fetch) < 36 << 20
         assert len(endless.requests_for("*")) == 1
         assert self.sent < self.SIZE
 

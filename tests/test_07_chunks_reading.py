@@ -1,6 +1,5 @@
 """What reading costs: each chunk decoded once, and little memory beside the result."""
 
-import tracemalloc
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, Zlib, Zstd
 
+from tests.reading import peak_memory
 from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray, ReadOptions, reading
@@ -87,12 +87,7 @@ def test_many_small_chunks_take_little_memory_beside_the_result(tmp_path, codec,
         encoded = bytes(Zstd(1).encode(values[:1].tobytes()))
         stored.store.put([(f"v/{number}.0", encoded) for number in range(count)])
         stored = ChunkedArray(replace(stored.node, codecs=codec), stored.store)
-    tracemalloc.start()
-    try:
-        stored.read((slice(None), slice(None)))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak = peak_memory(lambda: stored.read((slice(None), slice(None))))
     assert peak < values.nbytes + (2 << 20) + 500 * count
 
 
@@ -109,12 +104,7 @@ def test_whole_chunks_decode_without_a_buffer_that_is_not_used(tmp_path, codec, 
     stored.store.put([(f"v/{number}.0", encoded) for number in range(4)])
     specs = (CodecSpec(codec.codec_id, {}),)
     stored = ChunkedArray(replace(stored.node, codecs=specs), stored.store, ReadOptions(threads=1))
-    tracemalloc.start()
-    try:
-        stored.read((slice(None), slice(None)))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    peak = peak_memory(lambda: stored.read((slice(None), slice(None))))
     assert peak < values.nbytes + buffers * stored.chunk_bytes + (1 << 20)
 
 
