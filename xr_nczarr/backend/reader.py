@@ -135,18 +135,21 @@ def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any])
         variables, attributes, coordinate_names = decode_variables(
             source.variables, source.arrays, dict(group.attributes), decoding
         )
-        coordinates: dict[Hashable, Variable] = {}
-        data: dict[Hashable, Variable] = {}
+        coordinates: dict[Hashable, tuple[Any, Any]] = {}
+        data: dict[Hashable, tuple[Any, Any]] = {}
         for name, variable in variables.items():
-            if name in source.unreadable:
-                variable = source.unreadable[name]
-            elif variable is not source.variables[name] and not variable._in_memory:
-                variable.data = CodedArray(variable._data, opened.store.name, f"{place}{name}")
+            variable = variables[name] = source.unreadable.get(name, variable)
+            values: Any = variable._data
+            if name not in source.unreadable and variable is not source.variables[name]:
+                values = CodedArray(values, opened.store.name, f"{place}{name}")
             is_coordinate = name in coordinate_names or variable.dims == (name,)
-            (coordinates if is_coordinate else data)[name] = variable
+            (coordinates if is_coordinate else data)[name] = (variable.dims, values)
         # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It
         # would read them, so that an unreadable one must not be a coordinate.
         dataset = Dataset(data, coords=Coordinates(coordinates, indexes={}), attrs=attributes)
+        for name, held in dataset.variables.items():
+            # Not said before: a variable that has attributes is copied once more.
+            held.attrs, held.encoding = variables[name].attrs, variables[name].encoding
     dataset.encoding = source.encoding
     dataset.set_close(_nothing_to_close)
     unreadable = source.unreadable.keys() & coordinates.keys()
