@@ -231,6 +231,9 @@ class ChunkedArray:
         elements
             How many are read, if it is these alone; zero for whole chunks.
         """
+        if plan.count == 1:  # as each task of dask reads
+            work(list(plan))
+            return
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
         # All threads get work, none too little.

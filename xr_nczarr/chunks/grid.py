@@ -227,7 +227,7 @@ def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
     sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
-    for at in (0, -1):
+    for at in (0, -1)[: len(chunks)]:
         origin = chunks[at] * chunk
         low, high = max(start, origin), min(stop, origin + chunk)
         sources[at] = slice(low - origin, high - origin, 1)
