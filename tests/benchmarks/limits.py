@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,19 @@ def rows_of_files(
 
 
 def inner_chunks(
-    files: Sequence[Path], count: int, chunk_bytes: int, one: int | None = None
+    files: Sequence[Path], shape: tuple[int, int], chunk: tuple[int, int], one: int | None = None
 ) -> Callable[[], None]:
-    """Read each shard and decode its `count` inner chunks, or the index and `one` of them.
+    """Read each shard and put its decoded inner chunks in their places, or decode `one` of them.
 
-    All into the same buffer; the index, at the end, has a checksum of four bytes.
+    `shape` is that of a shard and `chunk` that of an inner chunk, in elements of four bytes. The
+    index, at the end, has a checksum of four bytes.
     """
-    decode, index_bytes = numcodecs.Zstd().decode, 16 * count + 4
+    decode, counts = numcodecs.Zstd().decode, (shape[0] // chunk[0], shape[1] // chunk[1])
+    count = counts[0] * counts[1]
+    index_bytes = 16 * count + 4
 
-    def some(numbers: Iterable[int]) -> None:
-        out = np.empty(chunk_bytes, "u1")
+    def some(out: np.ndarray, numbers: Iterable[int]) -> None:
+        buffer = np.empty(chunk, "f4")
         for number in numbers:
             descriptor = os.open(files[number], os.O_RDONLY)
             size = os.fstat(descriptor).st_size
@@ -94,14 +98,21 @@ def inner_chunks(
             places = np.frombuffer(index, "<u8", 2 * count).reshape(-1, 2).tolist()
             if one is None:
                 raw = memoryview(os.pread(descriptor, size, 0))
-                for start, length in places:
-                    decode(raw[start : start + length], out)
+                target = out[number].reshape(counts[0], chunk[0], counts[1], chunk[1])
+                for at, (start, length) in enumerate(places):
+                    decode(raw[start : start + length], buffer)
+                    target[at // counts[1], :, at % counts[1]] = buffer
             else:
                 start, length = places[one]
-                decode(os.pread(descriptor, length, start), out)
+                decode(os.pread(descriptor, length, start), buffer)
             os.close(descriptor)
 
-    return lambda: in_turns([range(0, len(files), 2), range(1, len(files), 2)], some)
+    def read() -> None:
+        out = np.empty((len(files), *shape), "f4")
+        shares = [range(0, len(files), 2), range(1, len(files), 2)]
+        in_turns(shares, partial(some, out))
+
+    return read
 
 
 def listed_pieces(document: Path, target: Path) -> None:
