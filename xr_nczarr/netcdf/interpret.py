@@ -157,16 +157,16 @@ class _Interpreter:
             error = self.locate(problem, node).located(variable=path)
         if isinstance(node, BrokenNode):
             error = node.error.located(variable=path)
-        variable = Variable(
+        name = node_name(path) or find_name(node)
+        group.variables[name] = Variable(
             path=path,
+            name=name,
             dimensions=dimensions,
             node=array,
             attributes=attributes,
             kind=kind,
             error=error,
-            root_name=find_name(node),
         )
-        group.variables[variable.name] = variable
 
     def locate(self, problem: MetadataError, node: Node) -> MetadataError:
         return problem.located(key=document_key(node, problem.place, self.hierarchy.zarr_format))

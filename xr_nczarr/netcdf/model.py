@@ -35,7 +35,7 @@ class Dimension:
     unlimited: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Variable:
     """A variable: an array and what netCDF knows about it.
 
@@ -43,6 +43,8 @@ class Variable:
     ----------
     path
         Absolute path of its array.
+    name
+        The last segment of the path, but of an array that is the whole store.
     dimensions
         Slowest first; empty for a scalar, also where the array's shape is ``(1,)``.
     node
@@ -56,22 +58,18 @@ class Variable:
         what netCDF does not have, as Zarr has it.
     error
         Why the variable cannot be read, else None. Dimensions and attributes are what is known.
-    root_name
-        What it is called where its array is the whole store.
     """
 
     path: str
+    name: str = ""
     dimensions: tuple[Dimension, ...] = ()
     node: ArrayNode | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
     kind: Kind = "number"
     error: NczarrError | None = None
-    root_name: str = "data"
 
-    @property
-    def name(self) -> str:
-        """The last segment of the path, or `root_name`."""
-        return node_name(self.path) or self.root_name
+    def __post_init__(self) -> None:
+        self.name = self.name or node_name(self.path)
 
     @property
     def is_coordinate(self) -> bool:

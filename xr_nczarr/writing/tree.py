@@ -91,11 +91,11 @@ class Tree:
                 self.notes.append(note)
             group.variables[name] = Variable(
                 path=location,
+                name=name,
                 dimensions=dimensions,
                 node=node,
                 attributes=variable.attributes,
                 kind=variable.kind,
-                root_name=name,
             )
             self.written[location] = variable
 
