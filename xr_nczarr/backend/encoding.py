@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xr_nczarr.model import ArrayNode, CodecSpec
@@ -18,14 +18,16 @@ _LEVEL = re.compile("-?[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
 
-def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> dict[str, Any]:
-    """Give the encoding that the netCDF world understands, and the codecs as they are.
+def stored_encoding(
+    node: ArrayNode, dimensions: Sequence[str], source: str, codecs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Give the encoding that the netCDF world understands.
 
-    ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
-    written the same way; other writers ignore it.
+    `codecs` is what `codec_encoding` says of the node's.
     """
     encoding = {
-        **_codec_encoding(node.codecs),
+        **codecs,
+        "codecs": [*map(dict, codecs["codecs"])],
         "source": source,
         "original_shape": node.shape,
     }
@@ -47,7 +49,12 @@ def stored_encoding(node: ArrayNode, dimensions: Sequence[str], source: str) -> 
     return encoding
 
 
-def _codec_encoding(specs: Sequence[CodecSpec]) -> dict[str, Any]:
+def codec_encoding(specs: Sequence[CodecSpec]) -> dict[str, Any]:
+    """Give what the encoding says of codecs: netCDF's flags, and the codecs as they are.
+
+    ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
+    written the same way; other writers ignore it.
+    """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
     for spec in specs:

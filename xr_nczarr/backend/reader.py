@@ -11,7 +11,7 @@ from xarray import Coordinates, Dataset, Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import decode_variables, unpacked_fill
-from xr_nczarr.backend.encoding import stored_encoding
+from xr_nczarr.backend.encoding import codec_encoding, stored_encoding
 from xr_nczarr.backend.lazy import (
     CodedArray,
     LazyArray,
@@ -195,6 +195,7 @@ class GroupSource:
         self.pure_version_3 = group.dialect == "zarr" and version.startswith("3")
         self.arrays: dict[Hashable, LazyArray] = {}
         self.unreadable: dict[Hashable, Variable] = {}
+        self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
         self.store = opened.store
         if opened.store.remote and not isinstance(opened.store, ReferenceStore):
             keys = [key for item in group.variables.values() for key in _coordinate_keys(item)]
@@ -266,19 +267,23 @@ class GroupSource:
             attributes = {**attributes, "_FillValue": text}
         elif "_FillValue" in node.attributes.values_by_name:
             attributes = {**attributes, "_FillValue": unpacked_fill(node, fill_value)}
-        encoding = stored_encoding(node, dimensions, self.opened.store.name)
+        codecs = self._codecs[id(node.codecs), id(node.shards)]
+        encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
         return Variable(dimensions, SelectedArray.whole(lazy), attributes, encoding, fastpath=True)
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which there is no codec; a value, to be raised on access."""
-        options = self.opened.options
-        assert variable.node is not None
-        try:
-            check_codec(variable.node, custom=options.codecs, allow_pickle=options.allow_pickle)
-        except NczarrError as error:
-            return error
+        options, node = self.opened.options, variable.node
+        assert node is not None
+        shared = id(node.codecs), id(node.shards)  # by all arrays whose documents say the same
+        if shared not in self._codecs:
+            try:
+                check_codec(node, custom=options.codecs, allow_pickle=options.allow_pickle)
+            except NczarrError as error:
+                return error
+            self._codecs[shared] = codec_encoding(node.codecs)
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
