@@ -54,10 +54,13 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 def _decode(value: Json, recorded: str | None) -> Any:
     """Give what is no plain text as typed value, or None when it is text as it is spelled."""
-    if recorded is None and value.__class__ is float:
-        return np.float64(value)  # of the usual ones, what takes longest below
     if recorded in (JSON, TEXT):
         return None
+    if recorded is None and value.__class__ is float:
+        recorded = "float64"
+    number = typed_number(value, recorded) if recorded in SCALARS else None
+    if number is not None:
+        return number
     items = value if value.__class__ is list else [value]
     decoded: Any = None
     if recorded == STRING:
@@ -75,7 +78,7 @@ def _decode(value: Json, recorded: str | None) -> Any:
 def _typed_numbers(items: list[Json], name: str) -> Any:
     """Give JSON values as numbers of one type, or None when one of them does not fit."""
     numbers = [typed_number(item, name) for item in items]
-    if any(number is None for number in numbers):
+    if None in numbers:
         return None
     return numbers if len(numbers) == 1 else np.array(numbers, name)
 
