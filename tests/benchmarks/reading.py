@@ -263,9 +263,13 @@ def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
         directory, "eighths", values, (1, height, width), data.COMPRESSORS["blosc"]
     )
     decode, files = limits.DECODERS["blosc"], limits.chunk_files(path)
-    few = limits.reading(limits.chunk_files(blocks), decode, 4 * height * width)
+    frames = limits.chunk_files(blocks)
+    one, two = (limits.reading(frames * each, decode, 4 * height * width) for each in (1, 2))
     whole = 8 * 4 * height * width
-    return dict.fromkeys(("point series", "row of every chunk", "box of every chunk"), few) | {
+    return {
+        "point series": one,
+        "row of every chunk": one,
+        "box of every chunk": two,  # it lies in two blocks
         "strided": limits.reading(files[: count // 4], decode, whole),
         "orthogonal": limits.reading(files[:3], decode, whole),
     }
