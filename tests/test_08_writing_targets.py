@@ -410,3 +410,18 @@ def test_importing_the_package_does_not_import_xarray():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert ZipStore
     assert xr_nczarr.to_nczarr.__doc__
+
+
+def test_a_local_path_is_no_bucket(tmp_path):
+    with pytest.raises(ConflictError, match="the URL says s3"):
+        to_nczarr(xr.Dataset(), f"{tmp_path}/a#mode=nczarr,s3")
+
+
+@pytest.mark.parametrize("chain", ["zip://::", "simplecache://::zip://::", "zip://::simplecache::"])
+def test_links_of_a_chain_may_be_spelled_as_urls(tmp_path, chain):
+    to_nczarr(xr.Dataset({"t": ("x", [1, 2])}), tmp_path / "a.zip")
+    options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    found = xr.open_dataset(
+        f"{chain}file://{tmp_path}/a.zip", engine="nczarr", storage_options=options
+    )
+    xr.testing.assert_identical(found.load(), xr.Dataset({"t": ("x", [1, 2])}))

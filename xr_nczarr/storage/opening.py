@@ -130,7 +130,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     elif not os.path.lexists(path):
         if local.must_exist:
             raise NotFoundError("it does not exist", store=path)
-        found = location.medium or ("zip" if path.endswith(".zip") else "file")
+        found = "zip" if (location.medium or path[-4:]) in ("zip", ".zip") else "file"
     elif _is_zip(path):
         found = "zip"
     else:
@@ -160,6 +160,7 @@ def _open_remote(
 ) -> SizedStore:
     """Give the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
     link, chained, rest = url.partition("::")
+    link = link.removesuffix("://")
     if chained and link in ("zip", "simplecache"):
         scheme = rest.partition("::" if "::" in rest else "://")[0]
         inner = {**options.get("target_options", {}), **options.get(scheme, {})}
