@@ -20,7 +20,7 @@ from xarray.coding.strings import (
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
@@ -40,6 +40,7 @@ from xr_nczarr.writing.text import TEXT, decoded, ends_in_nul, string_data, type
 WIDTH_KEY = "_nczarr_maxstrlen"
 _POINTER_BYTES = 8
 _NETCDF_KINDS = "iufSU"
+_RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +97,8 @@ def stored_name(name: Hashable) -> str:
         return NONE_NAME
     if not isinstance(name, str):
         raise TypeError(f"names are a string or None; found {name!r}")
-    if not name or "\0" in name or name in (".", ".."):
-        problem = f"a string must be length 1 or more, and no '.' or '..'; found {name!r}"
+    if not name or "\0" in name or name in _RESERVED:
+        problem = f"a string must be length 1 or more, and none of Zarr's keys; found {name!r}"
         raise ConflictError(problem, remedy="Rename it")
     if "/" in name:
         problem = f"Forward slashes '/' are not allowed in names; found {name!r}"
@@ -137,8 +138,9 @@ def encode_dataset(
 
 def _check_attributes(attributes: Mapping[Any, Any]) -> None:
     for name, value in attributes.items():
-        if isinstance(value, Dataset | DataArray | Variable):  # which NumPy takes for numbers
-            raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name}={value!r}")
+        arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy takes them for numbers
+        if arrays or not isinstance(name, str):
+            raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
 
 
 def _prepared(variable: Variable) -> Variable:

@@ -20,10 +20,13 @@ from xr_nczarr.writing.text import typed_text
 
 Array = Any
 _TIMES = "mM"
+_TIME_KEYS = ("units", "calendar")
+# The kinds of stored types, by the kind of values that they can hold.
+_HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
 _COMPARED_BYTES = 4 << 20
 _SCALE = ("scale_factor", "add_offset")
 # What of an encoding says how values are stored, not in which chunks and by which codecs.
-_VALUE_KEYS = frozenset((*_SCALE, "units", "calendar", "dtype", "_FillValue", "missing_value")) | {
+_VALUE_KEYS = frozenset((*_SCALE, *_TIME_KEYS, "dtype", "_FillValue", "missing_value")) | {
     "_Unsigned",
     "_Encoding",
     "char_dim_name",
@@ -41,6 +44,7 @@ def encode_as_stored(
     packed, between the steps, missing values without a `_FillValue`, strings that are too long.
     """
     assert target.node is not None
+    _check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
     given = variable.copy(deep=False)
     if dtype.hasobject and target.kind == "other" and given.dtype == object:
@@ -73,6 +77,22 @@ def encode_as_stored(
     return blockwise(_as_type, encoded.data, dtype, dtype)
 
 
+def _check_kind(given: Variable, stored: Variable, name: str) -> None:
+    """Refuse what is another kind of value than is stored; numbers may be undecoded times."""
+    units = stored.encoding.get("units")
+    ours, theirs = (
+        "M" if each.dtype == object and dated else each.dtype.kind
+        for each, dated in ((given, _is_time(given)), (stored, units is not None))
+    )
+    raw = ours in "iufb" and theirs in _TIMES and given.attrs.get("units", units) == units
+    if given.size and not raw and theirs not in _HOLDING.get(ours, "OSUV"):
+        raise ConflictError(
+            f"Mismatched dtypes for variable {name}: found {given.dtype}, the store holds "
+            f"{stored.dtype}",
+            remedy="Convert the values first, or write the variable anew",
+        )
+
+
 def _is_time(variable: Variable) -> bool:
     if variable.dtype != object or not variable.size:
         return variable.dtype.kind in _TIMES
@@ -82,7 +102,7 @@ def _is_time(variable: Variable) -> bool:
 def _in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     """Give texts or bytes in a type of fixed width, to which NumPy would cut them."""
     if dtype.kind == "S":
-        found = [item.encode() if isinstance(item, str) else item for item in values.ravel()]
+        found = _as_bytes(values)
     else:
         found = [item.decode() if isinstance(item, bytes) else item for item in values.ravel()]
     longest = max(map(len, found), default=0)
@@ -132,7 +152,10 @@ def _encoded_times(given: Any, encoding: dict[str, Any], dtype: np.dtype[Any], n
 def _equal(one: Any, other: Any) -> Any:
     if one.dtype.kind in _TIMES and other.dtype.kind in _TIMES:
         return (one == other) | (np.isnat(one) & np.isnat(other))
-    return np.asarray(one == other, dtype=bool)
+    try:
+        return np.asarray(one == other, dtype=bool)
+    except TypeError as error:  # cftime's, for dates of two calendars
+        raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error
 
 
 def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
@@ -212,21 +235,37 @@ def _check_equal(name: str, given: Variable, stored: Variable, start: int) -> No
 
 def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> None:
     """Refuse an append that repeats or overlaps stored values of its own coordinate."""
-    old, new = np.asarray(stored.values)[:size], np.asarray(given.values)
+    _check_kind(given, stored, dim)
+    shown = np.asarray(given.values)
+    old, new = _comparable(stored[:size], stored, dim), _comparable(given, stored, dim)
     if not old.size or not new.size:
         return
     remedy = "If that is meant, pass allow_duplicates=True"
-    repeated = np.isin(new, old) if old.dtype.kind == new.dtype.kind else np.zeros(new.shape, bool)
+    repeated = np.isin(new, old)
     if repeated.any():
         raise ConflictError(
-            f"{dim} has the value {new[repeated][0]} already: this append would repeat it",
+            f"{dim} has the value {shown[repeated][0]} already: this append would repeat it",
             remedy=remedy,
         )
-    increasing = (
-        old.dtype.kind in "iufM" and new.dtype.kind in "iufM" and bool(np.all(old[1:] > old[:-1]))
-    )
+    increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
     if increasing and old.size > 1 and new.min() < old[-1]:
         raise ConflictError(
-            f"{dim} ends at {old[-1]}, and this append begins at {new.min()}: they overlap",
+            f"{dim} ends at {np.asarray(stored.values)[size - 1]}, and this append begins at "
+            f"{shown[new.argmin()]}: they overlap",
             remedy=remedy,
         )
+
+
+def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
+    """Give times as numbers in the stored units, text as bytes, and numbers as they are."""
+    if _is_time(variable):
+        encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
+        with warnings.catch_warnings():  # of times between the units, which become floats
+            warnings.simplefilter("ignore")
+            return _cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
+    values = np.asarray(variable.values)
+    return np.array(_as_bytes(values)) if values.dtype.kind in "OSU" else values
+
+
+def _as_bytes(values: Any) -> list[Any]:
+    return [item.encode() if isinstance(item, str) else item for item in values.ravel()]

@@ -13,7 +13,13 @@ from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
-from xr_nczarr.writing.encoded import EncodedVariable, Layout, encode_dataset, make_node
+from xr_nczarr.writing.encoded import (
+    EncodedVariable,
+    Layout,
+    encode_dataset,
+    make_node,
+    stored_name,
+)
 from xr_nczarr.writing.placing import Job
 
 
@@ -44,7 +50,7 @@ class Tree:
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
-                made = Group(path=child_path(group.path, name), dialect=group.dialect)
+                made = Group(path=child_path(group.path, stored_name(name)), dialect=group.dialect)
                 group.groups[name] = made
                 self.groups.append(made.path)
             group = group.groups[name]

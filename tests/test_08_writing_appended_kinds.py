@@ -1,0 +1,114 @@
+"""What an append may bring: values of the stored kind, not repeated, however they are typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from xr_nczarr import ConflictError, to_nczarr
+
+DAYS = xr.date_range("2000-01-01", periods=5, use_cftime=False).values
+LATER = xr.date_range("2000-01-02", periods=1, use_cftime=True).values
+NOLEAP = xr.date_range("2000-01-01", periods=5, calendar="noleap", use_cftime=True).values
+HOURS = np.array([1, 3, 5], "m8[h]").astype("m8[ns]")
+
+
+def along(values: Any) -> xr.Dataset:
+    return xr.Dataset({"v": ("t", np.arange(float(len(values))))}, coords={"t": ("t", values)})
+
+
+@pytest.mark.parametrize(
+    ("stored", "appended"),
+    [
+        (DAYS, LATER),
+        ([1, 2, 3], [3.0, 4.0]),
+        ([1.0, 2.0], [2, 3]),
+        (["a", "é"], ["é", "c"]),
+        (np.array([b"a", b"bc"]), ["bc", "d"]),
+    ],
+    ids=["dates", "floats", "integers", "text", "characters"],
+)
+def test_a_repeated_coordinate_is_refused_whatever_its_type(
+    tmp_path: Path, stored: Any, appended: Any
+) -> None:
+    to_nczarr(along(stored), tmp_path / "a")
+    with pytest.raises(ConflictError, match="would repeat it"):
+        to_nczarr(along(appended), tmp_path / "a", append_dim="t")
+
+
+@pytest.mark.parametrize(
+    ("stored", "appended"),
+    [(NOLEAP[::2], NOLEAP[1:2]), (HOURS, HOURS[:1] + HOURS[:1])],
+    ids=["other calendar", "durations"],
+)
+def test_an_overlap_of_times_is_refused(tmp_path: Path, stored: Any, appended: Any) -> None:
+    to_nczarr(along(stored), tmp_path / "a")
+    with pytest.raises(ConflictError, match="they overlap"):
+        to_nczarr(along(appended), tmp_path / "a", append_dim="t")
+
+
+@pytest.mark.parametrize("coordinate", [False, True])
+@pytest.mark.parametrize(
+    ("stored", "appended"),
+    [
+        ([1, 2], [3 + 4j]),
+        ([1.5, 2.5], [3 + 4j]),
+        ([True, False], [2]),
+        ([1, 2], ["a"]),
+        (["a"], [1]),
+        (DAYS, ["a"]),
+        (DAYS, HOURS),
+        (HOURS, DAYS),
+        (NOLEAP, DAYS[-1:] + np.timedelta64(360, "h")),
+        (DAYS, NOLEAP[-1:] + np.timedelta64(3, "D").item()),
+    ],
+    ids=str,
+)
+def test_values_of_another_kind_are_refused(
+    tmp_path: Path, stored: Any, appended: Any, coordinate: bool
+) -> None:
+    # Complex numbers lost their imaginary part, and what was not 0 became True, without a word.
+    first, second = along(stored), along(appended)
+    if not coordinate:
+        first, second = first.reset_coords(), second.reset_coords()
+        first, second = (each.rename_vars(t="w").drop_vars("v") for each in (first, second))
+    to_nczarr(first, tmp_path / "a")
+    with pytest.raises(ConflictError, match=r"dtypes|compare|stored"):
+        to_nczarr(second, tmp_path / "a", append_dim="t")
+    xr.testing.assert_equal(xr.open_dataset(tmp_path / "a", engine="nczarr").load(), first)
+
+
+def test_undecoded_times_are_appended_in_the_stored_units_only(tmp_path: Path) -> None:
+    to_nczarr(along(DAYS[:2]), tmp_path / "a")
+    raw = along([2, 3])
+    raw.t.attrs["units"] = "hours since 2000-01-01"
+    with pytest.raises(ConflictError, match="Mismatched dtypes for variable t"):
+        to_nczarr(raw, tmp_path / "a", append_dim="t")
+    stored = xr.open_dataset(tmp_path / "a", engine="nczarr", decode_times=False)
+    raw.t.attrs["units"] = stored.t.attrs["units"]
+    to_nczarr(raw, tmp_path / "a", append_dim="t")
+    found = xr.open_dataset(tmp_path / "a", engine="nczarr")
+    np.testing.assert_array_equal(found.t, DAYS[:4])
+
+
+@pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_name_that_is_a_key_of_zarr_is_refused(
+    tmp_path: Path, name: str, zarr_format: int
+) -> None:
+    # Written as a directory, it made a store that did not open.
+    part = xr.Dataset({name: ("x", [1])})
+    group = xr.DataTree.from_dict({f"/{name}": xr.Dataset({"v": ("x", [1])})})
+    for each in (part, group):
+        with pytest.raises(ConflictError, match="none of Zarr's keys"):
+            to_nczarr(each, tmp_path / "a", zarr_format=zarr_format)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_name_of_an_attribute_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Invalid attribute"):
+        to_nczarr(xr.Dataset(attrs={1: 2}), tmp_path / "a")
