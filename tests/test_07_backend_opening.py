@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.stores import array_document, put
 from xr_nczarr import MetadataError, NotFoundError, UnsupportedError
 
 TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
@@ -226,6 +227,14 @@ def test_xarrays_decoding_options_are_obeyed(tmp_path):
         opened(nonsense=1)
     with pytest.raises(ValueError, match="on_unsupported"):
         opened(on_unsupported="perhaps")
+
+
+def test_a_variable_without_name_that_cannot_be_read_raises_its_reason(tmp_path):
+    document = array_document((3,), compressor={"id": "nobody's"})
+    put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
+    nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]
+    with pytest.raises(UnsupportedError, match="nobody's"):
+        nameless.load()
 
 
 def test_consolidated_metadata_are_used_refused_and_checked(tmp_path):

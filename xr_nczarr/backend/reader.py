@@ -201,16 +201,10 @@ class GroupSource:
             keys = [key for item in group.variables.values() for key in _coordinate_keys(item)]
             self.store = PrefetchingStore(opened.store, keys)
         dropped = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
-        found = {
-            name: self._open_variable(variable)
-            for name, variable in group.variables.items()
-            if name not in dropped
-        }
-        self.variables = {
-            None if name == NONE_NAME else name: item
-            for name, item in found.items()
-            if item is not None
-        }
+        self.variables: dict[Hashable, Variable] = {}
+        for name, variable in group.variables.items():
+            if name not in dropped:
+                self._open_variable(None if name == NONE_NAME else name, variable)
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -226,27 +220,30 @@ class GroupSource:
             ENCODING_KEY: self.opened.origin,
         }
 
-    def _open_variable(self, variable: NetcdfVariable) -> Variable | None:
+    def _open_variable(self, name: str | None, variable: NetcdfVariable) -> None:
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
         error = variable.error or self._codec_error(variable) or self._index_error(variable)
         if error is None:
-            return self._open_readable(variable, dimensions)
+            self._open_readable(name, variable, dimensions)
+            return
         error.located(store=self.opened.store.name, variable=variable.path)
         if self.opened.options.on_unsupported == "raise":
             raise error
         if self.opened.options.on_unsupported == "skip":
-            return None
+            return
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         if dtype.hasobject:  # of such xarray reads an item when it is asked for chunks
             dtype = _UNKNOWN
         unreadable = UnreadableArray(error, dtype, variable.shape)
-        self.unreadable[variable.name] = Variable(
+        self.unreadable[name] = Variable(
             dimensions, SelectedArray.whole(unreadable), dict(variable.attributes)
         )
         # Decoding must not ask for its values: what it sees has no attributes.
-        return Variable(dimensions, np.broadcast_to(np.int8(0), variable.shape))
+        self.variables[name] = Variable(dimensions, np.broadcast_to(np.int8(0), variable.shape))
 
-    def _open_readable(self, variable: NetcdfVariable, dimensions: list[str]) -> Variable:
+    def _open_readable(
+        self, name: str | None, variable: NetcdfVariable, dimensions: list[str]
+    ) -> None:
         node = readable_node(variable, self.opened.options.assume_endian)
         store = self.store if _coordinate_keys(variable) else self.opened.store
         if isinstance(store, ReferenceStore):
@@ -259,7 +256,7 @@ class GroupSource:
             variable.shape,
             decode_text if is_text else None,
         )
-        self.arrays[variable.name] = lazy
+        self.arrays[name] = lazy
         attributes = variable.attributes
         fill_value = attributes.get("_FillValue")
         if is_text and isinstance(fill_value, bytes):
@@ -271,7 +268,8 @@ class GroupSource:
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
-        return Variable(dimensions, SelectedArray.whole(lazy), attributes, encoding, fastpath=True)
+        values = SelectedArray.whole(lazy)
+        self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which there is no codec; a value, to be raised on access."""
