@@ -228,7 +228,8 @@ def test_bytes_that_are_no_utf_8_survive():
     assert encode_strings(decode_strings(latin), 4).tolist() == latin.tolist()
 
 
-@pytest.mark.parametrize("value", [None, math.nan, 5])
-def test_d67_what_is_no_text_is_refused(value):
+@pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
+@pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
+def test_d67_what_is_no_text_is_refused(value, beside):
     with pytest.raises(ConflictError):
-        encode_strings(np.array([value], object), 5)
+        encode_strings(np.array([*beside, value], object), 5)

@@ -16,7 +16,7 @@ from xr_nczarr.errors import ConflictError, quote
 
 def measured_width(values: NDArray[Any]) -> int:
     """Give the bytes that the longest of `values` takes in UTF-8, at least 1."""
-    return max((len(_encoded(value)) for value in values.ravel().tolist()), default=1) or 1
+    return max(map(len, _encoded(values)), default=1) or 1
 
 
 def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
@@ -24,7 +24,7 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
 
     One that is no text or does not fit is a ConflictError: nothing is ever cut.
     """
-    encoded = [_encoded(value) for value in values.ravel().tolist()]
+    encoded = _encoded(values)
     longest = max(map(len, encoded), default=0)
     if longest > width:
         raise ConflictError(
@@ -41,7 +41,16 @@ def decode_strings(values: NDArray[np.bytes_]) -> NDArray[Any]:
     return decoded.reshape(values.shape)
 
 
-def _encoded(value: object) -> bytes:
+def _encoded(values: NDArray[Any]) -> list[bytes]:
+    items = values.ravel().tolist()
+    try:  # all at once, which takes a fifth of the time
+        encoded = "\0".join(items).encode("utf-8", "surrogateescape").split(b"\0")
+    except (TypeError, UnicodeEncodeError):
+        encoded = []
+    return encoded if len(encoded) == len(items) else [_encoded_item(item) for item in items]
+
+
+def _encoded_item(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
@@ -51,4 +60,7 @@ def _encoded(value: object) -> bytes:
             "found a NUL in a string: netCDF's strings end there",
             remedy="Remove it, or write pure Zarr with dialect='zarr'",
         )
-    return value.encode("utf-8", "surrogateescape")
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ConflictError(f"found text that is not Unicode ({error.reason})") from error
