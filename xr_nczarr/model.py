@@ -1,7 +1,8 @@
 """The vocabulary that all rooms share: a hierarchy of nodes, whatever wrote it.
 
-Every Zarr version is parsed into these few frozen records, and nothing behind the parser asks
-which version it was. The records hold plain values: they pickle and compare by value.
+Every Zarr version is parsed into these few records, and nothing behind the parser asks
+which version it was. The records hold plain values: they pickle and compare by value, and nobody
+changes one (an array's is not frozen, since that takes three times as long to make).
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class ShardSpec:
     codecs: tuple[CodecSpec, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ArrayNode:
     """An array of the hierarchy.
 
@@ -233,6 +234,14 @@ class ArrayNode:
     def without_annotations(self) -> ArrayNode:
         """Give the node with only what reading and writing its chunks needs."""
         return replace(self, attributes=Attributes(), members={}, sidecars={})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the fields' names, which each task of dask would carry along.
+        return _array_node, tuple([getattr(self, name) for name in self.__slots__])
+
+
+def _array_node(*values: Any) -> ArrayNode:
+    return ArrayNode(**dict(zip(ArrayNode.__slots__, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
