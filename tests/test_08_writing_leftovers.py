@@ -101,3 +101,41 @@ def test_what_is_appended_to_texts_of_fixed_width_in_pure_zarr_is_not_cut(
     shorter = xr.Dataset({"v": ("x", np.array(["z"], object))})
     xr_nczarr.to_nczarr(shorter, tmp_path / "s", append_dim="x")
     assert opened(tmp_path / "s").v.astype(str).values.tolist() == ["ab", "c", "z"]
+
+
+@pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
+@pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
+@pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
+def test_unsigned_stays_beside_no_fill_value(tmp_path, dtype, unsigned, scale):
+    # xarray drops it from the encoding then: 200 came back as -56.
+    raw = np.array([1, 200, 255], "u1").view(dtype)
+    xr_nczarr.to_nczarr(
+        xr.Dataset({"t": ("x", raw, {"_Unsigned": unsigned} | scale)}), tmp_path / "a"
+    )
+    first = xr.open_dataset(tmp_path / "a", engine="nczarr").load()
+    encoding = dict(first.t.encoding)
+    xr_nczarr.to_nczarr(first, tmp_path / "b")
+    assert first.t.encoding == encoding
+    assert first.t.attrs == {}
+    xr.testing.assert_identical(xr.open_dataset(tmp_path / "b", engine="nczarr").load(), first)
+    stored = xr.open_dataset(tmp_path / "b", engine="nczarr", decode_cf=False)
+    np.testing.assert_array_equal(stored.t, raw)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"chunksizes": (2,)}, "chunks of"),
+        ({"chunks": (-1, 3)}, "chunks of"),
+        ({"zlib": True, "complevel": 11}, "complevel 11, expected 0 to 9"),
+        ({"zlib": True, "complevel": -1}, "complevel -1"),
+        ({"compression": "zstd", "complevel": -3}, "complevel -3, expected 0 to 22"),
+    ],
+)
+def test_chunks_and_levels_that_are_none_are_refused(tmp_path, given, problem):
+    # They were ignored, or made stores that netcdf-c does not open.
+    ds = xr.Dataset({"t": (("y", "x"), np.zeros((4, 3)))})
+    with pytest.raises(ConflictError, match=problem) as caught:
+        xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": given})
+    assert caught.value.variable == "/t"
+    assert not (tmp_path / "a").exists()

@@ -153,9 +153,13 @@ def _prepared(variable: Variable) -> Variable:
     if "source" in encoding and not filled:
         # A file without _FillValue is copied without: xarray would give its floats one of NaN.
         encoding.setdefault("_FillValue", None)
+    filled = filled or encoding.get("_FillValue") is not None
+    unsigned = None if filled else encoding.pop("_Unsigned", None)
     if encoding != variable.encoding:
         variable = variable.copy(deep=False)
         variable.encoding = encoding
+        if unsigned is not None:  # which xarray keeps beside a fill value only
+            variable.attrs["_Unsigned"] = unsigned
     return variable
 
 
@@ -273,9 +277,10 @@ def make_node(
     encoding, explicit = encoded.encoding, encoded.explicit
     shape = tuple(encoded.data.shape)
     blocks = getattr(encoded.data, "chunks", None)
-    chunk = chunk_shape(
-        encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
-    )
+    with Place(variable=path):
+        chunk = chunk_shape(
+            encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
+        )
     # Other versions do not have shards: what was left over from a version 3 store is no request.
     shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
     required = explicit or encoding.get("chunks") == chunk

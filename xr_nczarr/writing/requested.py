@@ -140,6 +140,9 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
     compression = str(encoding.get("compression") or asked)
     level = encoding.get("complevel")
     level = 4 if level is None else int(level)
+    most = 22 if compression == "zstd" else 9
+    if compression and not 0 <= level <= most:  # netcdf-c does not open a store with others
+        raise ConflictError(f"found complevel {level}, expected 0 to {most}")
     codecs: list[dict[str, Any]] = []
     if compression.startswith("blosc_"):
         cname = {"blosc_lz": "blosclz"}.get(compression, compression.removeprefix("blosc_"))
@@ -200,10 +203,7 @@ def chunk_shape(
         asked = _chunksizes(encoding, shape, unlimited, explicit)
     if isinstance(asked, int | np.integer):
         asked = (asked,) * len(shape)
-    if asked is not None and len(asked) == len(shape):
-        for size in asked:
-            if not isinstance(size, int | np.integer) or isinstance(size, bool):
-                raise TypeError(f"chunk sizes are integers; found {asked!r}")
+    if asked is not None and _fits(asked, shape, explicit):
         return tuple(max(1, int(size)) for size in asked)
     if encoding.get("contiguous"):
         return tuple(max(1, size) for size in shape)
@@ -216,6 +216,17 @@ def chunk_shape(
         longest = chunk.index(max(chunk))
         chunk[longest] = -(-chunk[longest] // 2)
     return tuple(chunk)
+
+
+def _fits(asked: Sequence[Any], shape: Sequence[int], explicit: bool) -> bool:
+    """Tell whether chunks have the rank of an array; refuse what is given and no chunk shape."""
+    fits = len(asked) == len(shape)
+    for size in asked if fits else ():
+        if not isinstance(size, int | np.integer) or isinstance(size, bool):
+            raise TypeError(f"chunk sizes are integers; found {asked!r}")
+    if explicit and (not fits or min(asked, default=0) < 0):
+        raise ConflictError(f"found chunks of {asked!r} for an array of {tuple(shape)}")
+    return fits
 
 
 def _chunksizes(
