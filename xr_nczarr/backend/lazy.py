@@ -92,9 +92,9 @@ class SelectedArray(indexing.LazilyIndexedArray):
         return super().__getitem__(self._without_empty_slices(indexer))
 
     def _without_empty_slices(self, indexer: Any) -> Any:
-        key = indexing.expanded_indexer(indexer.tuple, self.ndim)
-        if not any(isinstance(item, slice) and (item.step or 1) < 0 for item in key):
+        if not any(isinstance(item, slice) and (item.step or 1) < 0 for item in indexer.tuple):
             return indexer
+        key = indexing.expanded_indexer(indexer.tuple, self.ndim)
         return type(indexer)(
             tuple(
                 [
