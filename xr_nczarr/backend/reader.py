@@ -337,4 +337,6 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     if stored.kind in "UV":
         # Natively: xarray changes the byte order of numbers only.
         return stored.newbyteorder("=")
+    if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
+        return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas has no multiples of a unit
     return create_vlen_dtype(str) if variable.kind == "string" else stored
