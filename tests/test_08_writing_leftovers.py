@@ -159,6 +159,9 @@ def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
         xr_nczarr.to_nczarr(
             opened(tmp_path / "a"), tmp_path / dialect, dialect=dialect, zarr_format=zarr_format
         )
-        copied = opened(tmp_path / dialect, decode_timedelta=True).load()
-        for name in ("t", "v"):
-            np.testing.assert_array_equal(copied[name], values)
+        made = tmp_path / f"{dialect} by copy"
+        xr_nczarr.copy(tmp_path / "a", made, dialect=dialect, zarr_format=zarr_format)
+        for copy in (tmp_path / dialect, made):
+            found = opened(copy, decode_timedelta=True).load()
+            for name in ("t", "v"):
+                np.testing.assert_array_equal(found[name], values)

@@ -246,8 +246,9 @@ def _asked_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: boo
     asked = encoding.get("fill_value")
     if asked is None:
         return None
-    held = dtype.kind not in "iuf" or np.asarray(asked).dtype.kind in "biuf"  # and no time
-    if held and (dtype.kind not in "iu" or np.iinfo(dtype).min <= asked <= np.iinfo(dtype).max):
+    if np.asarray(asked).dtype.kind in "mM" and dtype.kind in "iuf":
+        return None  # times that become numbers
+    if dtype.kind not in "iu" or np.iinfo(dtype).min <= asked <= np.iinfo(dtype).max:
         return _scalar(asked, dtype)
     if explicit:
         raise ConflictError(f"the fill_value {asked!r} is no {dtype}")
