@@ -326,6 +326,14 @@ def test_s3_takes_one_request_for_each_object_there_or_not(
     ]
 
 
+def test_an_older_listing_tells_no_size(s3_server: S3Server, s3_store: FilesystemStore) -> None:
+    # A zip file that came after its folder was listed was said not to be there.
+    s3_server.put("x/a", b"1")
+    s3_store._transport.filesystem.ls(s3_store.root)
+    s3_server.put("x/b.zip", b"123")
+    assert s3_store.size("b.zip") == 3
+
+
 def test_s3_refusals_are_not_absence(s3_server: S3Server, s3_store: FilesystemStore) -> None:
     def refuse(request: Request) -> int | None:
         return 403

@@ -287,6 +287,7 @@ def filesystem_at(
 
 
 def _size(filesystem: Any, path: str) -> int | None:
+    filesystem.invalidate_cache()  # of an older listing
     try:
         return int(filesystem.info(path)["size"] or 0)
     except FileNotFoundError:
