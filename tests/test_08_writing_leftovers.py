@@ -165,3 +165,11 @@ def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
             found = opened(copy, decode_timedelta=True).load()
             for name in ("t", "v"):
                 np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
+def test_what_is_no_unicode_is_named(tmp_path, broken):
+    with pytest.raises(xr_nczarr.MetadataError, match=r"not Unicode: .*\\ud800") as caught:
+        xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
+    assert caught.value.key in ("/v", "/")
+    assert caught.value.remedy

@@ -143,7 +143,8 @@ def render_json(value: Json) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise MetadataError(f"found text that is not Unicode ({error.reason})") from error
+        problem = f"found text that is not Unicode: {error.object[: error.end][-40:]!r} ({error.reason})"
+        raise MetadataError(problem, remedy="Rename or replace it") from error
 
 
 def content_of(value: Json) -> Hashable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import Place, UnsupportedError
 from xr_nczarr.formats import v3_draft
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
@@ -29,7 +29,8 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str,
     module = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
     for path in sorted(hierarchy.nodes, key=_children_first):
-        documents.update(module.render_node(hierarchy.nodes[path]))
+        with Place(key=path):
+            documents.update(module.render_node(hierarchy.nodes[path]))
     if consolidated and module.CONSOLIDATED_KEY is not None:
         documents |= module.render_consolidated(documents)
     yield from documents.items()
