@@ -143,7 +143,8 @@ def render_json(value: Json) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        problem = f"found text that is not Unicode: {error.object[: error.end][-40:]!r} ({error.reason})"
+        found = error.object[: error.end][-40:]
+        problem = f"found text that is not Unicode: {found!r} ({error.reason})"
         raise MetadataError(problem, remedy="Rename or replace it") from error
 
 
