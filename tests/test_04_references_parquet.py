@@ -56,8 +56,10 @@ def write(path, engine):
         "t/.zarray": array([40], [1]),
         "s/.zarray": array([], []),
         "e/.zarray": array([0], [5]),
+        "g/5/.zarray": array([3], [1]),
         "t/3": ["file:///a"],
         "s/0": b"raw",
+        "g/5/1": ["file:///named/by/a/number"],
         **{f"t/{i}": ["s3://b/t.nc", 100 * i, 5] for i in range(10, 35)},
         **{
             f"g/x/{i}.{j}": [f"s3://b/{i}.nc", 100 * i + j, 20] if j else b"\0\xff"

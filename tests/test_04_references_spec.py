@@ -144,7 +144,7 @@ def test_targets_are_whole_objects_or_ranges_and_other_keys_are_missing():
         (version1(gen=[5]), "gen"),
         (version1(gen=[generator(key=None)]), "key"),
         (version1(gen=[generator(url=5)]), "url"),
-        (version1(gen=[generator(length=None)]), "only one of offset and length"),
+        (version1(gen=[generator(length=None)]), "gen[0]: found only one of offset"),
         (version1(gen=[generator(dimensions={})]), "no dimension"),
         (version1(gen=[generator(dimensions=None)]), "expected a mapping"),
         (version1(gen=[generator(dimensions={"i": {}})]), "expected an integer"),

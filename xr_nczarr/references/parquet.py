@@ -30,7 +30,7 @@ from xr_nczarr.references.entries import (
     is_metadata,
 )
 from xr_nczarr.references.json_object import parse_members
-from xr_nczarr.references.table import Table, flat_index, split_chunk_key
+from xr_nczarr.references.table import DOTTED, Table, flat_index
 
 _COLUMNS = ("path", "offset", "size", "raw")
 _KEPT_ROW_GROUPS = 16
@@ -92,21 +92,21 @@ class ParquetTable(ByFields):
     def find(self, key: str) -> Reference | None:
         """Give what `key` refers to, None for a row without path and data."""
         document = self.documents.find(key)
-        split = None if document else split_chunk_key(key)
+        split = None if document else DOTTED.fullmatch(key)
         if split is None:
             return document
-        family, text = split
-        index = tuple(map(int, text.split(family.separator)))
-        grid = self._grids.get(family.prefix)
+        prefix, text = split.groups()
+        index = tuple(map(int, text.split(".")))
+        grid = self._grids.get(prefix)
         if grid == () and index == (0,):
             grid = (1,)
-        if not grid or family.separator != "." or len(index) != len(grid):
+        if not grid or len(index) != len(grid):
             return None
         number = flat_index(index, grid)
         if number is None:
             return None
         record, row = divmod(number, self.record_size)
-        return self._row(f"{family.prefix}refs.{record}.parq", row, key)
+        return self._row(f"{prefix}refs.{record}.parq", row, key)
 
     def names(self, prefix: str) -> tuple[list[str], list[str]]:
         """Give the names of documents and of prefixes directly below `prefix`."""

@@ -298,7 +298,8 @@ def _generators(value: Any, templates: Templates) -> list[Generator]:
             generator = _generator(_typed(item, Mapping, "gen"), templates)
             generator.check()
         except NczarrError as error:
-            error.place = f"gen[{number}]" + (f".{error.place}" if error.place != "gen" else "")
+            inner = "" if error.place in {None, "gen"} else f".{error.place}"
+            error.place = f"gen[{number}]{inner}"
             raise
         if generator.count:
             generators.append(generator)

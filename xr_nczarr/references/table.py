@@ -34,7 +34,7 @@ FEWEST_ROWS = 64
 """References of one array that are worth a column."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
-_DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX})*)", re.DOTALL)
+DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX})*)", re.DOTALL)
 _NESTED = re.compile(rf"(|.*?/)({_INDEX}(?:/{_INDEX})+)", re.DOTALL)
 
 Entry = str | Target
@@ -54,7 +54,7 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
     slash = key.rfind("/")  # behind a digit where indices are nested
     found, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
     if found is None:
-        found, separator = _DOTTED.fullmatch(key), "."
+        found, separator = DOTTED.fullmatch(key), "."
         if found is None:
             return None
     prefix, index = found.groups()
