@@ -196,8 +196,14 @@ def test_without_types_truth_values_and_not_finite_numbers_stay_themselves():
     assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
 
 
+def test_integers_are_never_taken_for_floats():
+    assert encode_attribute([1, 2**63 + 1]) == ([1, 2**63 + 1], "uint64")
+    assert encode_attribute([np.int64(1), np.uint64(2**63 + 1)]) == ([1, 2**63 + 1], "uint64")
+
+
 @pytest.mark.parametrize(
-    "value", [1j, np.datetime64("2000"), np.ones((2, 2)), object(), 2**64, b"\xe9"]
+    "value",
+    [1j, np.datetime64("2000"), np.ones((2, 2)), object(), 2**64, b"\xe9", [-1, 2**63 + 1]],
 )
 def test_values_that_netcdf_does_not_have_are_refused(value):
     with pytest.raises(UnsupportedError):

@@ -425,3 +425,16 @@ def test_links_of_a_chain_may_be_spelled_as_urls(tmp_path, chain):
         f"{chain}file://{tmp_path}/a.zip", engine="nczarr", storage_options=options
     )
     xr.testing.assert_identical(found.load(), xr.Dataset({"t": ("x", [1, 2])}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("v2", {"zarr_format": 3}),
+        ("nczarr", {"dialect": "zarr"}),
+        ("zarr", {"dialect": "nczarr-4.8.1"}),
+    ],
+)
+def test_a_fragment_that_contradicts_an_argument_is_refused(path, mode, options):
+    with pytest.raises(ConflictError, match="the fragment of the URL says"):
+        to_nczarr(example(), f"file://{path}#mode={mode},file", **options)

@@ -12,7 +12,7 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -206,7 +206,19 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
             return _json(list(value)), JSON
     if np.ma.is_masked(value):
         raise UnsupportedError("found a masked value, expected text, a number, or a sequence")
-    return _encode_numbers(np.asarray(value), typed)
+    array = np.asarray(value)
+    if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
+        array = _exact_integers(value, array)
+    return _encode_numbers(array, typed)
+
+
+def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Give integers that NumPy takes for floats, as some are above 2⁶³, as what they are."""
+    if not all(isinstance(item, int | np.integer) for item in values):
+        return floats
+    if min(values) < 0:
+        raise UnsupportedError("found integers that no type holds together")
+    return np.array(values, "uint64")
 
 
 def _json(value: Json) -> Json:

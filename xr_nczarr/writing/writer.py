@@ -12,7 +12,7 @@ from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.backend.options import check_choice
 from xr_nczarr.backend.reader import OpenedStore
-from xr_nczarr.errors import ExistsError, NotFoundError
+from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import LocalStore, Location, Retry, Store, ZipStore, open_store, parse_url
 from xr_nczarr.writing.append import plan_modification
@@ -273,10 +273,15 @@ def _resolved_mode(mode: WriteMode, append_dim: Any, region: Any) -> WriteMode:
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
-    """Give what to write, by what the URL and the caller say."""
+    """Give what to write, by what the URL and the caller say; defaults say nothing."""
+    kind, said = location.format, location.zarr_format
+    if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
+        raise _contradiction(kind, f"dialect={dialect!r}")
+    if said and str(zarr_format) not in (said, "2"):
+        raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
     if location.format == "zarr":
         dialect = "zarr"
-    version = str(location.zarr_format or zarr_format)
+    version = str(said or zarr_format)
     if version not in ("1", "2", "3", "3-draft"):
         raise ValueError(f"zarr_format is one of 1, 2, 3, '3-draft'; found {zarr_format!r}")
     if version == "1":
@@ -284,3 +289,8 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
     return Layout(
         zarr_format=version, dialect=dialect, array_dimensions=location.xarray is not False
     )
+
+
+def _contradiction(said: str, argument: str) -> ConflictError:
+    problem = f"the fragment of the URL says {said}, the argument {argument}"
+    return ConflictError(problem, remedy="Leave out one of them")
