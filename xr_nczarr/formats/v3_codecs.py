@@ -37,6 +37,7 @@ _REGISTERED: dict[str, dict[str, Json]] = {
     "zstd": {"level": 0, "checksum": False},
     **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
 }
+_NO_SERIALIZERS = _ARRAY_TO_ARRAY | (_REGISTERED.keys() - _ARRAY_TO_BYTES)
 _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 _LAYOUT = "chunk_memory_layout"
@@ -56,13 +57,16 @@ class Chain(NamedTuple):
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = "codecs") -> Chain:
     """Give what ``codecs`` say of an array whose grid is of cells of `shape`."""
     specs = _parse_specs(value, place, len(shape))
-    at = next((i for i, spec in enumerate(specs) if spec.name == _SHARDING), None)
-    if at is None:
+    names = [spec.name for spec in specs]
+    serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
+    at = serializers[0] if serializers else len(names)  # at the end: a codec of the caller's
+    lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
+    if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
+        raise unexpected(names, "codecs on arrays, one from array to bytes, some on bytes", place)
+    if _SHARDING not in names:
         dtype, codecs = ordered(dtype, specs)
         return Chain(dtype, shape, codecs, ())
     around = (*specs[:at], *specs[at + 1 :])
-    if any(spec.name in _ARRAY_TO_BYTES for spec in around):
-        raise unexpected([spec.name for spec in specs], "one codec from array to bytes", place)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
     members = ("chunk_shape", "codecs", "index_codecs", "index_location")
     check_members(configuration, members, place)
