@@ -173,3 +173,12 @@ def test_what_is_no_unicode_is_named(tmp_path, broken):
         xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
     assert caught.value.key in ("/v", "/")
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("key", ["chunks", "chunksizes"])
+def test_chunks_of_characters_are_given_as_those_of_their_texts(tmp_path, key):
+    ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
+    xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
+    found = xr.open_dataset(tmp_path / "a", engine="nczarr")
+    assert found.t.encoding["chunksizes"] == (2, 1, 3)
+    assert found.t.values.tolist() == ds.t.values.tolist()

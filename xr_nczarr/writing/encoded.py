@@ -279,6 +279,11 @@ def make_node(
     encoding, explicit = encoded.encoding, encoded.explicit
     shape = tuple(encoded.data.shape)
     blocks = getattr(encoded.data, "chunks", None)
+    if encoded.kind == "char":  # as texts have them: all characters of one lie together
+        for key in ("chunks", "chunksizes"):
+            asked = encoding.get(key)
+            if isinstance(asked, list | tuple) and len(asked) == len(shape) - 1:
+                encoding = {**encoding, key: (*asked, shape[-1])}
     with Place(variable=path):
         chunk = chunk_shape(
             encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
