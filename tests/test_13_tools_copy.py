@@ -18,6 +18,8 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import xr_nczarr
 from tests.reading import RAW, assert_reads_as, read_groups
@@ -169,6 +171,23 @@ def test_shards_are_copied_whole() -> None:
     assert {key: one[key] for key in one if "/c" in key} == {
         key: other[key] for key in other if "/c" in key
     }
+
+
+def test_what_the_targets_documents_say_otherwise_is_decoded(tmp_path: Path) -> None:
+    fields = np.dtype([("a", ">i4"), ("b", "<f8")])
+    root = zarr.open_group(tmp_path / "two", zarr_format=2)
+    values = np.array([(1, 2.0), (3, 4.0)], fields)
+    root.create_array("v", data=values).attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    index_codecs = [BytesCodec(endian="big"), Crc32cCodec()]
+    shards = ShardingCodec(chunk_shape=(1,), index_codecs=index_codecs)
+    zarr.open_group(tmp_path / "three", zarr_format=3).create_array(
+        "v", data=np.arange(2), chunks=(2,), serializer=shards, compressors=None, filters=None
+    )
+    for name, expected in {"two": values, "three": np.arange(2)}.items():
+        target: dict[str, Any] = {}
+        xr_nczarr.copy(tmp_path / name, target, zarr_format=3, dialect="zarr")
+        found = xr.open_dataset(target, engine="nczarr").v.to_numpy()
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])

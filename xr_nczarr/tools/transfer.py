@@ -52,13 +52,13 @@ def copy_chunks(
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:
     """Give all that says what the stored objects of an array mean."""
     # Version 3 has characters and strings as raw bytes.
-    raw = node.dtype.kind in "SV" or node.dtype.str == "|u1"
+    raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
     if fill is not None:
         fill = str(fill) if node.dtype.hasobject else np.asarray(fill, node.dtype).tobytes()
     return (
         (node.shape, node.chunk_shape, node.chunk_runs),
-        ("raw" if raw else node.dtype.str, node.dtype.itemsize, fill),
+        ("raw" if raw else str(node.dtype), node.dtype.itemsize, fill),
         [
             (spec.name, {name: str(value) for name, value in spec.configuration.items()})
             for spec in node.codecs
@@ -67,7 +67,7 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
         [
             (
                 (level.shape, level.index_at_start, bool(level.codecs)),
-                [spec.name for spec in level.index_codecs],
+                [(spec.name, spec.configuration.get("endian")) for spec in level.index_codecs],
             )
             for level in node.shards
         ],
