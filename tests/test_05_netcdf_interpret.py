@@ -1,5 +1,7 @@
 """Hierarchies of every vintage, from plain values, as netCDF groups."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -533,6 +535,12 @@ def test_d19_the_rounded_default_fill_of_doubles_means_the_exact_one_in_fill_and
 def test_d20_undefined_fill_values_read_as_zero(type_name, expected):
     assert filled(type_name, None).fill_value == expected
     assert filled(type_name, None).node.fill_value is None
+
+
+def test_d20_bytes_of_any_length_without_a_fill_value_read_as_bytes():
+    node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
+    node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
+    assert only(interpret(hierarchy(group(), node))).fill_value == b""
 
 
 @pytest.mark.parametrize(

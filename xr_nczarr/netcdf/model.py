@@ -90,7 +90,8 @@ class Variable:
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
-        return zero(self.node.dtype)
+        binary = any(spec.name == "vlen-bytes" for spec in self.node.codecs)
+        return b"" if binary else zero(self.node.dtype)
 
 
 @dataclass(slots=True, kw_only=True)
