@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.reading import RAW, assert_values, read
+from tests.reading import RAW, WAYS, assert_values, read
 from tests.servers import HttpServer
 from tests.stores import array_document, file_url
 
@@ -99,3 +99,18 @@ def test_a_senseless_level_of_compression_breaks_only_its_own_variable() -> None
     for name in ("word", "list"):
         with pytest.raises(xr_nczarr.MetadataError, match="level"):
             dataset[name].load()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_fill_value_of_big_endian_unsigned_integers_is_the_stored_one(way: str) -> None:
+    document = array_document([3], ">i2", fill_value=255)
+    attributes = {"_ARRAY_DIMENSIONS": ["x"], "_Unsigned": "true", "_FillValue": 255}
+    objects = {
+        ".zgroup": b'{"zarr_format": 2}',
+        "v/.zarray": json.dumps(document).encode(),
+        "v/.zattrs": json.dumps(attributes).encode(),
+        "v/0": np.array([255, -256, 3], ">i2").tobytes(),
+    }
+    found = read(objects, way).v
+    np.testing.assert_array_equal(found, [np.nan, 65280, 3])
+    assert found.encoding["endian"] == "big"

@@ -334,8 +334,9 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     """Give the dtype that a variable's values come out as."""
     assert variable.node is not None
     stored = variable.node.dtype
-    if stored.kind in "UV":
-        # Natively: xarray changes the byte order of numbers only.
+    if stored.kind in "UViu":
+        # Natively: xarray changes the byte order of numbers only, and only after it has taken the
+        # bytes of a big-endian fill value for those of an unsigned one.
         return stored.newbyteorder("=")
     if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
         return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas has no multiples of a unit
