@@ -227,6 +227,9 @@ def test_xarrays_decoding_options_are_obeyed(tmp_path):
         opened(nonsense=1)
     with pytest.raises(ValueError, match="on_unsupported"):
         opened(on_unsupported="perhaps")
+    for threads in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="threads"):
+            opened(threads=threads)
 
 
 def test_a_variable_without_name_that_cannot_be_read_raises_its_reason(tmp_path):

@@ -310,6 +310,10 @@ def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
     with pytest.raises(RefusedError, match="overwritten"):
         xr_nczarr.copy(target, target, overwrite=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RefusedError, match="within"):
+        xr_nczarr.copy(one, f"{one}/inside")
+    assert sorted(tmp_path.rglob("*")) == before
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "letter.txt").write_text("dear")

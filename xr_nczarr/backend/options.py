@@ -95,6 +95,8 @@ max_depth, max_references, max_index_bytes
     def __post_init__(self) -> None:
         if not isinstance(self.group, str | None):
             raise ValueError(f"group must be a string or None; found {self.group!r}")
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise ValueError(f"threads is an integer above 0 or None; found {self.threads!r}")
         check_choice("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))
         check_choice("missing_chunks", self.missing_chunks, ("fill", "warn", "raise"))
         check_choice("consolidated", self.consolidated, (None, True, False, "check"))

@@ -18,7 +18,7 @@ from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import DECODE_OPTIONS, DecodeOptions, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import ConflictError, ExistsError, UnsupportedError, quote
+from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
 from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.storage import (
@@ -146,7 +146,7 @@ def copy(
         When there is something at the target that is no interrupted copy, with `overwrite` when it
         is no store.
     RefusedError
-        For overwriting the source.
+        For overwriting the source, or writing into it.
     ConflictError
         For a dimension or a chunk length that there is not; and when the source changes meanwhile:
         the target is then no store, and the next run begins anew.
@@ -171,6 +171,7 @@ def copy(
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         layout = layout_of(parse_url(target), zarr_format, dialect)
         store = open_store(target, storage_options=target_options, mode="a", sync=sync)
+        _check_beside(store, origin)
         if layout.zarr_format != "3":  # each chunk becomes an object of its own
             for dataset in origin.datasets.values():
                 for variable in dataset.variables.values():
@@ -264,6 +265,17 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
                 found.arrays[child_path(path, str(name))] = lazy.stored
                 variable.encoding |= _kept_encoding(lazy)
     return found
+
+
+def _check_beside(store: Store, origin: _Source) -> None:
+    """Refuse a target within the source, of which it would be a part."""
+    stores = (array.store for array in origin.arrays.values())
+    for folder in {os.path.realpath(one.root) for one in stores if isinstance(one, LocalStore)}:
+        if isinstance(store, LocalStore) and os.path.realpath(store.root).startswith(
+            folder + os.sep
+        ):
+            problem = "it lies within the store that is to be copied"
+            raise RefusedError(problem, remedy="Copy to another place", store=store.name)
 
 
 def _kept_encoding(lazy: LazyArray) -> dict[str, Any]:
