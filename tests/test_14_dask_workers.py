@@ -40,11 +40,11 @@ def die_once(block, marker):
     return block
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def mortals():
-    """A client of two worker processes of their own: not all of them come back at once."""
+    """A client of worker processes of its own, one more than die: not all of them come back."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
