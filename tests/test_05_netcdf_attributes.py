@@ -199,6 +199,7 @@ def test_without_types_truth_values_and_not_finite_numbers_stay_themselves():
 def test_integers_are_never_taken_for_floats():
     assert encode_attribute([1, 2**63 + 1]) == ([1, 2**63 + 1], "uint64")
     assert encode_attribute([np.int64(1), np.uint64(2**63 + 1)]) == ([1, 2**63 + 1], "uint64")
+    assert encode_attribute([-1, np.uint64(2**53 + 1)]) == ([-1, 2**53 + 1], "int64")
 
 
 @pytest.mark.parametrize(

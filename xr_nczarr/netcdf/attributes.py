@@ -216,9 +216,11 @@ def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.n
     """Give integers that NumPy takes for floats, as some are above 2⁶³, as what they are."""
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats
-    if min(values) < 0:
-        raise UnsupportedError("found integers that no type holds together")
-    return np.array(values, "uint64")
+    if min(values) >= 0:
+        return np.array(values, "uint64")
+    if max(values) < 1 << 63:
+        return np.array([*map(int, values)], "int64")
+    raise UnsupportedError("found integers that no type holds together")
 
 
 def _json(value: Json) -> Json:
