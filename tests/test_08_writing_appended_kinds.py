@@ -95,6 +95,27 @@ def test_undecoded_times_are_appended_in_the_stored_units_only(tmp_path: Path) -
     np.testing.assert_array_equal(found.t, DAYS[:4])
 
 
+@pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
+def test_bytes_are_appended_to_the_coordinate_of_their_dimension(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    to_nczarr(along(np.array([b"abc", b"d"])), tmp_path / "a", **options)
+    to_nczarr(along(np.array([b"ef"])), tmp_path / "a", append_dim="t")
+    found = xr.open_dataset(tmp_path / "a", engine="nczarr").t.values
+    assert found.tolist() == [b"abc", b"d", b"ef"]
+
+
+def test_text_is_appended_to_what_an_older_program_left_in_latin1(tmp_path: Path) -> None:
+    to_nczarr(along(["x", "y"]), tmp_path / "a", encoding={"t": {"compressor": None}})
+    chunk = tmp_path / "a" / "t" / "0"
+    chunk.write_bytes(chunk.read_bytes().replace(b"x", b"\xe9"))
+    with pytest.raises(ConflictError, match="would repeat it"):
+        to_nczarr(along(["\udce9"]), tmp_path / "a", append_dim="t")
+    to_nczarr(along(["z"]), tmp_path / "a", append_dim="t")
+    found = xr.open_dataset(tmp_path / "a", engine="nczarr").t.values
+    assert found.tolist() == ["\udce9", "y", "z"]
+
+
 @pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_a_name_that_is_a_key_of_zarr_is_refused(

@@ -46,7 +46,7 @@ def encode_as_stored(
     assert target.node is not None
     _check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
-    given = variable.copy(deep=False)
+    given = variable.to_base_variable()  # the data of an index could not be replaced
     if dtype.hasobject and target.kind == "other" and given.dtype == object:
         return given.data  # bytes of any length
     own_scale = {key: given.encoding[key] for key in _SCALE if key in given.encoding}
@@ -268,4 +268,10 @@ def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
 
 
 def _as_bytes(values: Any) -> list[Any]:
-    return [item.encode() if isinstance(item, str) else item for item in values.ravel()]
+    try:
+        return [
+            item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+            for item in values.ravel()
+        ]
+    except UnicodeEncodeError as error:
+        raise ConflictError(f"found text that is not Unicode ({error.reason})") from error
