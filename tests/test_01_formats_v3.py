@@ -502,6 +502,19 @@ def test_damaged_members_are_located(members, place):
     assert error.place.startswith(place)
 
 
+@pytest.mark.parametrize(
+    "codec",
+    [
+        {"name": "bytes", "configuration": {"endian": "little", "packed": 4}},
+        {"name": "transpose", "configuration": {"order": [1, 0], "packed": 4}},
+    ],
+)
+def test_members_of_codecs_that_are_not_known_are_refused(codec):
+    error = failure(codecs=[codec, LITTLE][: 1 + (codec["name"] == "transpose")])
+    assert isinstance(error, UnsupportedError)
+    assert (error.place, "packed" in str(error)) == ("codecs[0]", True)
+
+
 @pytest.mark.parametrize("name", sorted(set(EXAMPLE) - {"attributes", "dimension_names"}))
 def test_a_missing_member_is_named(name):
     members = {key: value for key, value in EXAMPLE.items() if key != name}

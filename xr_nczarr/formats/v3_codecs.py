@@ -112,9 +112,12 @@ def _parse_spec(
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
-    if name == "bytes" and "endian" in configuration:
-        read_text(configuration["endian"], place, ("little", "big"))
+    if name == "bytes":
+        check_members(configuration, ("endian",), place)
+        if "endian" in configuration:
+            read_text(configuration["endian"], place, ("little", "big"))
     if name == "transpose":
+        check_members(configuration, ("order",), place)
         order = _parse_order(required(configuration, "order", place), rank, place)
         configuration = {"order": order}
     if name == "blosc":
