@@ -98,9 +98,11 @@ def test_a_number_sign_in_the_name_of_something_that_exists_is_part_of_it(tmp_pa
         ("/x#mode=nczarr,zarr", "says both nczarr and zarr"),
         ("/x#mode=v2,v3", "says both v2 and v3"),
         ("/x#mode=xarray,noxarray", "says both xarray and noxarray"),
+        ("", "is empty"),
+        ("#mode=nczarr", "is empty"),
     ],
 )
-def test_a_wrong_fragment_is_an_error_that_says_what_is_right(url: str, message: str) -> None:
+def test_a_wrong_url_is_an_error_that_says_what_is_right(url: str, message: str) -> None:
     with pytest.raises(MetadataError, match=message) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)

@@ -75,7 +75,7 @@ def parse_url(target: object) -> Location:
     Raises
     ------
     MetadataError
-        When the fragment has unknown words or words that contradict each other.
+        When it is empty, or the fragment has words that are unknown or contradict each other.
 
     Examples
     --------
@@ -88,6 +88,8 @@ def parse_url(target: object) -> Location:
     if os.path.lexists(url):
         return Location(os.path.abspath(url))
     url, options = _split_fragment(url)
+    if not url:
+        raise MetadataError("the path or URL is empty", remedy="The current folder is '.'.")
     chosen: dict[str, Any] = _choices(options.get("mode", ""), url)
     storage_options: dict[str, Any] = {}
     if _is_local(url):
