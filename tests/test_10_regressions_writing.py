@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -352,6 +353,16 @@ def test_d67_types_that_netcdf_does_not_have_are_refused_before_the_first_write(
     with pytest.raises(UnsupportedError, match="netCDF does not have"):
         to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
     assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    "values", [pd.array(["a"], dtype="string"), pd.array([1], dtype="Int64"), pd.Categorical(["u"])]
+)
+@pytest.mark.parametrize("options", [{}, {"append_dim": "x"}, {"region": {"x": slice(0, 1)}}])
+def test_the_types_of_pandas_are_refused_by_name(path, values, options):
+    to_nczarr(xr.Dataset({"v": ("x", [1])}), path)
+    with pytest.raises(UnsupportedError, match=r"of pandas.*variable /v.*astype"):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
 
 
 @pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])

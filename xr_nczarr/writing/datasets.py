@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from xarray import DataArray, Dataset, DataTree
 
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension
 
 _ARRAY_NAME = "__xarray_dataarray_variable__"
@@ -49,12 +52,24 @@ def normalise(
     else:
         dataset = _as_dataset(obj)
         datasets, encodings, asked = {base: dataset}, {base: encoding or {}}, {base: unlimited}
+    for path, dataset in datasets.items():
+        _check_types(path, dataset)
     required = len(datasets) == 1 and not regional
     dims = {
         path: unlimited_dimensions(dataset, asked[path], required=required)
         for path, dataset in datasets.items()
     }
     return Request(datasets=datasets, encoding=encodings, unlimited=dims, group=base)
+
+
+def _check_types(path: str, dataset: Dataset) -> None:
+    for name, variable in dataset.variables.items():
+        if not isinstance(variable.dtype, np.dtype):
+            raise UnsupportedError(
+                f"found the type {variable.dtype} of pandas, expected one of NumPy",
+                remedy="Convert the values, as with .astype(str) or .astype(float)",
+                variable=child_path(path, str(name)),
+            )
 
 
 def _as_dataset(obj: Any) -> Dataset:
