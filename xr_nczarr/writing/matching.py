@@ -46,7 +46,8 @@ def encode_as_stored(
     assert target.node is not None
     _check_kind(variable, stored, name)
     dtype, chars = target.node.dtype, target.kind == "char"
-    given = variable.to_base_variable()  # the data of an index could not be replaced
+    # The data of an index could not be replaced, and the copy caches for itself what it loads.
+    given = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and given.dtype == object:
         return given.data  # bytes of any length
     own_scale = {key: given.encoding[key] for key in _SCALE if key in given.encoding}
