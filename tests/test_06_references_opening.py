@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import itertools
 import json
 import os
 import pickle
@@ -17,13 +18,14 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.servers import HttpServer
 from xr_nczarr.errors import (
     LimitError,
+    NczarrError,
     NotFoundError,
     ReferenceSetError,
     RefusedError,
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.model import Limits
+from xr_nczarr.model import ChunkKeys, Limits
 from xr_nczarr.storage import ByteRange, MemoryStore, ReferenceStore, open_store
 from xr_nczarr.storage.reference_opening import ReferenceOptions
 from xr_nczarr.storage.trust import Trust, is_private
@@ -233,6 +235,58 @@ class TestStore:
         many = {f"{name}/.zattrs": "{}" for name in range(200)}
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
+
+    def test_many_chunks_are_the_same_as_each(self, tmp_path):
+        shape, rng = (3, 40), np.random.default_rng(0)
+        data = [tmp_path / "0.bin", tmp_path / "1.bin"]
+        for path in data:
+            path.write_bytes(rng.bytes(4000))
+        listed = {
+            "dense": list(np.ndindex(shape)),
+            "sparse": [index for index in np.ndindex(shape) if sum(index) % 5],
+        }
+        document = {
+            f"{name}/{i}{separator}{j}": [str(data[j % 2]), 10 * (i + 3 * j), 1 + j]
+            for name, indices in listed.items()
+            for i, j in indices
+            for separator in "./"
+        }
+        document |= {f"line/{i}": [str(data[0]), i, 4] for i in range(100)}
+        store = open_store(document | {"sparse/0.0": "inline"})
+        for name, separator, rank in itertools.product((*listed, "line"), "./", (1, 2)):
+            keys = ChunkKeys(f"{name}/", separator, f"{name}/0")
+            indices = [(j,) for j in range(40)] if rank == 1 else listed.get(name, [])
+            for wanted in (indices, indices[::-3], [*indices[:9], (99,) * rank]):
+                by_key = list(store.fetch([keys.key(chunk) for chunk in wanted]))
+                found = store.fetch_chunks(keys, wanted) if wanted else None
+                known = len(wanted) > 9 and rank == (1 if name == "line" else 2)
+                assert (found is not None) == (known and None not in by_key)
+                assert found is None or list(found) == by_key
+
+    @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
+    def test_many_chunks_fail_as_each(self, tmp_path, damage):
+        data, short = tmp_path / "a.bin", tmp_path / "b.bin"
+        data.write_bytes(bytes(200))
+        short.write_bytes(b"1")
+        damaged = {
+            "gone": [str(tmp_path / "none"), 0, 2],
+            "cut": [str(short), 0, 2],
+            "refused": ["ftp://host/x", 0, 2],
+            "large": [str(data), 0, 2**61],
+            "empty": [str(data), 0, 0],
+        }
+        document = {f"t/{i}": [str(data), i, 2] for i in range(100)}
+        document |= {"t/50": damaged[damage], ".zgroup": '{"zarr_format": 2}'}
+        document["t/.zarray"] = json.dumps(ARRAY | {"shape": [100], "chunks": [1], "dtype": "<i2"})
+        document["t/.zattrs"] = '{"_ARRAY_DIMENSIONS": ["x"]}'
+        variable = xr.open_dataset(document, engine="nczarr").variables["t"]
+        messages = []
+        for wanted in ([50], slice(40, 60)):
+            with pytest.raises(NczarrError) as caught:
+                variable[wanted].load()
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+        assert "t/50" in messages[0]
 
     def test_it_is_read_only(self):
         store = open_store({"a": "b"})

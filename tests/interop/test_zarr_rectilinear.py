@@ -42,6 +42,20 @@ def test_all_values_are_read_by_the_chunks_of_the_store(dataset, name):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset[name])), VALUES)
 
 
+def test_references_to_many_chunks_are_counted_from_the_grid_s_first(tmp_path):
+    values = np.arange(203, dtype="<i4")
+    (tmp_path / "data").write_bytes(values.tobytes())
+    members = json.loads(STORE["plain/zarr.json"]) | {"shape": [203], "dimension_names": ["x"]}
+    members["chunk_grid"]["configuration"]["chunk_shapes"] = [[3, [2, 100]]]
+    offsets = [0, *range(12, 812, 8)]
+    references = {
+        f"a/c/{number}": [str(tmp_path / "data"), offset, 8 if number else 12]
+        for number, offset in enumerate(offsets)
+    }
+    references |= {"zarr.json": STORE["zarr.json"].decode(), "a/zarr.json": json.dumps(members)}
+    np.testing.assert_array_equal(xr.open_dataset(references, engine="nczarr").a, values)
+
+
 def positions(size):
     return st.lists(st.integers(-size, size - 1), max_size=5)
 

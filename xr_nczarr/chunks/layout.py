@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.model import ArrayNode
+from xr_nczarr.model import ArrayNode, ChunkKeys
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Store
 
 Index = tuple[int, ...]
@@ -32,6 +32,8 @@ class ChunkObjects:
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
+        # Those of boxes count from elsewhere.
+        self._keys = node.chunk_keys if type(node.chunk_keys) is ChunkKeys else None
         other = node.chunk_keys.alternative if len(node.shape) > 1 else ""
         self._otherwise = replace(node.chunk_keys, separator=other).key if other else None
 
@@ -43,6 +45,11 @@ class ChunkObjects:
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the chunks' objects."""
+        by_index = getattr(store, "fetch_chunks", None)
+        if by_index is not None and self._keys is not None:
+            found: Iterator[Bytes | None] | None = by_index(self._keys, chunks)
+            if found is not None:
+                return found
         return self._either(lambda key_of: store.fetch([key_of(chunk) for chunk in chunks]))
 
     def fetch_ranges(

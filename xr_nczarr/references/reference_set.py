@@ -8,10 +8,11 @@ from itertools import chain, islice
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.locks import cached_property
+from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.entries import ByFields, Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
-from xr_nczarr.references.table import Table
+from xr_nczarr.references.table import Column, Table
 
 _FEW = 3
 """Generators that are asked one after another sooner than by their folders."""
@@ -49,6 +50,12 @@ class ReferenceSet(ByFields):
             # VirtualiZarr up to 2.5 leaves the index of a scalar's chunk out.
             return self.table.find(key[:-1])
         return generated if found is None else found
+
+    def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
+        """Give the column of an array with those keys, if no generator can declare them too."""
+        if self.generators or isinstance(self.table, ParquetTable):
+            return None
+        return self.table.column_of(keys, rank)
 
     def find_generated(self, key: str) -> Reference | None:
         """Give what `key` refers to if a generator declares it."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
+from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
     ByFields,
@@ -107,6 +108,18 @@ class Column:
                 return None
         return None if row is None else self.row(row)
 
+    def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
+        """Give the rows of many chunk indices, None unless each has one."""
+        positions = np.array(indices, np.int64).T
+        if (positions >= np.array(self.shape)[:, None]).any():
+            return None
+        codes: NDArray[Any] = np.ravel_multi_index(tuple(positions), self.shape)
+        if self.codes is None:
+            return codes
+        codes = codes.astype(self.codes.dtype)
+        rows = np.minimum(self.codes.searchsorted(codes), len(self.codes) - 1)
+        return rows if (self.codes[rows] == codes).all() else None
+
     def row(self, row: int) -> Target:
         """Give the reference in a row."""
         url = self.urls[self.url_numbers[row]]
@@ -168,6 +181,10 @@ class Table(ByFields):
         if split is None or column is None:
             return None
         return column.find([int(part) for part in split[1].split(split[0].separator)])
+
+    def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
+        """Give the column of an array with those keys, None where its chunks are entries."""
+        return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield every key with its reference."""

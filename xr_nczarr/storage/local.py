@@ -143,7 +143,13 @@ class LocalStore:
                     _, start, length = one
                     if not 0 <= start <= start + length <= size:
                         start = first_byte(one, size, self.name)
-                    yield self._read(descriptor, key, start, length)
+                    try:
+                        data = _pread(descriptor, length, start)
+                    except OSError:
+                        data = b""  # what is wrong shows below
+                    if len(data) != length:
+                        data = self._read(descriptor, key, start, length)
+                    yield data
             finally:
                 os.close(descriptor)
 

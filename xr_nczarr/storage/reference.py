@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
@@ -21,6 +22,7 @@ from xr_nczarr.storage.url import mask
 _MOST_LISTED = 1_000_000
 _AT_ONCE = 4096
 _LOOKED_AT = 16
+_MANY = 8
 _TRAVELLING_BYTES = 64 << 10
 """A set that pickles to more is read again from its document where it arrives."""
 
@@ -130,6 +132,46 @@ class ReferenceStore:
         """
         return self._fetch([ByteRange(key, 0, -1) for key in keys])
 
+    def fetch_chunks(
+        self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
+    ) -> Iterator[Bytes | None] | None:
+        """Yield many chunks of an array, which are looked up all at once.
+
+        None unless the set lists each of them, and they are parts of files of one local store.
+        """
+        column = self.references.column_of(keys, len(chunks[0]))
+        rows = None if column is None or len(chunks) < _MANY else column.rows(chunks)
+        if column is None or rows is None:
+            return None
+        lengths = column.lengths[rows]
+        if lengths.min() < 1 or lengths.max() > self.most_bytes:
+            return None
+        numbers = column.url_numbers[rows].tolist()
+        try:
+            places = {number: self._place(column.urls[number]) for number in set(numbers)}
+        except NczarrError:
+            return None  # which `fetch` tells of, with the key
+        store, *others = {id(store): store for _, store, _ in places.values()}.values()
+        if others or store.remote:
+            return None
+        paths = [places[number][2] for number in numbers]
+        ranges = map(ByteRange, paths, column.offsets[rows].tolist(), lengths.tolist())
+        return self._or_by_key(store.fetch_ranges(list(ranges)), keys, chunks)
+
+    def _or_by_key(
+        self, found: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
+    ) -> Iterator[Bytes | None]:
+        """Yield chunks as they are found; the rest after a failure by key, to tell which failed."""
+        count = 0
+        with suppress(NczarrError):
+            for data in found:
+                if data is None:
+                    break
+                yield data
+                count += 1
+        if count < len(chunks):
+            yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
+
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the set does not declare the object."""
         for one in ranges:
@@ -195,12 +237,7 @@ class ReferenceStore:
         try:
             found = self.references.resolve(key)
             if isinstance(found, Target) and found.url not in urls:
-                url = self.targets.url(found.url)
-                place = self.targets.place_of(url)
-                if place not in self._stores:
-                    self._stores[place] = self.targets.open(url)
-                store = self._stores[place]
-                urls[found.url] = url, store, key_in(store, url)
+                urls[found.url] = self._place(found.url)
         except NczarrError as error:
             error.located(store=self.name, key=key)
             raise
@@ -216,6 +253,15 @@ class ReferenceStore:
         if isinstance(found, InlineBytes):
             return found.data[first : first + count]
         return _Piece(key, *urls[found.url], (found.offset or 0) + first, count) if count else b""
+
+    def _place(self, named: str) -> tuple[str, SizedStore, str]:
+        """Give what a URL of the set means: the absolute one, its store and its key there."""
+        url = self.targets.url(named)
+        place = self.targets.place_of(url)
+        if place not in self._stores:
+            self._stores[place] = self.targets.open(url)
+        store = self._stores[place]
+        return url, store, key_in(store, url)
 
     def _request(self, pieces: Sequence[_Piece]) -> Iterator[Bytes]:
         """Yield the bytes of pieces of one place, all whole or none."""
