@@ -13,7 +13,8 @@ import xarray as xr
 from xr_nczarr import NczarrError, to_nczarr
 
 RETRY = {"attempts": 3, "first_wait": 0.001, "timeout_seconds": 0.2}
-GIVE_UP = {**RETRY, "attempts": 2, "timeout_seconds": 0.05}
+PATIENT = {**RETRY, "attempts": 2, "timeout_seconds": 10}
+GIVE_UP = {**PATIENT, "timeout_seconds": 0.05}
 TRANSIENT = [("status", 429), ("status", 500), ("status", 503), ("reset", 0), ("truncate", 0)]
 SILENT = [("stall", 0), ("silence", 0), ("pause", 0)]
 TRANSIENT += SILENT
@@ -69,11 +70,12 @@ def outcomes(server, url, fault, status, times):
     xr.testing.assert_identical(read(url), values())
     count = len(server.requests)
     assert count > 2
+    lasting = GIVE_UP if (fault, status) in SILENT else PATIENT
     for index in range(count):
         server.clear()
         server.fault(fault, status=status, after=index, times=times)
         try:
-            found = read(url, missing_chunks="raise", retry=RETRY if times else GIVE_UP)
+            found = read(url, missing_chunks="raise", retry=RETRY if times else lasting)
         except NczarrError as error:
             yield index, error
         else:
