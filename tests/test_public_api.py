@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import pickle
 import subprocess
 import sys
 
@@ -49,6 +50,16 @@ def test_the_examples_of_the_public_functions_are_true(name):
     found = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
     for example in found:
         assert doctest.DocTestRunner().run(example).failed == 0
+
+
+@pytest.mark.parametrize("name", [name for name in xr_nczarr.__all__ if name.endswith("Error")])
+def test_an_error_travels_to_another_process_with_all_that_it_says(name):
+    fields = {"remedy": "r", "store": "s", "key": "k", "place": "p", "variable": "/v"}
+    error = getattr(xr_nczarr, name)("problem", chunk=(1, 2), **fields)
+    error.problem = "another"
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))
 
 
 def test_the_options_of_opening_are_these():

@@ -87,16 +87,6 @@ class NczarrError(Exception):
             message += f" ({', '.join(subject)})"
         return f"{message}. {self.remedy}" if self.remedy else message
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions pickle by their positional arguments alone; ours live in keyword fields.
-        return _rebuild, (type(self), self.problem, self.__dict__.copy())
-
-
-def _rebuild(kind: type[NczarrError], problem: str, fields: dict[str, Any]) -> NczarrError:
-    error = kind(problem)
-    error.__dict__.update(fields)
-    return error
-
 
 class Place:
     """A block of code in which errors of ours learn the fields that they do not know yet."""
