@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint
 
-from xr_nczarr.backend.options import DECODE_OPTIONS, OPEN_OPTIONS, DecodeOptions, OpenOptions
+from xr_nczarr.backend.options import DECODE_DEFAULTS, DECODE_OPTIONS, OPEN_OPTIONS, OpenOptions
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
@@ -65,7 +65,5 @@ def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     if unknown:
         raise TypeError(f"engine nczarr has no option {', '.join(unknown)}")
     opening = {name: value for name, value in options.items() if name in OPEN_OPTIONS}
-    decoding = DecodeOptions(
-        **{name: value for name, value in options.items() if name in DECODE_OPTIONS}
-    )
-    return OpenOptions(**opening), {name: getattr(decoding, name) for name in DECODE_OPTIONS}
+    decoding = {name: options.get(name, default) for name, default in DECODE_DEFAULTS.items()}
+    return OpenOptions(**opening), decoding

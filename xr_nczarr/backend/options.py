@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
@@ -109,15 +109,10 @@ max_depth, max_references, max_index_bytes
     @property
     def limits(self) -> Limits:
         """The limits as one record."""
+        unset = STRICT_LIMITS if self.trust == "none" else DEFAULT_LIMITS
         given = {field.name: getattr(self, field.name) for field in fields(Limits)}
-        if self.trust == "none":
-            defaults = asdict(DEFAULT_LIMITS).items()
-            given |= {
-                name: getattr(STRICT_LIMITS, name)
-                for name, value in defaults
-                if given[name] == value
-            }
-        return Limits(**given)
+        own = {name: most for name, most in given.items() if most != getattr(DEFAULT_LIMITS, name)}
+        return replace(unset, **own)
 
     @property
     def reading(self) -> ReadOptions:
@@ -139,18 +134,16 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}; found {value!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions:
-    """xarray's own decoding options; `xarray.open_dataset` documents them."""
-
-    mask_and_scale: Any = True
-    decode_times: Any = True
-    concat_characters: Any = True
-    decode_coords: Any = True
-    drop_variables: Any = None
-    use_cftime: Any = None
-    decode_timedelta: Any = None
-
+DECODE_DEFAULTS: Mapping[str, Any] = {
+    "mask_and_scale": True,
+    "decode_times": True,
+    "concat_characters": True,
+    "decode_coords": True,
+    "drop_variables": None,
+    "use_cftime": None,
+    "decode_timedelta": None,
+}
+"""xarray's own decoding options; `xarray.open_dataset` documents them."""
 
 OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))
-DECODE_OPTIONS = tuple(field.name for field in fields(DecodeOptions))
+DECODE_OPTIONS = tuple(DECODE_DEFAULTS)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from xr_nczarr.backend.lazy import LazyArray
-from xr_nczarr.backend.options import DECODE_OPTIONS, DecodeOptions, OpenOptions
+from xr_nczarr.backend.options import DECODE_DEFAULTS, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
@@ -253,9 +253,8 @@ def _is_netcdf_file(source: Any) -> bool:
 def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
     """Open what the engine opens; what only a store says goes into the variables' encoding."""
     opened = open_netcdf(source, OpenOptions(storage_options=options, on_unsupported="raise"))
-    decoding = {name: getattr(DecodeOptions(), name) for name in DECODE_OPTIONS} | _AS_STORED
     found = _Source(
-        datasets=open_groups(opened, opened.root, decoding),
+        datasets=open_groups(opened, opened.root, {**DECODE_DEFAULTS, **_AS_STORED}),
         state=lambda: fingerprint(opened.store),
         dimensions={group.path: dict(group.dimensions) for group in opened.root.walk()},
     )
