@@ -205,10 +205,10 @@ class ChunkedArray:
         source = np.broadcast_to(values, plan.result_shape).reshape(plan.shape)
         if source.size:
             writer = PartWriter(
-                self.node,
-                self.store,
-                self.codec,
-                self.layout,
+                node=self.node,
+                store=self.store,
+                codec=self.codec,
+                layout=self.layout,
                 source=source,
                 write_empty_chunks=write_empty_chunks,
             )

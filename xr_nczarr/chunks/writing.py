@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from xr_nczarr.storage.protocol import Bytes, Store
 Array = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
     """Writes the parts of one plan, from any number of threads.
 
-    Parameters
+    Attributes
     ----------
     source
         The values, which the parts' targets index.
@@ -31,22 +33,12 @@ class PartWriter:
         Whether chunks of nothing but fill values are stored.
     """
 
-    def __init__(
-        self,
-        node: ArrayNode,
-        store: Store,
-        codec: ChunkCodec,
-        layout: Layout,
-        *,
-        source: Array,
-        write_empty_chunks: bool,
-    ) -> None:
-        self.node = node
-        self.store = store
-        self.codec = codec
-        self.layout = layout
-        self.source = source
-        self.write_empty_chunks = write_empty_chunks
+    node: ArrayNode
+    store: Store
+    codec: ChunkCodec
+    layout: Layout
+    source: Array
+    write_empty_chunks: bool
 
     def write(self, batch: list[ChunkPart]) -> None:
         """Encode and put the parts of one batch, which holds all parts of each stored object."""
