@@ -25,6 +25,7 @@ from xr_nczarr.model import Json
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
+_PLACE = "fill_value"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -53,12 +54,7 @@ def parse_v2_fill_value(
 
 
 def parse_fill_value(
-    value: Json | bytes,
-    dtype: DType,
-    *,
-    text: bool = True,
-    raw: DType | None = None,
-    place: str = "fill_value",
+    value: Json | bytes, dtype: DType, *, text: bool = True, raw: DType | None = None
 ) -> Any:
     """Give the scalar of `dtype` that a fill value means; None for null.
 
@@ -68,56 +64,56 @@ def parse_fill_value(
     if value is None:
         return None
     if dtype.kind == "U" or (dtype.kind == "O" and text):
-        found = read_text(value, place)
+        found = read_text(value, _PLACE)
         if dtype.kind == "U" and len(found) > dtype.itemsize // 4:
-            raise unexpected(value, f"at most {dtype.itemsize // 4} characters", place)
+            raise unexpected(value, f"at most {dtype.itemsize // 4} characters", _PLACE)
         return np.str_(found) if dtype.kind == "U" else found
     if dtype.kind == "O":
-        return _parse_bytes(value, place)
+        return _parse_bytes(value)
     if dtype.names is not None and isinstance(value, dict):
-        return _parse_fields(value, dtype, place)
+        return _parse_fields(value, dtype)
     if dtype.kind in "SV":
-        return _parse_fixed(value, dtype, raw or dtype.newbyteorder("<"), place)
+        return _parse_fixed(value, dtype, raw or dtype.newbyteorder("<"))
     if dtype.kind != "c":
-        return _parse_number(value, dtype, place)
-    if len(read_list(value, place)) != 2:
-        raise unexpected(value, "a real and an imaginary part", place)
+        return _parse_number(value, dtype)
+    if len(read_list(value, _PLACE)) != 2:
+        raise unexpected(value, "a real and an imaginary part", _PLACE)
     half = np.dtype(f"<f{dtype.itemsize // 2}")
-    pair = np.array([_parse_number(part, half, place) for part in value], half)
+    pair = np.array([_parse_number(part, half) for part in value], half)
     return pair.view(dtype.newbyteorder("<"))[0]
 
 
-def _parse_fields(value: dict[str, Json], dtype: DType, place: str) -> Any:
+def _parse_fields(value: dict[str, Json], dtype: DType) -> Any:
     names = dtype.names or ()
-    check_members(value, names, place)
+    check_members(value, names, _PLACE)
     filled = np.zeros((), dtype)
     for name in names:
-        part = parse_fill_value(required(value, name, place), dtype[name], place=place)
+        part = parse_fill_value(required(value, name, _PLACE), dtype[name])
         if part is None:
-            raise unexpected(value, f"a value for {quote(name)}", place)
+            raise unexpected(value, f"a value for {quote(name)}", _PLACE)
         filled[name] = part
     return filled[()]
 
 
-def _parse_fixed(value: Json | bytes, dtype: DType, raw: DType, place: str) -> Any:
-    stored = _parse_bits(value, dtype.itemsize) or _parse_bytes(value, place)
+def _parse_fixed(value: Json | bytes, dtype: DType, raw: DType) -> Any:
+    stored = _parse_bits(value, dtype.itemsize) or _parse_bytes(value)
     # netcdf-c writes "" for every raw type.
     short = len(stored) < dtype.itemsize and dtype.kind == "V" and stored
     if short or len(stored) > dtype.itemsize:
-        raise unexpected(value, f"{dtype.itemsize} bytes", place)
+        raise unexpected(value, f"{dtype.itemsize} bytes", _PLACE)
     filled = np.frombuffer(stored.ljust(dtype.itemsize, b"\0"), raw)
     if not _is_unicode(filled):
-        raise unexpected(value, "text that is Unicode", place)
+        raise unexpected(value, "text that is Unicode", _PLACE)
     return filled.astype(dtype)[0]
 
 
-def _parse_bytes(value: Json | bytes, place: str) -> bytes:
+def _parse_bytes(value: Json | bytes) -> bytes:
     try:
         if isinstance(value, bytes | str):
             return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
-        return bytes(read_integer(byte, place) for byte in read_list(value, place))
+        return bytes(read_integer(byte, _PLACE) for byte in read_list(value, _PLACE))
     except ValueError as error:
-        raise unexpected(value, "Base64 or a list of bytes", place) from error
+        raise unexpected(value, "Base64 or a list of bytes", _PLACE) from error
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
@@ -138,18 +134,18 @@ def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
     return not (points > sys.maxunicode).any()
 
 
-def _parse_number(value: Json, dtype: DType, place: str) -> Any:
+def _parse_number(value: Json, dtype: DType) -> Any:
     if dtype.kind == "b":
         if not isinstance(value, bool):
-            raise unexpected(value, "true or false", place)
+            raise unexpected(value, "true or false", _PLACE)
         return np.bool_(value)
     bits = _parse_bits(value, dtype.itemsize)
     if bits is not None:
         return np.frombuffer(bits, dtype.newbyteorder(">"))[0]
     if isinstance(value, str) and _BITS.fullmatch(value):
-        raise unexpected(value, f"as many digits as {dtype.name} has", place)
+        raise unexpected(value, f"as many digits as {dtype.name} has", _PLACE)
     if dtype.kind == "f":
-        return _parse_float(value, dtype, place)
+        return _parse_float(value, dtype)
     if dtype.itemsize == 1 and isinstance(value, str) and len(value) < 2 and value.isascii():
         # netcdf-c stores characters as uint8 and spells their fill value as text.
         value = ord(value or "\0")
@@ -159,18 +155,18 @@ def _parse_number(value: Json, dtype: DType, place: str) -> Any:
         value = least
     whole = type(value) is int or (isinstance(value, float) and value.is_integer())
     if not whole or not least <= value <= most:
-        raise unexpected(value, f"an integer from {least} to {most}", place)
+        raise unexpected(value, f"an integer from {least} to {most}", _PLACE)
     return np.array(int(value), stored).view(dtype.newbyteorder("="))[()]
 
 
-def _parse_float(value: Json, dtype: DType, place: str) -> Any:
+def _parse_float(value: Json, dtype: DType) -> Any:
     number = _SPECIAL.get(value) if isinstance(value, str) else value
     if type(number) not in (int, float):
-        raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', place)
+        raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', _PLACE)
     try:
         struct.pack(f"<{dtype.char}", number)  # tells what does not round to a number
     except (OverflowError, struct.error) as error:
-        raise unexpected(value, f"a number within the range of {dtype.name}", place) from error
+        raise unexpected(value, f"a number within the range of {dtype.name}", _PLACE) from error
     return dtype.type(number)
 
 
