@@ -13,9 +13,9 @@ class UsageError(Exception):
     """What the command was asked cannot be done, whatever the store."""
 
 
-def add_target(parser: argparse.ArgumentParser, name: str = "target") -> None:
+def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the store to open, and how to open it."""
-    parser.add_argument(name, metavar=name.upper(), help="a path or URL, as the engine takes it")
+    parser.add_argument("target", metavar="TARGET", help="a path or URL, as the engine takes it")
     add_storage_options(parser)
     about = "any other option of the engine, such as consolidated=false or group=/model"
     parser.add_argument("--option", dest="options", help=about, **_PAIRS)

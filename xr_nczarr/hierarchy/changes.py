@@ -11,7 +11,7 @@ from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
 from xr_nczarr.formats.journal import JOURNAL, Journal, parse_journal
 from xr_nczarr.hierarchy.versions import FORMATS
-from xr_nczarr.model import DEFAULT_LIMITS, Hierarchy, Json, Limits
+from xr_nczarr.model import Hierarchy, Json
 from xr_nczarr.storage.protocol import Store
 
 
@@ -62,9 +62,7 @@ def writable_format(store: Store, zarr_format: str) -> ModuleType:
     return module
 
 
-def edit_documents(
-    store: Store, zarr_format: str, changes: Iterable[Change], *, limits: Limits = DEFAULT_LIMITS
-) -> dict[str, bytes]:
+def edit_documents(store: Store, zarr_format: str, changes: Iterable[Change]) -> dict[str, bytes]:
     """Give the stored documents with members changed, by key, in the order of `changes`.
 
     All else in them stays as it is spelled; nothing is put.
@@ -75,7 +73,7 @@ def edit_documents(
         key, member = locate(change, module.node_keys(change.path))
         by_key.setdefault(key, {})[member] = change.value
     return {
-        key: edited(Document(key, b"{}" if data is None else data, limits=limits), by_key[key])
+        key: edited(Document(key, b"{}" if data is None else data), by_key[key])
         for key, data in zip(by_key, store.fetch(list(by_key)), strict=True)
     }
 
