@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,12 +23,13 @@ from xr_nczarr.netcdf.strings import decode_strings
 Array = npt.NDArray[Any]
 
 
+@dataclass(eq=False, repr=False)
 class LazyArray(BackendArray):
     """A variable's values in their store, read by selection.
 
-    Parameters
+    Attributes
     ----------
-    array
+    stored
         Where they lie.
     dtype
         What they come out as: the stored dtype, or ``object`` for text.
@@ -37,17 +39,10 @@ class LazyArray(BackendArray):
         What makes values of the stored elements; None for a plain copy.
     """
 
-    def __init__(
-        self,
-        array: ChunkedArray,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        convert: Convert | None = None,
-    ) -> None:
-        self.stored = array
-        self.dtype = dtype
-        self.shape = shape
-        self.convert = convert
+    stored: ChunkedArray
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    convert: Convert | None = None
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
         # No help of xarray's is needed to take the key apart: the engine knows every kind of it.
@@ -115,13 +110,13 @@ def decode_text(stored: Array, text: Array) -> None:
     text[...] = decode_strings(stored)
 
 
+@dataclass(eq=False, repr=False)
 class UnreadableArray(BackendArray):
     """Stands for values that cannot be read, and raises the precise reason when asked."""
 
-    def __init__(self, error: NczarrError, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self.error = error
-        self.dtype = dtype
-        self.shape = shape
+    error: NczarrError
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
         raise self.error
