@@ -1,5 +1,6 @@
 """Formats × storage: the nodes of a store, found, and changed by their documents."""
 
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.formats.journal import JOURNAL, Journal, Regions
@@ -11,7 +12,6 @@ from xr_nczarr.hierarchy.changes import (
     writable_format,
 )
 from xr_nczarr.hierarchy.search import Consolidated, Convention, open_hierarchy
-from xr_nczarr.hierarchy.versions import FORMATS
 
 __all__ = [
     "FORMATS",

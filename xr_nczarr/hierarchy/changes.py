@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
 from xr_nczarr.errors import Place, UnsupportedError
-from xr_nczarr.formats import v3_draft
+from xr_nczarr.formats import FORMATS, v3_draft
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
 from xr_nczarr.formats.journal import JOURNAL, Journal, parse_journal
-from xr_nczarr.hierarchy.versions import FORMATS
 from xr_nczarr.model import Hierarchy, Json
 from xr_nczarr.storage.protocol import Store
 

@@ -9,10 +9,9 @@ from types import ModuleType
 from typing import Literal
 
 from xr_nczarr.errors import LimitError, MetadataError, NotFoundError, Place, UnsupportedError
-from xr_nczarr.formats import v1, v2, v3_draft
+from xr_nczarr.formats import FORMATS, v1, v2, v3_draft
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.journal import JOURNAL, parse_journal
-from xr_nczarr.hierarchy.versions import FORMATS, RARE, Format
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -29,6 +28,7 @@ from xr_nczarr.storage.protocol import Bytes, Store, bounded
 
 Consolidated = Literal["check"] | bool | None
 
+_RARE = (v3_draft, v1)
 _PROBED = 100  # directories, when nothing else was found
 
 
@@ -117,7 +117,7 @@ class _Search:
             return self._consolidated_only(modules)
         documents, module = self._recognise(modules)
         journal = documents.pop(JOURNAL, None)
-        self.module: Format = module
+        self.module: ModuleType | v3_draft.Layout = module
         if module is v3_draft:  # its root document says how the keys are spelled
             self.module = v3_draft.layout(documents, data_type_fallback=self.data_type_fallback)
             missing = [key for key in self.module.node_keys("/") if key not in documents]
@@ -142,9 +142,9 @@ class _Search:
     def _recognise(self, modules: Sequence[ModuleType]) -> tuple[dict[str, Document], ModuleType]:
         """Fetch the root's documents, those of rare versions only when no other is there."""
         documents: dict[str, Document] = {}
-        usual = [module for module in modules if module not in RARE]
+        usual = [module for module in modules if module not in _RARE]
         # One by one: what is a document of v1's is a directory of the draft's.
-        for wave in (usual, *([module] for module in modules if module in RARE)):
+        for wave in (usual, *([module] for module in modules if module in _RARE)):
             keys = [key for module in wave for key in module.root_keys() if key not in documents]
             if wave is usual:
                 keys.append(JOURNAL)
