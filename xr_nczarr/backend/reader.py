@@ -124,6 +124,13 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
     return OpenedStore(store, hierarchy, root, options, Origin(target, options, notes, events))
 
 
+def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
+    """Open all of a store, and give it with the group that the options of opening ask for."""
+    asked = OpenOptions(**options)
+    opened = open_netcdf(target, replace(asked, group=None))
+    return opened, opened.group(asked.group)
+
+
 def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any]) -> Dataset:
     """Give one group as a Dataset, decoded as xarray decodes netCDF files.
 

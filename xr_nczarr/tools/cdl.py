@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from xr_nczarr.backend.reader import OpenedStore, readable_node
+from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NotFoundError, quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
@@ -27,7 +27,6 @@ from xr_nczarr.tools.cdl_values import (
     type_name,
     value_texts,
 )
-from xr_nczarr.tools.opening import open_whole
 from xr_nczarr.tools.slabs import slabs
 
 _LONGEST_LINE = 78

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.backend.reader import OpenedStore, open_whole
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.tools.census import Stored, take_census
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
-from xr_nczarr.tools.opening import open_whole
 from xr_nczarr.tools.text import (
     byte_text,
     columns,

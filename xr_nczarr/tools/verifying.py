@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xr_nczarr.backend.reader import OpenedStore, readable_node
+from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
 from xr_nczarr.formats.journal import JOURNAL
@@ -21,7 +21,6 @@ from xr_nczarr.model import parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.tools.census import take_census
-from xr_nczarr.tools.opening import open_whole
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told
