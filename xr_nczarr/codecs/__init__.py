@@ -1,6 +1,7 @@
 """Chunk bytes ⇄ arrays: no I/O, and nothing larger than what the metadata declare."""
 
 from xr_nczarr.codecs.blocks import HEADER_BYTES, parse_blosc
+from xr_nczarr.codecs.bounded import decompressed
 from xr_nczarr.codecs.pipeline import ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import check_codec, compile_codec
 from xr_nczarr.codecs.shards import ShardIndex
@@ -12,5 +13,6 @@ __all__ = [
     "bytes_of",
     "check_codec",
     "compile_codec",
+    "decompressed",
     "parse_blosc",
 ]

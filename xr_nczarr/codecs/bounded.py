@@ -31,6 +31,7 @@ try:
 except ImportError:  # an optional dependency: two to three times as fast as zlib
     deflate = None
 
+_GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
@@ -100,7 +101,7 @@ def _stream(
 def _deflate(flow: Flow, codec: Any) -> Step:
     """Give the step for zlib streams, or for gzip files of one member or several."""
     name, size = codec.codec_id, flow.size
-    wbits, magic = (31, b"\x1f\x8b") if name == "gzip" else (15, None)
+    wbits, magic = (31, _GZIP) if name == "gzip" else (15, None)
     slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
     if deflate is None:
         return slow
@@ -266,3 +267,39 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
     "blosc": _blosc,
     "pcodec": _pcodec,
 }
+
+
+def decompressed(data: bytes, most: int) -> bytes:
+    """Give a document that is a gzip file or a Zstandard frame; any other as it is.
+
+    Raises
+    ------
+    LimitError
+        When it has more than `most` bytes.
+    ChunkError
+        When it is damaged.
+    """
+    if _number(data, 0, 4) == _ZSTD_FRAME:
+        told, bound, end = _zstd_extent(data, -1)
+        _check_document(bound if told is None else told, most)
+        return bytes(zstd.decompress(memoryview(data)[:end]))
+    pieces = [b""] if data.startswith(_GZIP) else [data]
+    while data.startswith(_GZIP):
+        stream = zlib.decompressobj(31)
+        try:
+            pieces.append(stream.decompress(data, most + 1))
+        except zlib.error as error:
+            raise ChunkError(f"the gzip file does not decode ({error})") from error
+        _check_document(sum(map(len, pieces)), most)
+        if not stream.eof:
+            raise ChunkError("the gzip file ends early")
+        data = stream.unused_data
+    return b"".join(pieces)
+
+
+def _check_document(size: int, most: int) -> None:
+    if size > most:
+        raise LimitError(
+            f"the document has {size:,} bytes or more when it is decompressed, more than {most:,}",
+            remedy="Raise max_consolidated_bytes",
+        )

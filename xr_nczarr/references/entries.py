@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import ReferenceSetError, quote
+from xr_nczarr.model import Json
 
 LARGEST_NUMBER = 1 << 62
 """Offsets, lengths and dimension values lie below this."""
@@ -74,6 +76,30 @@ def encode_inline(data: bytes) -> str:
     if text.startswith(_BASE64) or _CONTROL.search(text):
         return _BASE64 + base64.b64encode(data).decode()
     return text
+
+
+def parse_members(data: bytes) -> dict[str, Any]:
+    """Give the members of a JSON object; one that stands there twice is an error."""
+    try:
+        members = json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ReferenceSetError):
+            raise
+        raise ReferenceSetError(f"the reference document is not JSON ({quote(error)})") from error
+    if not isinstance(members, dict):
+        raise ReferenceSetError("the reference document is not a JSON object")
+    return members
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ReferenceSetError("the key stands twice in the document", key=name)
+            seen.add(name)
+    return members
 
 
 def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -28,8 +28,8 @@ from xr_nczarr.references.entries import (
     check_number,
     combinations,
     is_metadata,
+    parse_members,
 )
-from xr_nczarr.references.json_object import parse_members
 from xr_nczarr.references.table import DOTTED, Table, flat_index
 
 _COLUMNS = ("path", "offset", "size", "raw")

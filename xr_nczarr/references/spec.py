@@ -25,10 +25,10 @@ from xr_nczarr.references.entries import (
     Target,
     check_number,
     encode_inline,
+    parse_members,
 )
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
-from xr_nczarr.references.json_object import parse_members
 from xr_nczarr.references.parquet import parse_parquet_table
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.scan import scan_document, take_marks

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from xr_nczarr.codecs.whole import decompressed
+from xr_nczarr.codecs import decompressed
 from xr_nczarr.errors import NotFoundError, ReferenceSetError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.model import Limits
