@@ -204,6 +204,7 @@ class _Planner:
             if self.options.mode == "a":
                 check_equal(name, given, stored)
             return
+        refuse_reading({name: given}, self.opened.store, {variable.path})
         data = encode_as_stored(given, stored, name, variable)
         node = variable.node
         shape = variable.shape or node.shape
@@ -219,7 +220,6 @@ class _Planner:
         where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
         if self.options.safe_chunks and self.options.mode == "r+" and where:
             check_shared_objects(node, where, self.opened.store)
-        refuse_reading({name: given}, self.opened.store, {variable.path})
         self.jobs.append(Job(node, where, data, appended=dim is not None))
 
     def finish(self) -> WritePlan:
