@@ -15,7 +15,7 @@ _LONGEST_WAIT = 1.0
 
 
 class ProcessLock:
-    """Keeps threads of this process apart; a thread may take it again. A copy has its own."""
+    """Keeps threads of this process apart; a thread may take it again."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -28,9 +28,6 @@ class ProcessLock:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ProcessLock, ()
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in functools)
