@@ -5,30 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.model import ArrayNode, ChunkKeys
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Store
 
 Index = tuple[int, ...]
 
 
-class Layout(Protocol):
-    """How an array's chunks lie in stored objects."""
-
-    def key_of(self, chunk: Index) -> str:
-        """Give the key of the stored object that holds a chunk."""
-
-    def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Cut parts into lists of about `size` that share no stored object."""
-
-    def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of chunks in order, None for missing ones."""
-
-
 class ChunkObjects:
-    """One stored object a chunk."""
+    """One stored object a chunk; `key_of` gives its key."""
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
@@ -38,13 +25,13 @@ class ChunkObjects:
         self._otherwise = replace(node.chunk_keys, separator=other).key if other else None
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Cut parts into lists of `size`."""
+        """Cut parts into lists of `size`; no two share a stored object."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the chunks' objects."""
+        """Yield the encoded bytes of chunks in order, None for missing ones."""
         by_index = getattr(store, "fetch_chunks", None)
         if by_index is not None and self._keys is not None:
             found: Iterator[Bytes | None] | None = by_index(self._keys, chunks)
@@ -86,3 +73,7 @@ def _first_of(
             yield from fetched
             return
     yield from request(otherwise)
+
+
+Layout = ChunkObjects | Shards
+"""How an array's chunks lie in stored objects."""
