@@ -1,8 +1,8 @@
 """The vocabulary that all rooms share: a hierarchy of nodes, whatever wrote it.
 
-Every Zarr version is parsed into these few records, and nothing behind the parser asks
-which version it was. The records hold plain values: they pickle and compare by value, and nobody
-changes one (an array's is not frozen, since that takes three times as long to make).
+Every Zarr version is parsed into these few records; behind the parser it is no more than the name
+in `Hierarchy.zarr_format`. The records hold plain values: they pickle and compare by value, and
+nobody changes one (an array's is not frozen, since that takes three times as long to make).
 """
 
 from __future__ import annotations
