@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.annotations import (
     ArrayAnnotation,
     GroupAnnotation,
 )
-from xr_nczarr.netcdf.model import Dimension, Group
+from xr_nczarr.netcdf.model import Dimension, Group, inherited_dimension
 
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
@@ -106,13 +106,8 @@ class DimensionScope:
         own = group.dimensions.get(name)
         if own is not None:
             return self.fitting(own, size, place, group)
-        path = group.path
-        while path != "/":
-            path = parent_path(path)
-            inherited = self.groups[path].dimensions.get(name)
-            if inherited is not None and inherited.size == size:
-                return inherited
-        return self.define(group, Dimension(name, child_path(group.path, name), size))
+        inherited = inherited_dimension(name, size, group.path, self.groups.__getitem__)
+        return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
         """Give the root's dimension for a size without name, distinct within one variable.

@@ -6,12 +6,12 @@ or a list of str (strings). `_FillValue` is there when the store declares it, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from xr_nczarr.errors import NczarrError
-from xr_nczarr.model import ArrayNode, GroupNode, node_name
+from xr_nczarr.model import ArrayNode, GroupNode, node_name, parent_path
 from xr_nczarr.netcdf.types import zero
 
 Kind = Literal["number", "char", "string", "other"]
@@ -125,3 +125,15 @@ class Group:
         yield self
         for group in self.groups.values():
             yield from group.walk()
+
+
+def inherited_dimension(
+    name: str, size: int, path: str, group_at: Callable[[str], Group]
+) -> Dimension | None:
+    """Give the dimension of a name that the group at `path` has from above, if it has the size."""
+    while path != "/":
+        path = parent_path(path)
+        dimension = group_at(path).dimensions.get(name)
+        if dimension is not None and dimension.size == size:
+            return dimension
+    return None

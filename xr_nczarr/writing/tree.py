@@ -11,8 +11,9 @@ from xarray import Dataset
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.model import ArrayNode, Hierarchy, child_path, parent_path
+from xr_nczarr.model import ArrayNode, Hierarchy, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
+from xr_nczarr.netcdf.model import inherited_dimension
 from xr_nczarr.writing.encoded import (
     EncodedVariable,
     Layout,
@@ -144,12 +145,9 @@ class Tree:
                     remedy="Use another name for the dimension, or append along it",
                 )
             return own
-        path = group.path
-        while path != "/":
-            path = parent_path(path)
-            inherited = self.group(path).dimensions.get(name)
-            if inherited is not None and inherited.size == size:
-                return inherited
+        inherited = inherited_dimension(name, size, group.path, self.group)
+        if inherited is not None:
+            return inherited
         dimension = Dimension(name, child_path(group.path, name), size, unlimited)
         group.dimensions[name] = dimension
         return dimension
