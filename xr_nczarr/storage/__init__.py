@@ -13,6 +13,7 @@ from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
 from xr_nczarr.storage.protocol import ByteRange, Listing, Store
 from xr_nczarr.storage.reference import ReferenceStore
+from xr_nczarr.storage.replacing import in_one_step
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
@@ -33,6 +34,7 @@ __all__ = [
     "file_fingerprint",
     "fingerprint",
     "has_nczarr_metadata",
+    "in_one_step",
     "open_store",
     "parse_url",
     "stored_sizes",

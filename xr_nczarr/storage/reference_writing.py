@@ -26,6 +26,7 @@ from xr_nczarr.storage.opening import open_store
 from xr_nczarr.storage.protocol import Store
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_opening import is_parquet, is_record_directory
+from xr_nczarr.storage.replacing import in_one_step
 from xr_nczarr.storage.trust import local_path
 from xr_nczarr.storage.url import parse_url
 from xr_nczarr.storage.zip import ZipStore
@@ -101,13 +102,8 @@ def _put_directory(
                 remedy="Remove it, or choose another name.",
                 store=folder.name,
             )
-        staging = folder.staging()
-        try:
+        with in_one_step(folder, empty=True) as staging:
             staging.put(items)
-            folder.commit(staging)
-        except BaseException:
-            staging.discard()
-            raise
         return
     # Objects are not put together: without the last one they are no set.
     folder.delete(".zmetadata")

@@ -94,6 +94,20 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     remove(away)
 
 
+@contextmanager
+def in_one_step(store: Any, *, empty: bool, exclusive: bool = False) -> Iterator[Any]:
+    """Give what takes the place of a directory or zip file in one step, if the block ends well.
+
+    It begins `empty`, or with what is there; see `commit` of these stores for `exclusive`.
+    """
+    staging = store.staging(empty=empty)
+    try:
+        yield staging
+        store.commit(staging, exclusive=exclusive)
+    finally:
+        staging.discard()
+
+
 def made_meanwhile(name: str) -> ExistsError:
     """Give the error for a store that another writer has made while this one was written."""
     return ExistsError(

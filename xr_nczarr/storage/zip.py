@@ -6,7 +6,6 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from xr_nczarr.errors import NotFoundError, UnsupportedError
@@ -17,6 +16,7 @@ from xr_nczarr.storage.ranges import cut_ranges, first_byte, too_large
 from xr_nczarr.storage.replacing import (
     Sync,
     hidden_path,
+    in_one_step,
     is_hidden,
     made_meanwhile,
     sync_filesystem,
@@ -123,12 +123,12 @@ class ZipStore:
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects: the file is written anew and replaced. Many are better staged."""
-        with self._rewriting() as staging:
+        with in_one_step(self, empty=False) as staging:
             staging.put(items)
 
     def delete(self, prefix: str) -> None:
         """Remove objects: the file is written anew and replaced."""
-        with self._rewriting() as staging:
+        with in_one_step(self, empty=False) as staging:
             staging.delete(prefix)
 
     def staging(self, *, empty: bool = False) -> LocalStore:
@@ -168,15 +168,6 @@ class ZipStore:
                 os.unlink(temporary)
         self._index = None
         staging.discard()
-
-    @contextmanager
-    def _rewriting(self) -> Iterator[LocalStore]:
-        staging = self.staging()
-        try:
-            yield staging
-            self.commit(staging)
-        finally:
-            staging.discard()
 
     def _target(self) -> str:
         return os.path.realpath(f"{self._local_folder().root}/{self.key}")

@@ -16,7 +16,7 @@ from xarray.namedarray.parallelcompat import get_chunked_array_type
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.storage import LocalStore, Store, ZipStore
+from xr_nczarr.storage import LocalStore, Store, ZipStore, in_one_step
 from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
 from xr_nczarr.writing.sources import opened_lazily
@@ -140,12 +140,8 @@ def workspace(
         yield target
         flush(target)
         return
-    staging = target.staging(empty=empty)
-    try:
+    with in_one_step(target, empty=empty, exclusive=exclusive) as staging:
         yield staging
-        target.commit(staging, exclusive=exclusive)
-    finally:
-        staging.discard()
 
 
 def flush(store: Store, *_: Any) -> None:
