@@ -11,7 +11,7 @@ from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
 from xr_nczarr.formats.journal import JOURNAL, Journal, parse_journal
 from xr_nczarr.model import Hierarchy, Json
-from xr_nczarr.storage.protocol import Store
+from xr_nczarr.storage.protocol import Store, fetch_present
 
 
 def open_journal(store: Store) -> Journal | None:
@@ -49,9 +49,8 @@ def writable_format(store: Store, zarr_format: str) -> ModuleType:
     """
     module = FORMATS[zarr_format]
     if module is v3_draft:
-        keys = module.root_keys()
-        found = zip(keys, store.fetch(keys), strict=True)
-        documents = {key: Document(key, data) for key, data in found if data is not None}
+        found = fetch_present(store, module.root_keys())
+        documents = {key: Document(key, data) for key, data in found}
         if v3_draft.layout(documents) != v3_draft.Layout():
             raise UnsupportedError(
                 "its keys are not those of the document of the draft: it is only read",
@@ -88,11 +87,7 @@ def refresh_consolidated(
     if module.CONSOLIDATED_KEY is None:
         return {}
     paths = sorted(paths, key=_children_first)
-    keys = dict.fromkeys(key for path in paths for key in module.node_keys(path))
-    stored = {
-        key: bytes(data)
-        for key, data in zip(keys, store.fetch(list(keys)), strict=True)
-        if data is not None
-    }
+    keys = list(dict.fromkeys(key for path in paths for key in module.node_keys(path)))
+    stored = {key: bytes(data) for key, data in fetch_present(store, keys)}
     consolidated: dict[str, bytes] = module.render_consolidated({**stored, **changed})
     return consolidated

@@ -11,7 +11,7 @@ from xr_nczarr.storage.keys import stored_sizes
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
-from xr_nczarr.storage.protocol import ByteRange, Listing, Store
+from xr_nczarr.storage.protocol import ByteRange, Listing, Store, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.replacing import in_one_step
 from xr_nczarr.storage.retries import Retry
@@ -31,6 +31,7 @@ __all__ = [
     "Store",
     "ZipStore",
     "boot",
+    "fetch_present",
     "file_fingerprint",
     "fingerprint",
     "has_nczarr_metadata",

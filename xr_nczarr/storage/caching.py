@@ -13,7 +13,7 @@ from xr_nczarr.errors import StorageError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, SizedStore, Store
+from xr_nczarr.storage.protocol import ByteRange, Bytes, SizedStore, Store, fetch_present
 from xr_nczarr.storage.ranges import cut_ranges
 
 _AT_ONCE = 256
@@ -81,9 +81,8 @@ class CachingStore:
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
         ]
-        for key, data in zip(missing, self.source.fetch(missing), strict=True):
-            if data is not None:
-                self._cache.put([(self._cached(key), data)])
+        for key, data in fetch_present(self.source, missing):
+            self._cache.put([(self._cached(key), data)])
 
     def _cached(self, key: str) -> str:
         """Give the name in the cache: a digest, since the key can be too long for a file."""

@@ -67,6 +67,13 @@ class Store(Protocol):
         """
 
 
+def fetch_present(store: Store, keys: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
+    """Yield key and bytes of those objects that are there, in the order of `keys`."""
+    for key, data in zip(keys, store.fetch(keys), strict=True):
+        if data is not None:
+            yield key, data
+
+
 def bounded(store: Store, most: int) -> Store:
     """Give a store that reads no object of more than `most` bytes; the same where it cannot."""
     own: Any = getattr(store, "bounded", None)

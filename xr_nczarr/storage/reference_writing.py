@@ -23,7 +23,7 @@ from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.keys import stored_keys
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.opening import open_store
-from xr_nczarr.storage.protocol import Store
+from xr_nczarr.storage.protocol import Store, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_opening import is_parquet, is_record_directory
 from xr_nczarr.storage.replacing import in_one_step
@@ -137,9 +137,8 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
 
 
 def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
-    for key, data in zip(keys, store.fetch(keys), strict=True):
-        if data is not None:
-            yield key, InlineBytes(bytes(data))
+    for key, data in fetch_present(store, keys):
+        yield key, InlineBytes(bytes(data))
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:

@@ -11,7 +11,7 @@ from typing import Any
 from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore
+from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, fetch_present
 from xr_nczarr.storage.ranges import cut_ranges, first_byte, too_large
 from xr_nczarr.storage.replacing import (
     Sync,
@@ -136,11 +136,8 @@ class ZipStore:
         target = self._target()
         staging = LocalStore(target, self._local_folder().sync).staging()
         if not empty and os.path.lexists(target):
-            keys = list(self._entries())
             try:
-                staging.put(
-                    (k, d) for k, d in zip(keys, self.fetch(keys), strict=True) if d is not None
-                )
+                staging.put(fetch_present(self, list(self._entries())))
             except BaseException:
                 staging.discard()
                 raise

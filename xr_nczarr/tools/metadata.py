@@ -32,7 +32,14 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
-from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, ZipStore, open_store
+from xr_nczarr.storage import (
+    FilesystemStore,
+    MemoryStore,
+    Store,
+    ZipStore,
+    fetch_present,
+    open_store,
+)
 from xr_nczarr.tools.text import Told, dimension_text
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
 from xr_nczarr.writing.journal import settle
@@ -139,8 +146,7 @@ def upgrade(
         changed = _changed(documents, store)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
-        found = zip(sidecars, store.fetch(sidecars), strict=True)
-        removed = [key for key, data in found if data is not None]
+        removed = [key for key, _ in fetch_present(store, sidecars)]
         in_attributes = written.dialect in ("nczarr-4.9.3", "nczarr-preview")
         with workspace(store, empty=False, staged=False) as work:
             for phase in _phases(changed, FORMATS[zarr_format].CONSOLIDATED_KEY, in_attributes):

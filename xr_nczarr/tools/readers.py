@@ -10,6 +10,7 @@ from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS
+from xr_nczarr.storage import fetch_present
 
 Concern = tuple[str, str, str, str]
 """Programs, path of the node, what they do with it, and the remedy."""
@@ -100,9 +101,7 @@ def in_documents(opened: OpenedStore) -> Iterator[Concern]:
     """Yield what strict parsers refuse in the documents, and what netcdf-c reads otherwise."""
     module = FORMATS[opened.hierarchy.zarr_format]
     keys = [key for path in opened.hierarchy.nodes for key in module.node_keys(path)]
-    for key, data in zip(keys, opened.store.fetch(keys), strict=True):
-        if data is None:
-            continue
+    for key, data in fetch_present(opened.store, keys):
         try:
             json.loads(bytes(data))
         except ValueError as error:
