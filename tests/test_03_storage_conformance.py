@@ -67,7 +67,7 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             server = request.getfixturevalue("s3_server")
             store = open_store("s3://bucket/x.zarr", storage_options=server.storage_options)
         else:
-            store = open_store(targets[kind], mode="w")
+            store = open_store(targets[kind], must_exist=False)
         store.put(OBJECTS.items())
         return store
 

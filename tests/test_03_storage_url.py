@@ -128,7 +128,7 @@ def test_the_kind_of_store_follows_from_what_is_there(tmp_path: Path) -> None:
     store = open_store("zip::https://h/file")
     assert isinstance(store, ZipStore)
     assert open_store(store) is store
-    assert isinstance(open_store("s3://b/k", mode="w"), FilesystemStore)
+    assert isinstance(open_store("s3://b/k", must_exist=False), FilesystemStore)
 
 
 def test_a_fragment_that_contradicts_what_is_there_says_what_is_there(tmp_path: Path) -> None:
@@ -137,16 +137,15 @@ def test_a_fragment_that_contradicts_what_is_there_says_what_is_there(tmp_path: 
     with pytest.raises(ConflictError, match=r"says zip.*found a directory.*mode=file"):
         open_store(f"file://{tmp_path}/d#mode=nczarr,zip")
     with pytest.raises(ConflictError, match=r"says file.*found a zip file"):
-        open_store(f"file://{tmp_path}/z#mode=nczarr,file", mode="w")
+        open_store(f"file://{tmp_path}/z#mode=nczarr,file", must_exist=False)
 
 
 def test_nothing_there_is_not_an_empty_store(tmp_path: Path) -> None:
-    for mode in ("r", "r+"):
-        with pytest.raises(NotFoundError, match="nothing"):
-            open_store(tmp_path / "no", mode=mode)
-    assert isinstance(open_store(tmp_path / "no.zip", mode="w"), ZipStore)
-    assert isinstance(open_store(f"{tmp_path}/no#mode=zip", mode="w-"), ZipStore)
-    assert isinstance(open_store(tmp_path / "no", mode="a"), LocalStore)
+    with pytest.raises(NotFoundError, match="nothing"):
+        open_store(tmp_path / "no")
+    assert isinstance(open_store(tmp_path / "no.zip", must_exist=False), ZipStore)
+    assert isinstance(open_store(f"{tmp_path}/no#mode=zip", must_exist=False), ZipStore)
+    assert isinstance(open_store(tmp_path / "no", must_exist=False), LocalStore)
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_opening_a_remote_zip_file_takes_two_requests_and_one_for_each_object(
 
 def test_a_zip_file_is_packed_for_netcdf_and_each_name_once(tmp_path: Path) -> None:
     path = tmp_path / "data.zip"
-    store = open_store(path, mode="w")
+    store = open_store(path, must_exist=False)
     staging = store.staging()
     staging.put([("g/a/0", b"1"), (".zgroup", b"{}"), ("g/.zgroup", b"{}"), ("g/a/0", b"2")])
     assert not path.exists()
@@ -206,7 +206,7 @@ def test_a_zip_file_is_packed_for_netcdf_and_each_name_once(tmp_path: Path) -> N
 
 def test_zarr_reads_what_is_packed(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
-    store = open_store(tmp_path / "data.zip", mode="w")
+    store = open_store(tmp_path / "data.zip", must_exist=False)
     with zarr.storage.LocalStore(tmp_path / "plain") as plain:
         zarr.create_array(plain, name="a", shape=4, dtype="i4", fill_value=7, zarr_format=2)
     staging = store.staging()
@@ -222,7 +222,7 @@ def test_zarr_reads_what_is_packed(tmp_path: Path) -> None:
 def test_an_append_keeps_what_is_there_and_the_old_file_until_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
     old = path.read_bytes()
-    store = open_store(path, mode="a")
+    store = open_store(path, must_exist=False)
     staging = store.staging()
     assert isinstance(staging, LocalStore)
     staging.put([("a/1", b"2")])
@@ -245,7 +245,7 @@ def test_a_packing_that_fails_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    store = open_store(path, mode="a")
+    store = open_store(path, must_exist=False)
     with pytest.raises(NczarrError, match="No space left"):
         store.put([("0", b"2")])
     assert path.read_bytes() == old
@@ -253,7 +253,7 @@ def test_a_packing_that_fails_leaves_the_old_file(
 
 
 def test_a_remote_zip_file_is_not_written(http_server: HttpServer) -> None:
-    store = open_store(f"{http_server.url}/x.zip", mode="w")
+    store = open_store(f"{http_server.url}/x.zip", must_exist=False)
     with pytest.raises(UnsupportedError, match="local"):
         store.put([("a", b"1")])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
@@ -20,8 +20,6 @@ from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
-Mode = Literal["r", "r+", "a", "w", "w-"]
-
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
 _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
 _SNIFFED_BYTES = 64 << 10
@@ -31,7 +29,7 @@ def open_store(
     target: Any,
     *,
     storage_options: Mapping[str, Any] | None = None,
-    mode: Mode = "r",
+    must_exist: bool = True,
     limits: Limits = DEFAULT_LIMITS,
     retry: Retry | None = None,
     missing_status: tuple[int, ...] = (404,),
@@ -48,8 +46,8 @@ def open_store(
         reference set (see `open_references`), or a store.
     storage_options
         For fsspec; they go before what the URL itself says. Of a reference set: `ReferenceOptions`.
-    mode
-        Only with ``"r"`` and ``"r+"`` must a local store be there.
+    must_exist
+        Whether a store or reference set has to be there; otherwise a store is to be made.
     retry, missing_status
         See `FilesystemStore`.
     sync, follow_symlinks
@@ -61,13 +59,13 @@ def open_store(
     Raises
     ------
     NotFoundError
-        When nothing is there, and `mode` wants it to be.
+        When a local store has to be there, and nothing is.
     ConflictError
         When the fragment of the URL says otherwise than what is there.
     UnsupportedError
         When what is there, or what `target` is, is no kind of store.
     """
-    if mode.startswith("r"):
+    if must_exist:
         references = open_references(
             target, storage_options, limits=limits, retry=retry, trusted=trusted
         )
@@ -86,7 +84,6 @@ def open_store(
         raise UnsupportedError(f"a {type(target).__name__} does not name a store")
     location = parse_url(target)
     if location.path is not None:
-        must_exist = mode.startswith("r")
         local = LocalStore(location.path, sync, must_exist, follow_symlinks and trusted, largest)
         return _open_local(location, local)
 

@@ -170,7 +170,7 @@ def copy(
                 raise ConflictError(f"there are no chunks of {length} along {quote(dim)}")
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         layout = layout_of(parse_url(target), zarr_format, dialect)
-        store = open_store(target, storage_options=target_options, mode="a", sync=sync)
+        store = open_store(target, storage_options=target_options, must_exist=False, sync=sync)
         _check_beside(store, origin)
         if layout.zarr_format != "3":  # each chunk becomes an object of its own
             for dataset in origin.datasets.values():

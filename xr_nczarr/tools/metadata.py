@@ -168,7 +168,7 @@ def _changing(
     target: Any, storage_options: Mapping[str, Any] | None, owner: str
 ) -> Iterator[tuple[Store, OpenedStore]]:
     """Open a store by its single documents, alone, after undoing a change that was interrupted."""
-    store = open_store(target, storage_options=storage_options, mode="r+")
+    store = open_store(target, storage_options=storage_options)
     if isinstance(store, FilesystemStore) and store.web:
         remedy = "Do it where the store lies, or copy it first"
         raise UnsupportedError("plain HTTP is read only", remedy=remedy, store=store.name)

@@ -159,7 +159,7 @@ def to_nczarr(
     store = open_store(
         target,
         storage_options=storage_options,
-        mode="r+" if mode == "r+" else "a",
+        must_exist=mode == "r+",
         retry=Retry(**(retry or {})),
         sync=sync,
     )
