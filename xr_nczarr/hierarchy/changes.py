@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 from xr_nczarr.errors import Place, UnsupportedError
@@ -20,8 +20,8 @@ def open_journal(store: Store) -> Journal | None:
     return None if data is None else parse_journal(Document(JOURNAL, data))
 
 
-def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the documents of a hierarchy by their keys, children first, the root's last.
+def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
+    """Give the documents of a hierarchy by their keys, children first, the root's last.
 
     In this order an interrupted write is not taken for a dataset.
     """
@@ -32,7 +32,7 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> Iterator[tuple[str,
             documents.update(module.render_node(hierarchy.nodes[path]))
     if consolidated and module.CONSOLIDATED_KEY is not None:
         documents |= module.render_consolidated(documents)
-    yield from documents.items()
+    return documents
 
 
 def _children_first(path: str) -> tuple[bool, int]:

@@ -133,7 +133,7 @@ def upgrade(
         root = _kept(opened.root, source)
         hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
         hierarchy = replace(hierarchy, nodes=_with_virtual_attributes(hierarchy, source))
-        documents = dict(rendered(hierarchy, consolidated=consolidated))
+        documents = rendered(hierarchy, consolidated=consolidated)
         again = open_hierarchy(MemoryStore(documents), zarr_format=zarr_format, consolidated=False)
         written = interpret(again)
         lost = list(_differences(root, written))

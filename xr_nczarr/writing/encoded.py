@@ -21,7 +21,7 @@ from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS, JOURNAL
-from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
@@ -268,7 +268,6 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 def make_node(
     encoded: EncodedVariable,
     path: str,
-    chunk_keys: ChunkKeys,
     layout: Layout,
     unlimited: Sequence[bool],
 ) -> tuple[ArrayNode, str | None]:
@@ -277,6 +276,7 @@ def make_node(
     Codecs that were asked for in this write, and cannot be had, are an error.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
+    module = FORMATS[layout.zarr_format]
     shape = tuple(encoded.data.shape)
     blocks = getattr(encoded.data, "chunks", None)
     if encoded.kind == "char":  # as texts have them: all characters of one lie together
@@ -307,14 +307,14 @@ def make_node(
             chunk_shape=chunk,
             fill_value=encoded.fill_value,
             codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
-            chunk_keys=chunk_keys,
+            chunk_keys=module.chunk_keys(path),
             shards=shard_specs(shards, chunk, shape, required=required),
         )
 
     try:
         made = node(_fitting(requested_codecs(encoding, layout.zarr_format), encoded))
         check_codec(made)
-        FORMATS[layout.zarr_format].render_node(made)
+        module.render_node(made)
     except NczarrError as error:
         if explicit:
             raise error.located(variable=path) from error.__cause__

@@ -10,7 +10,6 @@ from typing import Any
 from xarray import Dataset
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
-from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
 from xr_nczarr.netcdf.model import inherited_dimension
@@ -90,7 +89,6 @@ class Tree:
             node, note = make_node(
                 variable,
                 location,
-                FORMATS[self.layout.zarr_format].chunk_keys(location),
                 self.layout,
                 [dimension.unlimited for dimension in dimensions],
             )

@@ -254,7 +254,7 @@ def plan_creation(
     hierarchy = tree.hierarchy()
     if consolidated is None:
         consolidated = layout.zarr_format == "2"
-    documents = dict(rendered(hierarchy, consolidated=consolidated))
+    documents = rendered(hierarchy, consolidated=consolidated)
     tree.warn_of_notes()
     return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
 
