@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,14 +120,6 @@ def _among(characters: bytes) -> Tests:
     return np.isin(np.arange(256), list(characters))
 
 
-class _Moved(NamedTuple):
-    """How many rows of a block were moved, where the regular ones end, whether more may follow."""
-
-    rows: int
-    length: int
-    going_on: bool
-
-
 class _Block:
     """Text that begins with a member."""
 
@@ -140,11 +131,14 @@ class _Block:
         self.words: Words = np.ndarray(len(self.text) - 7, "<u8", self.text, strides=(1,))
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
-    def move(self, builder: TableBuilder) -> _Moved:
-        """Move the regular members at the beginning into `builder`, if they are not too few."""
+    def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
+        """Move the regular members at the beginning into `builder`, if they are not too few.
+
+        Gives how many rows were moved, where the regular ones end, and whether more may follow.
+        """
         count = (len(self.quotes) - 1) // 4
         if count < FEWEST_ROWS:
-            return _Moved(0, 0, going_on=False)
+            return 0, 0, False
         # The four quotation marks of each row, and the first one of the next row.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
         keys, colons, urls, commas = np.ascontiguousarray(quotes)
@@ -166,7 +160,7 @@ class _Block:
         rows = count if regular.all() else int(regular.argmin())
         length = int(following[rows - 1]) if rows else 0
         if rows < max(FEWEST_ROWS, _FEWEST_OF_A_FAMILY * len(families)):
-            return _Moved(0, length, going_on=False)
+            return 0, length, False
         heads = self._heads(urls[:rows] + 1, commas[:rows])
         texts = self._texts(urls[heads] + 1, commas[heads])
         url_numbers = np.repeat(builder.url_numbers(texts), np.diff(heads, append=rows))
@@ -175,7 +169,7 @@ class _Block:
             if family is not None and len(chosen):
                 ranges = url_numbers[chosen], offsets[chosen], lengths[chosen]
                 builder.add(family, indices[chosen, : family.rank], *ranges)
-        return _Moved(rows, length, rows == count)
+        return rows, length, rows == count
 
     def _first_numbers(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
         """Give the separator of the chunk indices, and where they begin in each key."""
