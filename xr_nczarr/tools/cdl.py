@@ -65,24 +65,20 @@ def dump(
 
     Examples
     --------
-    >>> import xr_nczarr
-    >>> store = {
-    ...     ".zgroup": b'{"zarr_format": 2}',
-    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i2",'
-    ...     b' "fill_value": 7, "order": "C", "compressor": null, "filters": null}',
-    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"], "units": "m"}',
-    ... }
+    >>> import xarray as xr, xr_nczarr
+    >>> store, dataset = {}, xr.Dataset({"t": ("x", [1.5, 2.5], {"units": "m"})})
+    >>> xr_nczarr.to_nczarr(dataset, store)
     >>> print(str(xr_nczarr.dump(store, name="small")).expandtabs(4))
     netcdf small {
     dimensions:
         x = 2 ;
     variables:
-        short x(x) ;
-            x:_FillValue = 7s ;
-            x:units = "m" ;
+        double t(x) ;
+            t:units = "m" ;
+            t:_FillValue = NaN ;
     data:
     <BLANKLINE>
-     x = _, _ ;
+     t = 1.5, 2.5 ;
     }
     """
     opened, top = open_whole(target, options)

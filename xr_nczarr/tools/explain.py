@@ -141,18 +141,13 @@ def explain(
 
     Examples
     --------
-    >>> import xr_nczarr
-    >>> store = {
-    ...     ".zgroup": b'{"zarr_format": 2}',
-    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [8], "chunks": [2], "dtype": "<i4",'
-    ...     b' "fill_value": 0, "order": "C", "compressor": null, "filters": null}',
-    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
-    ...     "x/1": bytes(8),
-    ... }
+    >>> import xarray as xr, xr_nczarr
+    >>> store, dataset = {}, xr.Dataset({"t": ("x", range(8))})
+    >>> xr_nczarr.to_nczarr(dataset, store, encoding={"t": {"chunks": 2}})
     >>> xr_nczarr.explain(store, {"x": slice(1, 6)})
-    variable  selected  chunks             requests  fetched  decoded
-    x(x)      5         3 of 4 (2 absent)  3         8 B      24 B
-    all                 3                  3         8 B      24 B
+    variable  selected  chunks  requests  fetched  decoded
+    t(x)      5         3 of 4  3         48 B     48 B
+    all                 3       3         48 B     48 B
     """
     if isinstance(target, DataArray):
         name = target.name if target.name is not None else "values"

@@ -172,17 +172,13 @@ def open_hierarchy(target: Any, **options: Any) -> Overview:
 
     Examples
     --------
-    >>> import xr_nczarr
-    >>> store = {
-    ...     ".zgroup": b'{"zarr_format": 2}',
-    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i4",'
-    ...     b' "fill_value": 0, "order": "C", "compressor": null, "filters": null}',
-    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
-    ... }
+    >>> import xarray as xr, xr_nczarr
+    >>> store = {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
     >>> xr_nczarr.open_hierarchy(store)
-    mapping (Zarr 2, dialect zarr)
+    mapping (Zarr 2, dialect nczarr-4.9.3, consolidated)
       dimensions: x 2
-      int32 x(x)  chunks 2
+      float64 t(x)  chunks 2
     """
     return _overview(*open_whole(target, options))
 
@@ -199,18 +195,13 @@ def info(target: Any, **options: Any) -> Overview:
 
     Examples
     --------
-    >>> import xr_nczarr
-    >>> store = {
-    ...     ".zgroup": b'{"zarr_format": 2}',
-    ...     "x/.zarray": b'{"zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "<i4",'
-    ...     b' "fill_value": 0, "order": "C", "compressor": null, "filters": null}',
-    ...     "x/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
-    ...     "x/1": bytes(8),
-    ... }
+    >>> import xarray as xr, xr_nczarr
+    >>> store = {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
     >>> xr_nczarr.info(store)
-    mapping (Zarr 2, dialect zarr)
-      dimensions: x 4
-      int32 x(x)  chunks 2  1 of 2 stored  8 B of 16 B (1×)
+    mapping (Zarr 2, dialect nczarr-4.9.3, consolidated)
+      dimensions: x 2
+      float64 t(x)  chunks 2  1 of 1 stored  16 B of 16 B (1×)
     """
     opened, group = open_whole(target, options)
     return _overview(opened, group, *take_census(opened))
