@@ -26,7 +26,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
 from xr_nczarr.events import Events
-from xr_nczarr.hierarchy import Convention, open_hierarchy
+from xr_nczarr.hierarchy import open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -44,8 +44,6 @@ _INDEX_CHUNK_BYTES = 16 << 10
 """What a chunk of a coordinate counts at least: to look for it takes as long as to read so much."""
 
 _UNKNOWN = np.dtype("V8")
-
-NCZARR = Convention(listed_children, SIDECARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,8 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         consolidated=location.consolidated if consolidated is None else consolidated,
         group=options.group,
         subgroups=subgroups,
-        convention=NCZARR,
+        listed_children=listed_children,
+        sidecars=SIDECARS,
         data_type_fallback=options.data_type_fallback,
         limits=options.limits,
     )

@@ -11,14 +11,13 @@ from xr_nczarr.hierarchy.changes import (
     rendered,
     writable_format,
 )
-from xr_nczarr.hierarchy.search import Consolidated, Convention, open_hierarchy
+from xr_nczarr.hierarchy.search import Consolidated, open_hierarchy
 
 __all__ = [
     "FORMATS",
     "JOURNAL",
     "Change",
     "Consolidated",
-    "Convention",
     "Document",
     "Journal",
     "Regions",

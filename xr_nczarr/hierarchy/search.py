@@ -27,29 +27,10 @@ from xr_nczarr.model import (
 from xr_nczarr.storage.protocol import Bytes, Store, bounded
 
 Consolidated = Literal["check"] | bool | None
+Children = tuple[list[str], list[str]]
 
 _RARE = (v3_draft, v1)
 _PROBED = 100  # directories, when nothing else was found
-
-
-@dataclass(frozen=True, slots=True)
-class Convention:
-    """What a convention on top of Zarr tells about finding nodes.
-
-    Attributes
-    ----------
-    listed_children
-        Gives the names of the arrays and groups that a group's metadata name, None if they
-        don't.
-    sidecars
-        Names of documents that the convention keeps beside a node's own.
-    """
-
-    listed_children: Callable[[GroupNode], tuple[list[str], list[str]] | None] = lambda _: None
-    sidecars: tuple[str, ...] = ()
-
-
-PLAIN_ZARR = Convention()
 
 
 def open_hierarchy(
@@ -59,7 +40,8 @@ def open_hierarchy(
     consolidated: Consolidated = None,
     group: str | None = None,
     subgroups: bool = True,
-    convention: Convention = PLAIN_ZARR,
+    listed_children: Callable[[GroupNode], Children | None] = lambda _: None,
+    sidecars: Sequence[str] = (),
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
@@ -80,6 +62,11 @@ def open_hierarchy(
         Path of the group to read, with its ancestors' own documents; None for the root.
     subgroups
         Whether to look into the groups below it as well.
+    listed_children
+        Of a convention on top of Zarr: gives the names of the arrays and groups that a group's
+        metadata name, None if they don't.
+    sidecars
+        Names of documents that the convention keeps beside a node's own.
     data_type_fallback
         Whether an unknown extension type of the v3 draft is read as the type it falls back to.
 
@@ -92,7 +79,9 @@ def open_hierarchy(
     """
     with Place(store=store.name):
         asked = "/" + (group or "").strip("/")
-        search = _Search(store, asked, subgroups, convention, data_type_fallback, limits)
+        search = _Search(
+            store, asked, subgroups, listed_children, sidecars, data_type_fallback, limits
+        )
         return search.run(zarr_format, consolidated)
 
 
@@ -103,10 +92,11 @@ class _Search:
     store: Store
     group: str
     subgroups: bool
-    convention: Convention
+    listed_children: Callable[[GroupNode], Children | None]
+    sidecars: Sequence[str]
     data_type_fallback: bool
     limits: Limits
-    sidecars: bool = False
+    with_sidecars: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
     before: Mapping[str, Bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
@@ -260,9 +250,7 @@ class _Search:
         return node
 
     def _child_paths(self, group: GroupNode) -> list[str]:
-        listed = self.convention.listed_children(group)
-        if listed is None:
-            listed = self._list_children(group)
+        listed = self.listed_children(group) or self._list_children(group)
         # Keys of a reference set can have empty names; "" would lead to the group itself again.
         names = [name for name in (*listed[0], *listed[1]) if name not in ("", ".", "..")]
         if group.path.count("/") >= self.limits.max_depth and names:
@@ -272,7 +260,7 @@ class _Search:
             )
         return list(dict.fromkeys(child_path(group.path, name) for name in names))
 
-    def _list_children(self, group: GroupNode) -> tuple[list[str], list[str]]:
+    def _list_children(self, group: GroupNode) -> Children:
         """List a group whose metadata name no children, with the sidecars that may do so."""
         try:
             listing = self.store.list_names(self.module.listing_prefix(group.path))
@@ -281,24 +269,24 @@ class _Search:
             if listed is None:
                 raise error.located(key=group.path) from error.__cause__
             return listed
-        if any(name in listing.objects for name in self.convention.sidecars):
+        if any(name in listing.objects for name in self.sidecars):
             listed = self._children_in_sidecars(group)
             if listed is not None:
                 return listed
         return self.module.child_names(*listing), []
 
-    def _children_in_sidecars(self, group: GroupNode) -> tuple[list[str], list[str]] | None:
-        self.sidecars = True
+    def _children_in_sidecars(self, group: GroupNode) -> Children | None:
+        self.with_sidecars = True
         (node,) = self._parse([group.path]) or [group]
         if not isinstance(node, GroupNode):
             return None
         self.nodes[group.path] = node
-        return self.convention.listed_children(node)
+        return self.listed_children(node)
 
     def _node_keys(self, path: str) -> list[str]:
         keys = list(self.module.node_keys(path))
-        if self.sidecars:
-            keys += [key_prefix(path) + name for name in self.convention.sidecars]
+        if self.with_sidecars:
+            keys += [key_prefix(path) + name for name in self.sidecars]
         return keys
 
     def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
