@@ -32,14 +32,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
-from xr_nczarr.storage import (
-    FilesystemStore,
-    MemoryStore,
-    Store,
-    ZipStore,
-    fetch_present,
-    open_store,
-)
+from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, fetch_present, open_store
 from xr_nczarr.tools.text import Told, dimension_text
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
 from xr_nczarr.writing.journal import settle
@@ -173,8 +166,7 @@ def _changing(
         remedy = "Do it where the store lies, or copy it first"
         raise UnsupportedError("plain HTTP is read only", remedy=remedy, store=store.name)
     with sole_writer(store, "a", lambda: owner):
-        if not isinstance(store, ZipStore):
-            settle(store)
+        settle(store)
         opened = open_existing(store, "a")
         if opened is None:
             raise NotFoundError("there is no store to change", store=store.name)

@@ -8,7 +8,7 @@ from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError, RefusedError
 from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.storage import Store
+from xr_nczarr.storage import Listing, Store
 
 UNFINISHED = ".nczarr_unfinished"
 """Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
@@ -44,10 +44,7 @@ def exists(opened: OpenedStore, path: str) -> bool:
 
 def _holds_no_store(store: Store) -> bool:
     """Tell whether something is there that nobody wrote as a store."""
-    try:
-        names = store.list_names("")
-    except NotFoundError:  # a zip file that is to be made
-        return False
+    names = _names(store)
     known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
     objects = {*names.objects} - {LOCK_OBJECT}
     return bool(objects or names.prefixes) and not known & objects
@@ -55,10 +52,14 @@ def _holds_no_store(store: Store) -> bool:
 
 def is_nothing(store: Store) -> bool:
     """Tell whether there is no object at all."""
+    return _names(store) == ([], [])
+
+
+def _names(store: Store) -> Listing:
     try:
-        return store.list_names("") == ([], [])
+        return store.list_names("")
     except NotFoundError:  # a zip file that is to be made
-        return True
+        return Listing([], [])
 
 
 def check_empty(store: Store) -> None:

@@ -14,7 +14,7 @@ from xr_nczarr.backend.options import check_choice
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
-from xr_nczarr.storage import LocalStore, Location, Retry, Store, ZipStore, open_store, parse_url
+from xr_nczarr.storage import LocalStore, Location, Retry, Store, open_store, parse_url
 from xr_nczarr.writing.append import plan_modification
 from xr_nczarr.writing.commit import WriteMode, WriteOptions, WritePlan, execute
 from xr_nczarr.writing.datasets import Request, normalise
@@ -185,7 +185,7 @@ def to_nczarr(
         if whole:
             plan = plan_creation(request, store, layout, options.consolidated)
         else:
-            appended = settle(store) if mode != "r+" and not isinstance(store, ZipStore) else {}
+            appended = {} if mode == "r+" else settle(store)
             plan = _plan(request, store, layout, options, appended)
         staged = local and (atomic == "store" or mode == "w")
         return execute(plan, store, options, staged=staged)
