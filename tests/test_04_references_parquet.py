@@ -161,6 +161,25 @@ def test_a_grid_that_makes_no_sense_is_an_error(shape, chunks):
     assert caught.value.key == "t/.zarray"
 
 
+@pytest.mark.parametrize("other", ["{", array([4], [0]), array([0, 3], [0, 3])])
+def test_a_broken_or_empty_array_does_not_block_the_others(tmp_path, other):
+    write(tmp_path, "pyarrow")
+    document = json.loads((tmp_path / ".zmetadata").read_text())
+    document["metadata"]["a/.zarray"] = other
+    (tmp_path / ".zmetadata").write_text(json.dumps(document))
+    references, _ = open_folder(tmp_path)
+    assert references.resolve("t/3") == Target("file:///a")
+    assert references.urls(30)
+    assert references.count
+
+
+def test_an_array_of_no_chunks_has_none(tmp_path):
+    document = {"metadata": {"t/.zarray": array([0, 3], [0, 3])}, "record_size": 5}
+    references = parse_parquet_references(json.dumps(document).encode(), {}.get)
+    assert references.resolve("t/0.0") is None
+    assert [key for key, _ in references.items()] == ["t/.zarray"]
+
+
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("cut", [slice(0), slice(50), slice(100, None), slice(0, -9)])
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path, monkeypatch, reader, cut):

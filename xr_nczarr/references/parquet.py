@@ -87,7 +87,7 @@ class ParquetTable(ByFields):
     @property
     def count(self) -> int:
         """Number of keys if no chunk were missing."""
-        return self.documents.count + sum(map(math.prod, self._grids.values()))
+        return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def find(self, key: str) -> Reference | None:
         """Give what `key` refers to, None for a row without path and data."""
@@ -97,10 +97,13 @@ class ParquetTable(ByFields):
             return document
         prefix, text = split.groups()
         index = tuple(map(int, text.split(".")))
-        grid = self._grids.get(prefix)
-        if grid == () and index == (0,):
-            grid = (1,)
-        if not grid or len(index) != len(grid):
+        if prefix not in self._grids:
+            return None
+        grid = self._grids[prefix]
+        if grid is None:
+            raise _no_grid(f"{prefix}.zarray")
+        grid = grid or (1,)
+        if len(index) != len(grid):
             return None
         number = flat_index(index, grid)
         if number is None:
@@ -116,14 +119,15 @@ class ParquetTable(ByFields):
         """Yield every key with its reference."""
         yield from self.documents.items()
         for array, grid in self._grids.items():
-            for key in chunk_keys(array, grid):
+            for key in chunk_keys(array, grid or ()):
                 reference = self.find(key)
                 if reference is not None:
                     yield key, reference
 
     def urls(self, most: int) -> set[str]:
         """Give the URLs that the first `most` chunks refer to, as far as they are there."""
-        keys = (key for array, grid in self._grids.items() for key in chunk_keys(array, grid))
+        grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
+        keys = (key for array, grid in grids for key in chunk_keys(array, grid))
         found = map(self.find, itertools.islice(keys, most))
         return {one.url for one in found if isinstance(one, Target)}
 
@@ -165,10 +169,10 @@ class ParquetTable(ByFields):
         return Target(path) if offset == length == 0 else Target(path, offset, length)
 
     @cached_property
-    def _grids(self) -> dict[str, tuple[int, ...]]:
-        """Number of chunks along each dimension, by the array's key."""
+    def _grids(self) -> dict[str, tuple[int, ...] | None]:
+        """Number of chunks along each dimension, by the array's key; None for a broken array."""
         return {
-            key.removesuffix(".zarray"): _grid(key, str(text))
+            key.removesuffix(".zarray"): _grid(str(text))
             for key, text in self.documents.entries.items()
             if key.endswith(".zarray")
         }
@@ -216,7 +220,10 @@ def render_parquet_references(
         if not key.endswith(".zarray"):
             continue
         array = key.removesuffix(".zarray")
-        keys = chunk_keys(array, _grid(key, text))
+        grid = _grid(text)
+        if grid is None:
+            raise _no_grid(key)
+        keys = chunk_keys(array, grid)
         for record in itertools.count():
             rows = [table.find(key) for key in itertools.islice(keys, record_size)]
             if not rows:
@@ -262,18 +269,26 @@ def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
         yield array + ".".join(map(str, index))
 
 
-def _grid(key: str, text: str) -> tuple[int, ...]:
-    document = parse_members(text.encode())
+def _grid(text: str) -> tuple[int, ...] | None:
+    try:
+        document = parse_members(text.encode())
+    except ReferenceSetError:
+        return None
     shape, chunks = document.get("shape"), document.get("chunks")
     if (
         not isinstance(shape, list)
         or not isinstance(chunks, list)
         or len(shape) != len(chunks)
-        or not all(type(extent) is int and extent >= 0 for extent in shape)
-        or not all(type(extent) is int and extent >= 1 for extent in chunks)
+        or not all(type(extent) is int and extent >= 0 for extent in shape + chunks)
+        or any(extent and not chunk for extent, chunk in zip(shape, chunks, strict=True))
     ):
-        raise ReferenceSetError("expected shape and chunks, lists of the same length", key=key)
-    return tuple(-(-extent // chunk) for extent, chunk in zip(shape, chunks, strict=True))
+        return None
+    return tuple(-(-extent // (chunk or 1)) for extent, chunk in zip(shape, chunks, strict=True))
+
+
+def _no_grid(key: str) -> ReferenceSetError:
+    problem = "expected shape and chunks, lists of the same length"
+    return ReferenceSetError(problem, key=key)
 
 
 def _open_parquet(data: bytes) -> _File:
