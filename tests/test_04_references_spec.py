@@ -98,6 +98,11 @@ def test_d44_inline_entries_are_text_base64_or_objects(value, data):
     assert references.resolve("a") == InlineBytes(data)
 
 
+@pytest.mark.parametrize("value", [b"base64:AAEC", b"\0\1\2"])
+def test_bytes_of_a_dictionary_are_themselves_or_base64_as_kerchunk_gives_them(value):
+    assert parse_references({"a": value}).resolve("a") == InlineBytes(b"\0\1\2")
+
+
 def test_d49_nan_in_an_inline_object_stays_as_it_is_written():
     references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
     assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')

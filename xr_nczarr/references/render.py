@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.model import Json
-from xr_nczarr.references.entries import InlineBytes, Reference, Target
+from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.spec import tabulate
 from xr_nczarr.references.table import Column, Table
@@ -70,7 +70,10 @@ def tabulated(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> Tab
     for key, reference in pairs:
         if key in entries:
             raise ReferenceSetError("the key is declared twice", key=key)
-        entries[key] = reference.data if isinstance(reference, InlineBytes) else reference
+        if isinstance(reference, InlineBytes):
+            entries[key] = encode_inline(reference.data)
+        else:
+            entries[key] = reference
     return tabulate(entries)
 
 

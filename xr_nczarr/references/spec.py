@@ -228,8 +228,9 @@ def _texts(value: Any, place: str) -> dict[str, str]:
 def _entry(key: str, value: Any, render_url: Callable[[str], str]) -> Entry:
     if isinstance(value, str):
         return value
-    if isinstance(value, bytes):
-        return encode_inline(value)
+    if isinstance(value, bytes):  # fsspec decodes base64 in bytes too, and kerchunk gives such
+        is_base64 = value.startswith(b"base64:")
+        return value.decode("latin-1") if is_base64 else encode_inline(value)
     if isinstance(value, Mapping):
         return json.dumps(value)
     return _target(key, value, render_url)
