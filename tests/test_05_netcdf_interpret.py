@@ -553,6 +553,9 @@ def test_d20_bytes_of_any_length_without_a_fill_value_read_as_bytes():
         ("<i2", "2", [-9], "[-9]", np.int16(-9)),
         ("<f8", "3", "AAAAAAAA+H8=", "", np.float64("nan")),
         (">f4", "3", "AAAAAAAA8D8=", "", np.float32(1)),
+        ("<f2", "2", -9.0, "", np.float16(-9)),
+        (">f2", "3", "AAAAAAAAIsA=", "", np.float16(-9)),
+        ("<f2", "3", "AAAAAAAA8H8=", "", np.float16("inf")),
         ("<c16", "3", ["AAAAAAAA8D8=", "AAAAAAAAAAA="], "", np.complex128(1)),
         ("|S3", "3", "YWI=", "", np.bytes_(b"ab")),
     ],
@@ -566,6 +569,11 @@ def test_the_fill_value_attribute_has_the_variables_own_type(
     ]
     np.testing.assert_equal(found, expected)
     assert type(found) is type(expected)
+
+
+def test_a_fill_value_that_float16_does_not_hold_is_reported():
+    found = interpret(hierarchy(group(), array("/v", (1,), "<f2", {"_FillValue": 65520.0})))
+    assert "_FillValue" in found.reports[0]
 
 
 @pytest.mark.parametrize("value", [300, 0.5, "text", [1, 2], None, {"a": 1}], ids=repr)

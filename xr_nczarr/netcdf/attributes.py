@@ -132,6 +132,10 @@ def decode_fill_value(
     if name is not None:
         # VirtualiZarr writes xarray's spelling for version 3 into documents of version 2 as well.
         return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
+    if dtype.kind == "f":  # float16, which netCDF does not have; 65520 would round to infinity
+        number = typed_number(_unpacked(value), "float64")
+        fits = number is not None and not 65520 <= abs(number) < np.inf
+        return dtype.type(number) if fits else None
     if dtype.kind == "S":
         if version_3 and type(value) is int:
             return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None
