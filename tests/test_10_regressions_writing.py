@@ -541,3 +541,19 @@ def test_a_nul_that_would_be_lost_is_refused(values, dialects):
         with pytest.raises(ConflictError, match="NUL"):
             to_nczarr(dataset, store, dialect=dialect)
         assert store == {}
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_a_scalar_of_the_other_byte_order_that_was_opened_is_written_and_copied(
+    zarr_format, dialect, chunks
+):
+    first, second, third = {}, {}, {}
+    dataset = xr.Dataset({"v": np.int16(5), "w": 0.5})
+    encoding = {name: {"endian": "big"} for name in dataset}
+    to_nczarr(dataset, first, zarr_format=zarr_format, dialect=dialect, encoding=encoding)
+    opened = read(first, chunks=chunks)
+    to_nczarr(opened, second, zarr_format=zarr_format, dialect=dialect)
+    xr_nczarr.copy(first, third, dialect="zarr")
+    xr.testing.assert_identical(read(second), dataset)
+    xr.testing.assert_identical(read(third), dataset)

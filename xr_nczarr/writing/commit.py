@@ -244,7 +244,9 @@ class _Target:
         selection = selection if isinstance(selection, tuple) else (selection,)
         if len(node.shape) != values.ndim:  # netCDF stores a scalar along one dimension
             selection, values = (slice(0, 1),), values.reshape(1)
-        if values.dtype != node.dtype and values.dtype.itemsize == node.dtype.itemsize:
+        if values.dtype == node.dtype.newbyteorder():  # a scalar of dask loses its byte order
+            values = values.astype(node.dtype)
+        elif values.dtype != node.dtype and values.dtype.itemsize == node.dtype.itemsize:
             values = values.view(node.dtype)  # characters as the bytes that version 3 has
         self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
 
