@@ -220,6 +220,8 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
     if layout.pure and variable.attrs.get("dtype") == "bool" and variable.dtype == np.dtype("i1"):
         variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
         del variable.attrs["dtype"]
+        if variable.encoding.get("fill_value") not in (None, 0, 1):  # that of the bytes
+            del variable.encoding["fill_value"]
     if layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding):
         return variable
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
