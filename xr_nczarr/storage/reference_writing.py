@@ -47,7 +47,9 @@ def write(
     """Write the reference set of an existing Zarr or NCZarr store.
 
     Metadata lie in the set itself, chunks where they are; those of a zip file as ranges of it.
-    Regular runs of chunks become ``gen``. Written anew, a reference set is compacted.
+    Regular runs of chunks become ``gen``; without ``simple_templates=False`` fsspec and kerchunk
+    pass over it without a word, and read missing values. Parquet has none. Written anew, a
+    reference set is compacted.
 
     Parameters
     ----------
