@@ -557,14 +557,3 @@ def test_a_scalar_of_the_other_byte_order_that_was_opened_is_written_and_copied(
     xr_nczarr.copy(first, third, dialect="zarr")
     xr.testing.assert_identical(read(second), dataset)
     xr.testing.assert_identical(read(third), dataset)
-
-
-@pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": 1}]])
-def test_truth_values_copied_to_pure_zarr_have_no_fill_value_of_bytes(codecs):
-    first, second, third = {}, {}, {}
-    dataset = xr.Dataset({"v": ("x", [True, False])})
-    to_nczarr(dataset, first)
-    xr_nczarr.copy(first, second, dialect="zarr", codecs=codecs)
-    to_nczarr(read(first), third, dialect="zarr")
-    xr.testing.assert_identical(read(second), dataset)
-    xr.testing.assert_identical(read(third), dataset)

@@ -447,3 +447,36 @@ def test_a_zip_file_is_begun_anew_and_nothing_of_the_first_run_is_left(
     assert set(os.listdir(tmp_path)) == before
     assert not xr_nczarr.copy(f"{http_server.url}/source", target).resumed
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), LARGE)
+
+
+@pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": 1}]])
+def test_truth_values_copied_to_pure_zarr_have_no_fill_value_of_bytes(codecs: Any) -> None:
+    first: Any = {}
+    second: Any = {}
+    third: Any = {}
+    dataset = xr.Dataset({"v": ("x", [True, False])})
+    xr_nczarr.to_nczarr(dataset, first)
+    xr_nczarr.copy(first, second, dialect="zarr", codecs=codecs)
+    xr_nczarr.to_nczarr(xr.open_dataset(first, engine="nczarr"), third, dialect="zarr")
+    xr.testing.assert_identical(xr.open_dataset(second, engine="nczarr"), dataset)
+    xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
+
+
+@pytest.mark.parametrize(
+    ("version", "fill", "as_bytes"), [(2, None, True), (3, 0, True), (3, 7, False)]
+)
+def test_a_copy_to_pure_zarr_masks_no_value_that_was_not_masked(
+    tmp_path: Path, version: Any, fill: int | None, as_bytes: bool
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    group = zarr.create_group(source, zarr_format=version)
+    named: Any = {"dimension_names": ["x"]}
+    if version == 2:
+        named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+    options: Any = {"shape": 4, "chunks": 2, "dtype": "i4", "fill_value": fill, **named}
+    group.create_array("v", **options)[:2] = [7, 0]
+    expected = [7, 0, *[fill or 0] * 2]
+    assert bool(xr_nczarr.copy(source, target, dialect="zarr").unchanged) is as_bytes
+    assert os.path.exists(target / "v/1") is not as_bytes
+    for engine in ("nczarr", "zarr"):
+        assert xr.open_dataset(target, engine=engine).v.values.tolist() == expected

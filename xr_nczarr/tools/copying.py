@@ -21,6 +21,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
 from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension
+from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.storage import (
     LocalStore,
     Store,
@@ -176,6 +177,8 @@ def copy(
             for dataset in origin.datasets.values():
                 for variable in dataset.variables.values():
                     variable.encoding.pop("shards", None)
+                    if layout.pure and not layout.version_3 and _masks(variable):
+                        del variable.encoding["fill_value"]
         request = Request(
             datasets={  # also what is small: what is copied as bytes is never decoded
                 path: in_blocks(dataset, whole_below=0) for path, dataset in origin.datasets.items()
@@ -287,6 +290,17 @@ def _kept_encoding(lazy: LazyArray) -> dict[str, Any]:
         location = "start" if node.shards[0].index_at_start else "end"
         kept["shards"] = {"shape": node.object_shape, "index_location": location}
     return kept
+
+
+def _masks(variable: xr.Variable) -> bool:
+    """Tell whether an array's fill value would hide values from readers of pure Zarr before v3.
+
+    Those of netCDF and NaN mean nothing else. Without one, chunks that are not there are zeros.
+    """
+    fill, dtype = variable.encoding.get("fill_value"), variable.dtype
+    if fill is None or "_FillValue" in variable.attrs or dtype.kind not in "biufcSUO":
+        return False
+    return not fill or (fill == fill and fill != default_fill(dtype))
 
 
 def _asked(

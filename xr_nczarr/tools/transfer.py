@@ -11,6 +11,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.model import ArrayNode
+from xr_nczarr.netcdf.types import zero
 from xr_nczarr.storage import Store, stored_sizes
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.writing.commit import WriteOptions, show_progress, write_chunks
@@ -54,8 +55,10 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
     # Version 3 has characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
-    if fill is not None:
-        fill = str(fill) if node.dtype.hasobject else np.asarray(fill, node.dtype).tobytes()
+    if node.dtype.hasobject:
+        fill = str(fill or "")
+    else:  # without one, chunks that are not there are zeros
+        fill = np.asarray(zero(node.dtype) if fill is None else fill, node.dtype).tobytes()
     return (
         (node.shape, node.chunk_shape, node.chunk_runs),
         ("raw" if raw else str(node.dtype), node.dtype.itemsize, fill),
