@@ -244,10 +244,10 @@ class _Target:
         selection = selection if isinstance(selection, tuple) else (selection,)
         if len(node.shape) != values.ndim:  # netCDF stores a scalar along one dimension
             selection, values = (slice(0, 1),), values.reshape(1)
-        if values.dtype == node.dtype.newbyteorder():  # a scalar of dask loses its byte order
-            values = values.astype(node.dtype)
-        elif values.dtype != node.dtype and values.dtype.itemsize == node.dtype.itemsize:
-            values = values.view(node.dtype)  # characters as the bytes that version 3 has
+        if values.dtype != node.dtype and values.dtype.itemsize == node.dtype.itemsize:
+            # A scalar of dask loses its byte order; else characters are the bytes of version 3.
+            swapped = values.dtype == node.dtype.newbyteorder()
+            values = values.astype(node.dtype) if swapped else values.view(node.dtype)
         self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
 
 
