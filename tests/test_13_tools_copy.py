@@ -462,11 +462,12 @@ def test_truth_values_copied_to_pure_zarr_have_no_fill_value_of_bytes(codecs: An
     xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
 
 
+@pytest.mark.parametrize("dialect", ["zarr", "nczarr", "universal"])
 @pytest.mark.parametrize(
-    ("version", "fill", "as_bytes"), [(2, None, True), (3, 0, True), (3, 7, False)]
+    ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]
 )
-def test_a_copy_to_pure_zarr_masks_no_value_that_was_not_masked(
-    tmp_path: Path, version: Any, fill: int | None, as_bytes: bool
+def test_a_copy_masks_no_value_that_was_not_masked(
+    tmp_path: Path, version: Any, fill: int | None, copied: Any, dialect: str
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     group = zarr.create_group(source, zarr_format=version)
@@ -475,8 +476,17 @@ def test_a_copy_to_pure_zarr_masks_no_value_that_was_not_masked(
         named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
     options: Any = {"shape": 4, "chunks": 2, "dtype": "i4", "fill_value": fill, **named}
     group.create_array("v", **options)[:2] = [7, 0]
-    expected = [7, 0, *[fill or 0] * 2]
-    assert bool(xr_nczarr.copy(source, target, dialect="zarr").unchanged) is as_bytes
+    as_bytes = copied != "written out"
+    assert bool(xr_nczarr.copy(source, target, dialect=dialect).unchanged) is as_bytes
     assert os.path.exists(target / "v/1") is not as_bytes
+    if as_bytes:
+        assert json.loads((target / "v/.zarray").read_bytes())["fill_value"] == copied
     for engine in ("nczarr", "zarr"):
-        assert xr.open_dataset(target, engine=engine).v.values.tolist() == expected
+        expected, found = (
+            xr.open_dataset(path, engine=engine, consolidated=False).v for path in (source, target)
+        )
+        np.testing.assert_array_equal(found, expected)
+        assert np.isnan(found).any() == (engine == "zarr" and copied == 0)
+    if dialect != "zarr":
+        with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as dataset:
+            assert dataset["v"][:].tolist() == [7, 0, *[fill or 0] * 2]

@@ -19,7 +19,7 @@ from xr_nczarr.backend.options import DECODE_DEFAULTS, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
-from xr_nczarr.model import child_path
+from xr_nczarr.model import ArrayNode, child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.storage import (
@@ -85,13 +85,15 @@ class Copied(Told):
 class _Source:
     """What is to be copied, as it is stored: nothing is decoded.
 
-    `state` gives a text that changes with it, None where nobody can tell.
+    `state` gives a text that changes with it, None where nobody can tell. `undefined` are the paths
+    of arrays without a fill value.
     """
 
     datasets: dict[str, xr.Dataset]
     state: Callable[[], str | None]
     dimensions: dict[str, dict[str, Dimension]] = field(default_factory=dict)
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
+    undefined: set[str] = field(default_factory=set)
 
     def close(self) -> None:
         """Let go of the files that other engines keep open."""
@@ -177,8 +179,8 @@ def copy(
             for dataset in origin.datasets.values():
                 for variable in dataset.variables.values():
                     variable.encoding.pop("shards", None)
-                    if layout.pure and not layout.version_3 and _masks(variable):
-                        del variable.encoding["fill_value"]
+        if not layout.version_3:
+            _keep_unmasked(origin, "biufcSUO" if layout.pure else "biufc")
         request = Request(
             datasets={  # also what is small: what is copied as bytes is never decoded
                 path: in_blocks(dataset, whole_below=0) for path, dataset in origin.datasets.items()
@@ -264,7 +266,11 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
     for path, dataset in found.datasets.items():
         for name, variable in dataset.variables.items():
             for lazy in lazy_array_in(variable._data):
-                found.arrays[child_path(path, str(name))] = lazy.stored
+                array = child_path(path, str(name))
+                found.arrays[array] = lazy.stored
+                node = opened.hierarchy.nodes[lazy.stored.node.path]
+                if isinstance(node, ArrayNode) and node.fill_value is None:
+                    found.undefined.add(array)
                 variable.encoding |= _kept_encoding(lazy)
     return found
 
@@ -292,15 +298,24 @@ def _kept_encoding(lazy: LazyArray) -> dict[str, Any]:
     return kept
 
 
-def _masks(variable: xr.Variable) -> bool:
-    """Tell whether an array's fill value would hide values from readers of pure Zarr before v3.
+def _keep_unmasked(origin: _Source, kinds: str) -> None:
+    """Give no array of those kinds a fill value that hides values which its source shows.
 
-    Those of netCDF and NaN mean nothing else. Without one, chunks that are not there are zeros.
+    Before version 3 readers of Zarr take it for a `_FillValue`. NaN and those of netCDF hide no
+    others; without one, chunks that are not there are zeros.
     """
-    fill, dtype = variable.encoding.get("fill_value"), variable.dtype
-    if fill is None or "_FillValue" in variable.attrs or dtype.kind not in "biufcSUO":
-        return False
-    return not fill or (fill == fill and fill != default_fill(dtype))
+    for path, dataset in origin.datasets.items():
+        plain = dataset.encoding.get("dialect") == "zarr"
+        masking = plain and dataset.encoding["zarr_format"] in ("1", "2")
+        for name, variable in dataset.variables.items():
+            encoding, dtype = variable.encoding, variable.dtype
+            fill = encoding.get("fill_value")
+            if fill is None or "_FillValue" in variable.attrs or dtype.kind not in kinds:
+                continue
+            if child_path(path, str(name)) in origin.undefined or (not masking and not fill):
+                encoding["fill_value"] = None
+            elif not masking and fill == fill and fill != default_fill(dtype):
+                del encoding["fill_value"]
 
 
 def _asked(

@@ -195,13 +195,14 @@ def encode_variable(
     # In pure Zarr v3 it is independent of `_FillValue`, as xarray has it.
     independent = layout.pure and layout.version_3
     fill_value = _asked_fill(encoding, dtype, explicit) if explicit or independent else None
+    undefined = explicit and encoding.get("fill_value", 0) is None
     if (declared := attributes.pop("_FillValue", None)) is not None:
         attributes["_FillValue"] = declared = _scalar(declared, dtype)
     if declared is not None and not (independent and fill_value is not None):
         fill_value = declared
     elif fill_value is None and dtype.hasobject and kind == "other":
         fill_value = b""
-    elif fill_value is None and (not layout.pure or layout.version_3):
+    elif fill_value is None and (layout.version_3 or not (layout.pure or undefined)):
         fill_value = default_fill(dtype)
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),
