@@ -116,6 +116,12 @@ def test_data_arrays_and_trees_are_written_by_function_and_accessor(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
+def test_groups_whose_names_differ_by_a_dot_are_two(path):
+    tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
+    to_nczarr(tree, path, group="/b./")
+    assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)
+
+
 def test_what_is_no_dataset_is_a_type_error(path):
     with pytest.raises(TypeError, match="DataTree"):
         to_nczarr(np.ones(3), path)

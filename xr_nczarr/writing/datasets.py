@@ -38,7 +38,7 @@ def normalise(
     base = "/" + (group or "").strip("/")
     if isinstance(obj, DataTree):
         nodes = {
-            f"{base}/{path}".replace("//", "/").rstrip("/.") or "/": node
+            base if node is obj else child_path(base, path): node
             for path, node in obj.subtree_with_keys
         }
         strange = set(encoding or {}) - {node.path for node in nodes.values()}
