@@ -1,6 +1,7 @@
 """What the web may answer: whose secrets go where, which hosts are asked, how much is read."""
 
 import json
+import os
 import socket
 import warnings
 
@@ -110,6 +111,15 @@ def test_nor_do_those_of_a_document_or_a_store(served, other, secret):
 
 
 @with_ranges
+def test_names_on_the_web_are_percent_encoded_once(served):
+    written = xr.Dataset({"t": ("x", np.arange(4))})
+    written.nczarr.to_nczarr(f"{served.root}/a b%41.zip")
+    os.rename(f"{served.root}/refs.json", f"{served.root}/a b%41.json")
+    for name in ("a%20b%2541.zip", "a b%2541.json", "a%20b%2541.json?key=x%2By"):
+        assert read(f"{served.url}/{name}") == [0, 1, 2, 3]
+    assert served.requests_for("*.json[?]key=x%2By")
+
+
 def test_a_signed_url_keeps_its_signature_within_a_chain(served):
     store = open_store({"t/0": [f"simplecache::{served.url}/data.bin?signed=1", 4, 8]})
     (found,) = store.fetch(["t/0"])

@@ -17,7 +17,7 @@ from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.replacing import Sync
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import Location, parse_url
+from xr_nczarr.storage.url import Location, parse_url, split_name
 from xr_nczarr.storage.zip import ZipStore
 
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
@@ -168,7 +168,7 @@ def _open_remote(
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
     path, mark, query = url.partition("?")
     if zipped or (path.endswith(".zip") and not chained):
-        folder, _, name = path.rpartition("/")
+        folder, name = split_name(path)
         holder = _open_remote(folder + mark + query, False, options, connect, largest)
         return ZipStore(holder, name, max_object_bytes=largest)
     return connect(url, options)

@@ -21,7 +21,7 @@ from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.targets import Targets
 from xr_nczarr.storage.trust import Trust, is_below, local_path, origin_of
-from xr_nczarr.storage.url import mask, parse_url
+from xr_nczarr.storage.url import mask, parse_url, split_name
 
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
@@ -188,7 +188,7 @@ def open_references(
 
 def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
     path = url.partition("?")[0]
-    folder, _, name = path.rpartition("/")
+    folder, name = split_name(path)
     if os.path.isdir(url) or is_parquet(url):
         fetch = partial(_fetch, _folder(url, options))
         data = fetch(".zmetadata")

@@ -115,6 +115,13 @@ def mask(url: str) -> str:
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 
+def split_name(url: str) -> tuple[str, str]:
+    """Split a URL without query from its last name, as a key; on the web it is percent-encoded."""
+    folder, _, name = url.rpartition("/")
+    web = url.rpartition("::")[2].startswith(("http://", "https://"))
+    return folder, urllib.parse.unquote(name) if web else name
+
+
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     """Split a URL from its fragment's pairs; a bare word is a mode."""
     base, mark, fragment = url.rpartition("#")
