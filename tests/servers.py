@@ -35,6 +35,7 @@ FaultKind = Literal[
     "pause",  # send half of the body and never the rest
     "latency",  # answer rightly after `seconds`
     "redirect",  # 302 to `location`
+    "no-length",  # the right answer, which ends with the connection
 ]
 LOGIN_PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Login</body></html>"
 
@@ -247,7 +248,10 @@ class _Handler(BaseHTTPRequestHandler):
         kind: str | None = None,
     ) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        if kind == "no-length":
+            self.send_header("Connection", "close")
+        else:
+            self.send_header("Content-Length", str(len(data)))
         self.send_header("Accept-Ranges", "bytes")
         for name, value in (headers or {}).items():
             self.send_header(name, value)

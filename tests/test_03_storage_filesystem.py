@@ -100,6 +100,22 @@ def test_d39_a_lasting_failure_is_an_error_at_once_and_not_absence(
     assert time.waits == []
 
 
+@pytest.mark.parametrize("status", [401, 403, 503])
+def test_a_size_that_is_refused_is_an_error_and_not_absence(
+    server: HttpServer, time: FakeTime, status: int
+) -> None:
+    server.fault("status", path="/a/1", status=status, times=None)
+    with pytest.raises(StorageError, match=str(status)):
+        open_store(server.url, retry=time.retry()).size("a/1")
+    store = open_store(server.url, retry=time.retry(), missing_status=(status,))
+    assert store.size("a/1") is None
+
+
+def test_a_size_that_the_server_does_not_say_is_that_of_the_object(server: HttpServer) -> None:
+    server.fault("no-length", path="/a/1", times=None)
+    assert open_store(server.url).size("a/1") == len(CHUNKS["a/1"])
+
+
 def test_statuses_that_mean_absence_are_the_callers_choice(server: HttpServer) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
     store = open_store(server.url, missing_status=(403, 404))

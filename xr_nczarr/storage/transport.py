@@ -157,7 +157,25 @@ class Transport:
 
     def size(self, path: str, key: str) -> int | None:
         """Give the size of what lies at a path in bytes, None when it is not there."""
-        return self.do(_size, path, key)
+        size = self.do(self._size, path, key)
+        if size is None or size >= 0:
+            return size
+        (answer,) = self._request([Request(key, path)])
+        return None if answer is None else len(answer)
+
+    def _size(self, filesystem: Any, path: str) -> int | None:
+        """Give a size, None for what is not there, and -1 where a web server does not say it."""
+        filesystem.invalidate_cache()  # of an older listing
+        try:
+            size = filesystem.info(path)["size"]
+        except FileNotFoundError as error:
+            # fsspec's HTTP calls each failure so.
+            cause = error.__cause__ if self._web else None
+            if not isinstance(cause, Exception) or self._is_missing(cause):
+                return None
+        else:
+            return -1 if size is None and self._web else int(size or 0)
+        raise cause
 
     def _request(self, requests: Sequence[Request]) -> list[bytes | None]:
         """Give all answers, None for what is not there; what fails is tried again if it may."""
@@ -284,11 +302,3 @@ def filesystem_at(
     except OSError as error:
         raise storage_error(error, store=mask(url), key=None) from error
     return filesystem, root
-
-
-def _size(filesystem: Any, path: str) -> int | None:
-    filesystem.invalidate_cache()  # of an older listing
-    try:
-        return int(filesystem.info(path)["size"] or 0)
-    except FileNotFoundError:
-        return None
