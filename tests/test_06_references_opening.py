@@ -547,6 +547,21 @@ class TestOptions:
         assert read(f"{served.url}/refs.json", target_options=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
+    @pytest.mark.parametrize("place", ["http", "{}/", "{}/sets/"])
+    def test_options_of_a_place_are_for_the_document_there(self, served, place):
+        os.mkdir(f"{served.root}/sets")
+        put(f"{served.root}/sets", "refs.json", version0("../data.bin"))
+        options = {place.format(served.url): self.HEADERS}
+        assert read(f"{served.url}/sets/refs.json", **options) == VALUES.tolist()
+        assert self.secrets(served, "/sets/refs.json") == ["secret"]
+        assert set(self.secrets(served, "/data.bin")) == {None if "sets" in place else "secret"}
+
+    def test_what_lies_beside_a_document_behind_a_cache_is_read_from_there(self, served):
+        put(served.root, "refs.json", version0("data.bin"))
+        url = f"simplecache::{served.url}/refs.json"
+        assert read(url, http=self.HEADERS) == VALUES.tolist()
+        assert set(self.secrets(served, "*")) == {"secret"}
+
     def test_options_that_belong_nowhere_are_an_error(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)

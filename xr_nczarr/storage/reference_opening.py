@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from xr_nczarr.storage.url import mask, parse_url, split_name
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
 _SNIFFED_BYTES = 4096
+_CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Protocols whose URLs name no host: their credentials sign, and are shown to nobody."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
@@ -98,9 +100,11 @@ class ReferenceOptions:
 
     def targets(self, document: str | None) -> Targets:
         """Give the rules for what a set refers to: that at `document`, or one in memory (None)."""
-        place = f"{os.getcwd()}/" if document is None else document
-        named = {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
-        options = {prefix: named[name] for name in named for prefix in _prefixes(name)}
+        # What keeps the document on a disk keeps nothing of what lies beside it.
+        place = f"{os.getcwd()}/" if document is None else _CACHES.sub("", document)
+        options = _by_prefix(
+            {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
+        )
         allow = self.allow
         origin = None if local_path(place) is not None else origin_of(place)
         if origin is not None:
@@ -109,7 +113,7 @@ class ReferenceOptions:
             named_places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *named_places)
             if not any(is_below(origin, prefix) for prefix in options if prefix):
-                options[origin] = self.document_options
+                options[origin] = self.given
         elif self.own:
             raise UnsupportedError(
                 f"the storage option {quote(next(iter(self.own)))} belongs to no place",
@@ -141,9 +145,21 @@ class ReferenceOptions:
         }
 
     @property
-    def document_options(self) -> dict[str, Any]:
-        """The storage options that the document is fetched with."""
+    def given(self) -> dict[str, Any]:
+        """The storage options for the place of the document alone."""
         return {**self.own, **(self.target_options or {})}
+
+    def document_options(self, folder: str) -> dict[str, Any]:
+        """Give the storage options that the document is fetched with.
+
+        Those of a chain are named by its protocols; where none are given, those of the longest
+        prefix hold.
+        """
+        if "::" in folder:
+            return {**self.by_place, **self.given}
+        prefixes = [] if self.given else _by_prefix(self.by_place).items()
+        below = [one for one in prefixes if is_below(f"{folder}/", one[0])]
+        return dict(max(below, key=lambda one: len(one[0]))[1]) if below else self.given
 
 
 def open_references(
@@ -207,7 +223,7 @@ def _folder(url: str, options: ReferenceOptions) -> SizedStore:
         return LocalStore(path, max_object_bytes=most)
     return FilesystemStore.connect(
         url,
-        options.document_options,
+        options.document_options(url.partition("?")[0]),
         retry=options.retry,
         most_bytes=most,
         trust=None if options.trusted else Trust.below(url),
@@ -245,6 +261,11 @@ def is_record_directory(folder: str) -> bool:
         beginning = file.read(_SNIFFED_BYTES)
         file.seek(max(0, os.path.getsize(path) - _SNIFFED_BYTES))
         return b'"record_size"' in beginning + file.read(_SNIFFED_BYTES)
+
+
+def _by_prefix(named: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Give options by prefix of URLs in place of by prefix or protocol."""
+    return {prefix: named[name] for name in named for prefix in _prefixes(name)}
 
 
 def _prefixes(place: str) -> list[str]:
