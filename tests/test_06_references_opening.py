@@ -536,6 +536,7 @@ class TestOptions:
             {"http": HEADERS},
             {"fs": {"https": HEADERS}},
             {"reference": {"remote_options": HEADERS}},
+            {"remote_options": {**HEADERS, "asynchronous": True}},
         ],
     )
     def test_options_of_a_protocol_are_for_all_its_targets(self, served, options):

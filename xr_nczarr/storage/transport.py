@@ -275,7 +275,8 @@ def filesystem_at(
     Nothing is requested yet, but of an archive that the URL goes through. `trust` is whom a web
     server may send on to, `rules` are those of `Transport`.
     """
-    options = dict(storage_options)
+    # Others' loops are for those who await what is asked.
+    options = {k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop")}
     retry = rules.get("retry") or Retry()
     try:
         if url.startswith(("http://", "https://")):
