@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.stores import array_document, put
+from tests.stores import array_document, put, sample, write_vintage
 from xr_nczarr import MetadataError, NotFoundError, UnsupportedError
 
 TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
@@ -111,6 +111,19 @@ def test_s3_opens(fragment, stored, s3_server):
     url = s3_server.upload(stored, "deep/store")
     options = s3_server.storage_options
     check(xr.open_dataset(url + fragment, engine="nczarr", storage_options=options))
+
+
+@pytest.mark.parametrize("release", ["4.8.0", "4.10"])
+def test_s3_opens_and_explains_what_may_be_read_and_not_listed(release, tmp_path, s3_server):
+    write_vintage(tmp_path / "store", sample(release), release)
+    s3_server.restore({f"store/{k}": data for k, data in objects(tmp_path / "store").items()})
+    url, options = f"{s3_server.url}/store", s3_server.storage_options
+    s3_server.fail = lambda request: 403 if "list-type" in request.path else None
+    found = xr.open_groups(url, engine="nczarr", storage_options=options)
+    expected = xr.open_groups(tmp_path / "store", engine="nczarr")
+    assert found.keys() == expected.keys()
+    assert found["/g"].identical(expected["/g"])
+    assert "requests" in repr(xr_nczarr.explain(url, storage_options=options))
 
 
 def test_s3_opens_by_the_https_address_of_a_bucket(stored, s3_server):

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Literal
 
-from xr_nczarr.errors import LimitError, MetadataError, NotFoundError, Place, UnsupportedError
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    LimitError,
+    MetadataError,
+    NotFoundError,
+    Place,
+    UnsupportedError,
+)
 from xr_nczarr.formats import FORMATS, v1, v2, v3_draft
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.journal import JOURNAL, parse_journal
@@ -264,7 +271,7 @@ class _Search:
         """List a group whose metadata name no children, with the sidecars that may do so."""
         try:
             listing = self.store.list_names(self.module.listing_prefix(group.path))
-        except UnsupportedError as error:
+        except (AccessDeniedError, UnsupportedError) as error:
             listed = self._children_in_sidecars(group)
             if listed is None:
                 raise error.located(key=group.path) from error.__cause__

@@ -19,7 +19,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.windows import byte_window
-from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.errors import AccessDeniedError, ConflictError, UnsupportedError, quote
 from xr_nczarr.references import InlineBytes, Target
 from xr_nczarr.storage import ByteRange, PrefetchingStore, ReferenceStore, stored_sizes
 from xr_nczarr.storage.ranges import merge_ranges, windows
@@ -314,7 +314,7 @@ def _sizes(array: ChunkedArray, keys: Sequence[str]) -> list[int | None]:
         return [store.size(key) or 0 for key in keys]
     try:
         listed = dict(stored_sizes(store, _folder(array)))
-    except UnsupportedError:
+    except (AccessDeniedError, UnsupportedError):
         return [None] * len(keys)
     return [listed.get(key, 0) for key in keys]
 
