@@ -229,6 +229,12 @@ def test_a_dump_that_leaves_something_out_says_so_in_its_exit_code(tmp_path, cap
     assert "\x1b" not in capsys.readouterr().out
 
 
+def test_what_a_url_asks_with_is_no_part_of_the_name(http_server, capsys):
+    xr.Dataset({"n": 1}).nczarr.to_nczarr(f"{http_server.root}/some")
+    assert main(["dump", f"{http_server.url}/some?key=secret"]) == 0
+    assert capsys.readouterr().out.startswith("netcdf some {")
+
+
 def test_an_unknown_variable_is_an_error_in_one_line(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     assert main(["dump", "-v", "nothing", str(tmp_path)]) == 2

@@ -301,5 +301,5 @@ def _chosen(asked: Collection[str] | None, paths: set[str], what: str) -> frozen
 
 
 def _dataset_name(store: str) -> str:
-    last = store.partition("#")[0].rstrip("/").rpartition("/")[2]
+    last = store.removesuffix("?***").partition("#")[0].rstrip("/").rpartition("/")[2]
     return last.rpartition(".")[0] or last
