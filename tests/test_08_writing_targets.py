@@ -16,7 +16,14 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, to_nczarr
+from xr_nczarr import (
+    ConflictError,
+    ExistsError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+    to_nczarr,
+)
 from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore
 from xr_nczarr.writing import sources
 from xr_nczarr.writing.placing import aligned_blocks
@@ -431,6 +438,18 @@ def test_links_of_a_chain_may_be_spelled_as_urls(tmp_path, chain):
         f"{chain}file://{tmp_path}/a.zip", engine="nczarr", storage_options=options
     )
     xr.testing.assert_identical(found.load(), xr.Dataset({"t": ("x", [1, 2])}))
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_a_cache_that_hides_the_newest_append_is_not_written_through(path, tmp_path, cache):
+    options = {cache: {"cache_storage": str(tmp_path / "cache")}}
+    to_nczarr(example(0, 2), path, consolidated=False)
+    through = f"{cache}::file://{path}"
+    assert len(read(through, storage_options=options).t) == 2
+    to_nczarr(example(2, 4), path, append_dim="t")
+    with pytest.raises(UnsupportedError, match="through a cache"):
+        to_nczarr(example(4, 6), through, append_dim="t", storage_options=options)
+    assert read(path).identical(example(0, 4))
 
 
 @pytest.mark.parametrize(

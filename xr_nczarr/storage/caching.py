@@ -7,9 +7,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from xr_nczarr.errors import StorageError
+from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.local import LocalStore
@@ -65,16 +65,11 @@ class CachingStore:
         known = self._cache.size(self._cached(key))
         return self.source.size(key) if known is None else known
 
-    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects to the store behind the cache, which forgets them."""
-        for key, data in items:
-            self.source.put([(key, data)])
-            self._cache.delete(self._cached(key))
+    def put(self, *_: Any) -> NoReturn:
+        """Refuse: see `not_written`."""
+        raise not_written(self.name)
 
-    def delete(self, prefix: str) -> None:
-        """Remove objects; the cache forgets all."""
-        self.source.delete(prefix)
-        self._cache.delete("")
+    delete = put
 
     def _fill(self, keys: Iterable[str]) -> None:
         """Cache those objects that are there and not yet cached."""
@@ -88,6 +83,12 @@ class CachingStore:
         """Give the name in the cache: a digest, since the key can be too long for a file."""
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
+
+
+def not_written(store: str) -> UnsupportedError:
+    """Give the error of writing to where a cache hides what others have written since."""
+    remedy = "Write to the URL behind the cache, and read through a new cache then"
+    return UnsupportedError("a store is not written through a cache", remedy=remedy, store=store)
 
 
 class PrefetchingStore:

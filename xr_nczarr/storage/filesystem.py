@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from xr_nczarr.errors import StorageError, UnsupportedError, quote
+from xr_nczarr.storage.caching import not_written
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import check_range, merge_ranges, windows
@@ -215,6 +216,8 @@ class FilesystemStore:
     def _check_writable(self) -> None:
         if self.web:
             raise UnsupportedError("plain HTTP is read only", store=self.name)
+        if hasattr(self._transport.filesystem, "_check_file"):  # of fsspec's caches
+            raise not_written(self.name)
 
 
 def _is_web(filesystem: Any) -> bool:
