@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from distributed.core import error_message
 
 from tests.processes import in_a_child, in_a_new_interpreter
 from tests.servers import HttpServer, Request, S3Server
@@ -98,6 +99,16 @@ def test_d39_a_lasting_failure_is_an_error_at_once_and_not_absence(
     with pytest.raises(kind, match=rf"bytes 3 to 7.*{status}"):
         list(store.fetch_ranges([ByteRange("a/1", 3, 4)]))
     assert time.waits == []
+
+
+def test_an_error_reaches_others_whole_and_without_the_headers(server: HttpServer) -> None:
+    server.fault("status", path="/a/1", status=403, times=None)
+    headers = {"Authorization": "secret"}
+    with pytest.raises(AccessDeniedError) as caught:
+        fetch(open_store(server.url, storage_options={"headers": headers}), "a/1")
+    sent = error_message(caught.value)["exception"].data
+    assert b"secret" not in sent
+    assert str(pickle.loads(sent)) == str(caught.value)
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])

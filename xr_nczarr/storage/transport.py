@@ -252,7 +252,11 @@ class Transport:
         return status in self.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Give `error` as ours; without its text where that can hold secrets of the URL."""
+        """Give `error` as ours; without its text where that can hold secrets of the URL.
+
+        Nor does one of aiohttp come along that holds the request: what was in its headers is
+        nobody's business, and does not pickle.
+        """
         key = request.key or None
         if isinstance(error, NczarrError):
             return error.located(store=self.store, key=key)
@@ -263,7 +267,7 @@ class Transport:
             end = "the end" if request.end is None else request.end
             ours.place = f"bytes {request.start} to {end}"
         ours.problem = mask(ours.problem) if "://" in ours.problem else ours.problem
-        ours.__cause__ = None if self._secret else error
+        ours.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return ours
 
 
