@@ -154,6 +154,8 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     for target in (tmp_path / "x.nc", tmp_path / "pipe", 3, None, "gopher://x", "abfs://c@a/x"):
         with pytest.raises(UnsupportedError):
             open_store(target)
+    with pytest.raises(UnsupportedError, match="a mapper of fsspec"):
+        open_store(object())
 
 
 def test_storage_options_go_before_what_the_url_says() -> None:

@@ -81,7 +81,10 @@ def open_store(
         if hasattr(target, "fetch"):
             store: Store = target
             return store
-        raise UnsupportedError(f"a {type(target).__name__} does not name a store")
+        raise UnsupportedError(
+            f"a {type(target).__name__} does not name a store",
+            remedy="Give a path, a URL with storage_options, a mapping, or a mapper of fsspec",
+        )
     location = parse_url(target)
     if location.path is not None:
         local = LocalStore(location.path, sync, must_exist, follow_symlinks and trusted, largest)

@@ -146,6 +146,11 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
         kind = StorageTimeoutError
     elif is_transient(error) and status is None:
         kind = StorageConnectionError
+    elif type(error).__name__ == "NoCredentialsError":
+        remedy = (
+            'Give them in storage_options, the environment or a profile; {"anon": True} in '
+            "storage_options asks without any, as public buckets allow."
+        )
     elif is_missing_bucket(error):
         remedy = "The bucket itself does not exist: check its name."
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
