@@ -353,6 +353,14 @@ def test_s3_takes_one_request_for_each_object_there_or_not(
     ]
 
 
+def test_what_a_console_puts_for_a_folder_is_no_object(
+    s3_server: S3Server, s3_store: FilesystemStore
+) -> None:
+    before = dict(s3_store.sizes(""))
+    s3_server.put("x/a/", b"")
+    assert dict(s3_store.sizes("")) == before
+
+
 def test_an_older_listing_tells_no_size(s3_server: S3Server, s3_store: FilesystemStore) -> None:
     # A zip file that came after its folder was listed was said not to be there.
     s3_server.put("x/a", b"1")

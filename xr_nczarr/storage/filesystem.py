@@ -156,6 +156,8 @@ class FilesystemStore:
         """Yield key and size in bytes of every object below `prefix`."""
         root = self.root.strip("/")
         for path, entry in self._transport.do(_found, self._listable(prefix), prefix).items():
+            if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
+                continue
             size = entry.get("size")
             yield path.strip("/").removeprefix(f"{root}/"), None if size is None else int(size)
 
