@@ -21,6 +21,7 @@ from xr_nczarr import (
     ExistsError,
     NotFoundError,
     RefusedError,
+    StorageError,
     UnsupportedError,
     to_nczarr,
 )
@@ -233,6 +234,21 @@ def test_distributed_workers_write(path, workers):
 def write_region(path, start, stop):
     part = example(start, stop).drop_vars("t")
     to_nczarr(part, path, region={"t": slice(start, stop)})
+
+
+@pytest.mark.parametrize("target", ["memory://elsewhere", {}])
+def test_the_memory_of_one_process_is_not_written_by_another(target, workers):
+    delayed = to_nczarr(example().chunk(t=2), target, compute=False)
+    with pytest.raises(StorageError, match="scheduler"):
+        workers.compute(delayed).result()
+    delayed.compute(scheduler="threads")
+    assert read(target).identical(example())
+    found = workers.compute(xr.open_dataset(target, engine="nczarr", chunks={}))
+    if isinstance(target, dict):  # it travels with what reads it
+        assert found.result().identical(example())
+    else:
+        with pytest.raises(StorageError, match="scheduler"):
+            found.result()
 
 
 def test_processes_write_disjoint_regions_of_a_template(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -63,7 +64,9 @@ class FilesystemStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), name=self.name, **self._rules)
-        return rebuild, (self._transport.filesystem, self.root + self.query)
+        filesystem = self._transport.filesystem
+        process = os.getpid() if filesystem.protocol == "memory" else None
+        return _rebuilt, (filesystem, self.root + self.query, rebuild, process)
 
     def __repr__(self) -> str:
         return f"FilesystemStore({self.name!r})"
@@ -220,6 +223,13 @@ class FilesystemStore:
             raise UnsupportedError("plain HTTP is read only", store=self.name)
         if hasattr(self._transport.filesystem, "_check_file"):  # of fsspec's caches
             raise not_written(self.name)
+
+
+def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemStore:
+    """Give a store where it arrives; what is in the memory of a `process` is seen by that alone."""
+    store: FilesystemStore = rebuild(filesystem, root)
+    store._transport.elsewhere = process not in (None, os.getpid())
+    return store
 
 
 def _is_web(filesystem: Any) -> bool:

@@ -11,6 +11,11 @@ from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_targ
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import cut_ranges
 
+NOT_SHARED = (
+    "Name a place that all workers see, as a directory or S3; or compute in this process: "
+    'dask.config.set(scheduler="threads")'
+)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryStore:
@@ -19,8 +24,12 @@ class MemoryStore:
     mapping: Mapping[str, Any]
     name: str = "mapping"
     lock: KeyLocks = field(default_factory=KeyLocks, compare=False, repr=False)
+    copied: bool = field(default=False, compare=False, repr=False)
 
     remote: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryStore, (self.mapping, self.name, self.lock, isinstance(self.mapping, dict))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
@@ -74,4 +83,7 @@ class MemoryStore:
     def _changeable(self) -> MutableMapping[str, Any]:
         if not isinstance(self.mapping, MutableMapping):
             raise UnsupportedError("the mapping cannot be changed", store=self.name)
+        if self.copied:
+            problem = "a dictionary was sent to a worker, and what is put there would be lost"
+            raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 
-from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
+from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import too_large
 from xr_nczarr.storage.retries import (
     Retry,
@@ -89,6 +90,7 @@ class Transport:
         self._web = web
         self._secret = secret
         self._filesystem = filesystem
+        self.elsewhere = False
         self._process = os.getpid()
         # Caches and filesystems without concurrency of their own need not be safe in threads.
         self._alone = not filesystem.async_impl or hasattr(filesystem, "fs")
@@ -97,6 +99,12 @@ class Transport:
     @property
     def filesystem(self) -> Any:
         """The filesystem of this process."""
+        if self.elsewhere:
+            raise StorageError(
+                "what is in the memory of one process is not seen by another",
+                remedy=NOT_SHARED,
+                store=self.store,
+            )
         if self._process != os.getpid():
             self._filesystem = copy.deepcopy(self._filesystem)
             self._process = os.getpid()
