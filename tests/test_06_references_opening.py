@@ -16,6 +16,7 @@ import xarray as xr
 from fsspec.implementations.local import LocalFileSystem
 
 from tests.servers import HttpServer
+from tests.test_06_references_web import with_ranges
 from xr_nczarr.errors import (
     LimitError,
     NczarrError,
@@ -557,6 +558,7 @@ class TestOptions:
         assert self.secrets(served, "/sets/refs.json") == ["secret"]
         assert set(self.secrets(served, "/data.bin")) == {None if "sets" in place else "secret"}
 
+    @with_ranges
     def test_what_lies_beside_a_document_behind_a_cache_is_read_from_there(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         url = f"simplecache::{served.url}/refs.json"
