@@ -132,7 +132,7 @@ def decode_fill_value(
     if name is not None:
         # VirtualiZarr writes xarray's spelling for version 3 into documents of version 2 as well.
         return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
-    if dtype.kind == "f":  # float16, which netCDF does not have; 65520 would round to infinity
+    if dtype.str[1:] == "f2":  # which netCDF does not have; 65520 would round to infinity
         number = typed_number(_unpacked(value), "float64")
         fits = number is not None and not 65520 <= abs(number) < np.inf
         return dtype.type(number) if fits else None

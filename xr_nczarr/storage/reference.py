@@ -139,8 +139,10 @@ class ReferenceStore:
 
         None unless the set lists each of them, and they are parts of files of one local store.
         """
+        if len(chunks) < _MANY or self.remote:
+            return None
         column = self.references.column_of(keys, len(chunks[0]))
-        rows = None if column is None or len(chunks) < _MANY else column.rows(chunks)
+        rows = None if column is None else column.rows(chunks)
         if column is None or rows is None:
             return None
         lengths = column.lengths[rows]
