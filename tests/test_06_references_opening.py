@@ -257,7 +257,8 @@ class TestStore:
         for name, separator, rank in itertools.product((*listed, "line"), "./", (1, 2)):
             keys = ChunkKeys(f"{name}/", separator, f"{name}/0")
             indices = [(j,) for j in range(40)] if rank == 1 else listed.get(name, [])
-            for wanted in (indices, indices[::-3], [*indices[:9], (99,) * rank]):
+            absent = [[*indices[:70], index] for index in ((2, 3)[:rank], (99,) * rank)]
+            for wanted in (indices, indices[::-3], *absent):
                 by_key = list(store.fetch([keys.key(chunk) for chunk in wanted]))
                 found = store.fetch_chunks(keys, wanted) if wanted else None
                 known = len(wanted) > 9 and rank == (1 if name == "line" else 2)
