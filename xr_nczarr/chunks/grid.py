@@ -251,22 +251,33 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if regular is not None:
         return _split_slice(size, chunk, regular)
     numbers = positions // chunk
+    if (numbers == numbers[0]).all():  # as those of a few rows often are
+        number, target = int(numbers[0]), slice(0, len(positions), 1)
+        inner = positions - number * chunk
+        return _Pieces([number], [inner], [target], [_covers(inner, chunk, size, number)])
     order = np.argsort(numbers, kind="stable")
     numbers = numbers[order]
     starts = [0, *(1 + np.flatnonzero(numbers[1:] != numbers[:-1])).tolist()]
     shares = list(map(slice, starts, [*starts[1:], len(order)]))
     chunks, inner = numbers[starts].tolist(), positions[order] - numbers * chunk
-    sources, targets = ([of[share] for share in shares] for of in (inner, order))
-    wholes = []
-    for number, source in zip(chunks, sources, strict=True):
-        inside = min(chunk, size - number * chunk)
-        wholes.append(source.size >= inside and np.unique(source).size == inside)
+    sources, targets = ([slice_or_self(of[share]) for share in shares] for of in (inner, order))
     alike: dict[tuple[int, ...], slice] = {}
-    selectors = [
+    sources = [
         alike.setdefault((one.start, one.stop, one.step), one) if isinstance(one, slice) else one
-        for one in map(slice_or_self, sources)
+        for one in sources
     ]
-    return _Pieces(chunks, selectors, [*map(slice_or_self, targets)], wholes)
+    wholes = [
+        _covers(source, chunk, size, number) for number, source in zip(chunks, sources, strict=True)
+    ]
+    return _Pieces(chunks, sources, targets, wholes)
+
+
+def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bool:
+    """Tell whether a source takes all of a chunk that lies in the array."""
+    inside = min(chunk, size - number * chunk)
+    if isinstance(source, slice):
+        return (source.start, source.stop, source.step) == (0, inside, 1)
+    return len(source) >= inside and len(np.unique(source)) == inside
 
 
 def _as_slice(positions: Positions) -> slice | None:
