@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 OURS = "xr_nczarr"
-NO_PEERS = ("limit", "at most", "undecoded", "encoding alone")
+NO_PEERS = ("limit", "at most", "undecoded", "encoding alone", "xarray alone")
 """How names begin of what has no values to compare: bare work, what may be taken, other values."""
 
 

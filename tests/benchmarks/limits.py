@@ -118,6 +118,20 @@ def inner_chunks(
     return read
 
 
+def documents(path: Path) -> Callable[[], None]:
+    """Read and parse the metadata: one document if it is consolidated, else two an array."""
+    one = path / ".zmetadata"
+    files = [one] if one.exists() else [*path.rglob(".zarray"), *path.rglob(".zattrs")]
+
+    def read() -> None:
+        for file in map(str, files):
+            descriptor = os.open(file, os.O_RDONLY)
+            json.loads(os.read(descriptor, os.fstat(descriptor).st_size))
+            os.close(descriptor)
+
+    return read
+
+
 def listed_pieces(document: Path, target: Path) -> None:
     """Parse a reference document and read what it lists from one file."""
     out = np.empty(target.stat().st_size, "u1")
