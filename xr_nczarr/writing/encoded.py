@@ -24,6 +24,7 @@ from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.fitting import fitting
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.requested import (
     asks_for_bytes,
@@ -126,7 +127,9 @@ def encode_dataset(
             raise KeyError(f"encoding is given for {name!r}, and there is no such variable")
         variables[name].encoding = given
         check_encoding(name, given)
-    variables = {name: _prepared(variable) for name, variable in variables.items()}
+    variables = {
+        name: fitting(_prepared(variable), str(name)) for name, variable in variables.items()
+    }
     variables, attributes = conventions.cf_encoder(variables, attributes)
     encoded = {}
     for given_name, variable in variables.items():

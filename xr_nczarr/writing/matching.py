@@ -15,6 +15,7 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
+from xr_nczarr.writing.fitting import packing_dtype
 from xr_nczarr.writing.sources import blockwise
 from xr_nczarr.writing.text import typed_text
 
@@ -177,7 +178,8 @@ def _encoded_block(
     """
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
     fill = encoding.get("_FillValue", encoding.get("missing_value"))
-    variable = Variable([f"d{axis}" for axis in range(given.ndim)], given, {}, dict(encoding))
+    numbers = given.astype(packing_dtype(given.dtype, encoding), copy=False)
+    variable = Variable([f"d{axis}" for axis in range(given.ndim)], numbers, {}, dict(encoding))
     inexact = [kind.dtype for kind in (given, np.empty(0, dtype)) if kind.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         packed = CFMaskCoder().encode(CFScaleOffsetCoder().encode(variable)).to_numpy()

@@ -1,0 +1,129 @@
+"""Numbers are written in the type that their encoding asks for, or refused; never wrapped."""
+
+import dask.array
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xr_nczarr
+from xr_nczarr.errors import ConflictError
+
+pytestmark = pytest.mark.filterwarnings("ignore:saving variable v with floating point data")
+
+PACKED = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 5.0, "_FillValue": -32768}
+
+
+def dataset(values, lazy=False):
+    data = dask.array.from_array(values, chunks=1) if lazy else values
+    return xr.Dataset({"v": ("x", data)})
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "told"),
+    [
+        ([1, 300], {"dtype": "i1"}, "300 does not fit the encoding dtype int8"),
+        ([1, -1], {"dtype": "u2"}, "-1 does not fit"),
+        (np.array([1, 2**63], "u8"), {"dtype": "i8"}, "9223372036854775808 does not fit"),
+        ([1.0, 2.0**63], {"dtype": "i8"}, "does not fit"),
+        ([1.0, 127.6], {"dtype": "i1", "_FillValue": -1}, "127.6 does not fit"),
+        ([1.0, np.inf], {"dtype": "i4", "_FillValue": -1}, "inf does not fit"),
+        ([np.nan, 1.0], {"dtype": "i4"}, "nan does not fit"),
+        ([1.0, 1e300], {"dtype": "f4"}, "1e[+]300 does not fit the encoding dtype float32"),
+        ([1.0, -1e6], PACKED, "-1000000.0 does not fit .* int16, scale_factor 0.1, add_offset 5.0"),
+        ([1, 30_000], PACKED, r"30000\.0 does not fit"),
+        (np.array([1, 3300], "i2"), {"dtype": "i2", "scale_factor": 0.1}, r"3300\.0 does not fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, encoding, told, lazy):
+    out = tmp_path / "out.nczarr"
+    with pytest.raises(ConflictError, match=told) as caught:
+        xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
+    assert caught.value.variable.strip("/") == "v"
+    assert "drop_encoding" in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        xr.open_dataset(out, engine="nczarr")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "expected"),
+    [
+        ([-128.4, 127.4], {"dtype": "i1"}, [-128, 127]),
+        (np.array([0, 2**64 - 1], "u8"), {"dtype": "u8"}, [0, 2**64 - 1]),
+        ([np.nan, 3.0], {"dtype": "i1", "_FillValue": -1}, [np.nan, 3]),
+        ([np.nan, 3.0], {"dtype": "i1", "missing_value": -1}, [np.nan, 3]),
+        ([np.nan, np.nan], {"dtype": "i1", "_FillValue": -1}, [np.nan, np.nan]),
+        ([-np.inf, np.nan], {"dtype": "f4"}, [-np.inf, np.nan]),
+        ([-3271.7, 3281.7], PACKED, [-3271.7, 3281.7]),
+        ([1, -3200], PACKED, [1.0, -3200.0]),
+        ([1, -200], {"dtype": "f4", "scale_factor": 0.5, "_FillValue": 0}, [1.0, -200.0]),
+        ([1, 3], {"dtype": "i1", "add_offset": 2, "_FillValue": 0}, [1, 3]),
+        (np.array([1, 200], "u1"), {"dtype": "i1", "_Unsigned": "true", "_FillValue": 0}, [1, 200]),
+        (np.array([-1, 2], "i1"), {"dtype": "u1", "_Unsigned": "false", "_FillValue": 0}, [-1, 2]),
+        ([], {"dtype": "i1"}, []),
+    ],
+)
+def test_what_fits_is_written(tmp_path, values, encoding, expected, lazy):
+    out = tmp_path / "out.nczarr"
+    xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
+    found = xr.open_dataset(out, engine="nczarr")["v"].values
+    if any(isinstance(value, float) for value in expected):
+        np.testing.assert_allclose(found, expected)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_packing_that_opening_left_is_no_reason_to_wrap(tmp_path):
+    old, new = tmp_path / "old.nczarr", tmp_path / "new.nczarr"
+    xr_nczarr.to_nczarr(dataset(np.array([1.0, 2.0])), old, encoding={"v": PACKED})
+    opened = xr.open_dataset(old, engine="nczarr", chunks={}).load()
+    opened["v"].values[1] = 1e6
+    with pytest.raises(ConflictError, match=r"1000000\.0 does not fit"):
+        xr_nczarr.to_nczarr(opened, new)
+    xr_nczarr.to_nczarr(opened.drop_encoding(), new)
+    xr.testing.assert_equal(xr.open_dataset(new, engine="nczarr").load(), opened)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u1", "?"])
+@pytest.mark.parametrize("packing", [PACKED, {"dtype": "i2", "add_offset": 3, "_FillValue": 9}])
+def test_integers_are_packed_too(dtype, packing):
+    store, values = {}, dataset(np.array([1, 0], dtype))
+    xr_nczarr.to_nczarr(values, store, encoding={"v": packing}, unlimited_dims="x")
+    xr_nczarr.to_nczarr(values, store, append_dim="x")
+    found = xr.open_dataset(store, engine="nczarr")["v"].values
+    np.testing.assert_allclose(found, [1, 0, 1, 0], atol=1e-9)
+
+
+def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):
+    given = xr.Dataset(coords={"x": [1, 70_000]})
+    with pytest.raises(ConflictError, match="70000 does not fit"):
+        xr_nczarr.to_nczarr(given, tmp_path / "a", encoding={"x": {"dtype": "i2"}})
+    xr_nczarr.to_nczarr(given, tmp_path / "a", encoding={"x": {"dtype": "i4"}})
+    assert xr.open_dataset(tmp_path / "a", engine="nczarr").x.dtype == "i4"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4),
+    st.sampled_from(["f4", "f8"]),
+    st.sampled_from(["i1", "i2", "i4", "u1", "u2"]),
+    st.sampled_from([0.001, 0.1, 1.0, 7.5]),
+    st.sampled_from([0.0, -300.0, 12.25]),
+)
+def test_a_packed_value_comes_back_to_half_a_step_or_is_refused(values, kind, dtype, scale, offset):
+    given = np.array(values, kind)
+    packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
+    store = {}
+    info = np.iinfo(dtype)
+    exact = (given.astype("f8") - offset) / scale
+    try:
+        xr_nczarr.to_nczarr(dataset(given), store, encoding={"v": packing | {"_FillValue": None}})
+    except ConflictError:
+        assert exact.min() < info.min - 0.4 or exact.max() > info.max + 0.4
+        return
+    found = xr.open_dataset(store, engine="nczarr")["v"].values
+    room = 0.5 * scale + 4 * np.finfo("f4").eps * (np.abs(given) + abs(offset))
+    assert (np.abs(found - given.astype("f8")) <= room * 1.001).all()

@@ -1,0 +1,83 @@
+"""Numbers in the type that an encoding asks for: refused where NumPy would wrap them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from xarray import Variable
+from xarray.coding.variables import CFScaleOffsetCoder
+
+from xr_nczarr.errors import ConflictError
+from xr_nczarr.writing.sources import blockwise
+
+_KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
+_PACKING = ("scale_factor", "add_offset")
+
+
+def fitting(variable: Variable, name: str) -> Variable:
+    """Give a variable whose numbers are known to fit the dtype in its encoding.
+
+    NumPy's are checked at once, dask's block by block when they are computed. Rounding is what the
+    encoding asks for; numbers beyond the type's range, and NaN as integers without a `_FillValue`,
+    are a ConflictError.
+    """
+    encoding = variable.encoding
+    packed = any(encoding.get(key) is not None for key in _PACKING)
+    dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    if variable.dtype.kind not in "biuf" or dtype.kind not in "iuf":
+        return variable
+    if np.can_cast(variable.dtype, dtype) and not packed:
+        return variable
+    if dtype.kind in "iu":
+        unsigned = str(encoding.get("_Unsigned", variable.attrs.get("_Unsigned")))
+        dtype = np.dtype(f"{_KINDS.get(unsigned, dtype.kind)}{dtype.itemsize}")
+    given = packing_dtype(variable.dtype, encoding)
+    variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
+    variable.data = blockwise(_checked, variable.data, given, given, dict(encoding), dtype, name)
+    return variable
+
+
+def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
+    """Give the dtype to pack numbers in, since xarray does it in place, and fails for integers."""
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
+    if dtype.kind == "f" or (scale is None and offset is None):
+        return dtype
+    whole = dtype if offset is None else np.result_type(dtype, np.asarray(offset))
+    return whole if scale is None else np.dtype("f8")
+
+
+def _checked(
+    data: Any, kept: np.dtype[Any], encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str
+) -> Any:
+    given = data.astype(kept, copy=False)
+    if not given.size:
+        return given
+    lowest, highest = np.fmin.reduce(given, None), np.fmax.reduce(given, None)
+    extremes = np.array([lowest, highest], given.dtype)
+    with np.errstate(all="ignore"):
+        numbers = CFScaleOffsetCoder().encode(Variable("x", extremes, {}, dict(encoding)))
+        stored = numbers.to_numpy()
+        if dtype.kind == "f":
+            wrong = np.isfinite(extremes) & ~np.isfinite(stored.astype(dtype))
+        else:
+            range_ = np.iinfo(dtype)
+            # Numbers of Python compare exactly, whatever their types.
+            wrong = np.array(
+                [not range_.min <= each <= range_.max for each in np.around(stored).tolist()]
+            )
+            wrong &= ~np.isnan(extremes)
+            missing = encoding.get("_FillValue", encoding.get("missing_value"))
+            if missing is None and given.dtype.kind == "f" and np.isnan(given).any():
+                extremes, wrong = np.append(extremes, np.nan), np.append(wrong, True)
+    if wrong.any():
+        asked = {"dtype": dtype.name} | {key: encoding[key] for key in _PACKING if key in encoding}
+        raise ConflictError(
+            f"the value {extremes[wrong][0]} does not fit the encoding "
+            + ", ".join(f"{key} {value}" for key, value in asked.items()),
+            remedy="Ask for a wider dtype, another scale_factor or (for NaN) a _FillValue in "
+            "encoding; what opening left goes with drop_encoding()",
+            variable=name,
+        )
+    return given
