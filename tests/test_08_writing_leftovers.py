@@ -1,6 +1,7 @@
 """What opening leaves in the encoding, and attributes and texts that a store cannot hold."""
 
 import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -42,6 +43,45 @@ def test_xarray_and_zarr_keep_the_chunks_of_what_was_opened(tmp_path):
         source.to_zarr(tmp_path / "b", zarr_format=2)
         source.to_netcdf(tmp_path / "c.nc", engine="netcdf4")
     assert zarr.open_array(tmp_path / "b" / "v", mode="r").chunks == (2, 4)
+
+
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
+@pytest.mark.parametrize(
+    ("zarr_format", "codec"),
+    [
+        (2, numcodecs.Blosc()),
+        (2, numcodecs.Zlib(-1)),
+        (2, numcodecs.BZ2(1)),
+        (3, zarr.codecs.BloscCodec()),
+        (3, zarr.codecs.ZstdCodec()),
+        (3, zarr.codecs.GzipCodec(level=3)),
+    ],
+)
+def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
+    tmp_path, zarr_format, codec, engine
+):
+    # The flag of a codec that a build of HDF5 lacks, or of Blosc alone, is refused by these.
+    NUMBERS.to_zarr(
+        tmp_path / "a",
+        zarr_format=zarr_format,
+        consolidated=False,
+        encoding={"v": {"compressors": codec}},
+    )
+    with opened(tmp_path / "a") as source:
+        source.to_netcdf(tmp_path / "b.nc", engine=engine)
+    with xr.open_dataset(tmp_path / "b.nc", engine=engine) as found:
+        xr.testing.assert_identical(found, NUMBERS)
+        assert bool(found.v.encoding["zlib"]) == source.v.encoding["zlib"]
+    xr_nczarr.to_nczarr(source, tmp_path / "c", zarr_format=zarr_format)
+    assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
+
+
+def test_of_nczarr_zstd_is_a_flag_for_netcdf_files_and_blosc_is_none(tmp_path):
+    for compression in ("zstd", "blosc_zstd"):
+        encoding = {"v": {"compression": compression}}
+        xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
+    assert opened(tmp_path / "zstd").v.encoding["zstd"]
+    opened(tmp_path / "blosc_zstd").to_netcdf(tmp_path / "a.nc", engine="netcdf4")
 
 
 def test_shards_left_over_from_version_3_are_chunks_in_version_2():

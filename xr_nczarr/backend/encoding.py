@@ -9,12 +9,16 @@ from typing import Any
 from xr_nczarr.model import ArrayNode, CodecSpec
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
+_USUAL_LEVEL = 4
+"""Said where a codec's own is none of netCDF's, as -1 of zlib is."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
 """Codecs that netCDF knows → what it says of a variable that has one."""
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
-_LEVEL = re.compile("-?[0-9]{1,3}")
+_PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
+"""Those that every build of the libraries below `to_netcdf` writes."""
+_LEVEL = re.compile("[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
 
@@ -49,11 +53,13 @@ def stored_encoding(
     return encoding
 
 
-def codec_encoding(specs: Sequence[CodecSpec]) -> dict[str, Any]:
+def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
     """Give what the encoding says of codecs: netCDF's flags, and the codecs as they are.
 
     ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
-    written the same way; other writers ignore it.
+    written the same way; other writers ignore it. Flags they obey, and fail where they cannot: of
+    `plain` Zarr, whose usual codecs not every build of HDF5 has, compressors other than zlib have
+    none, and Blosc never has one: netCDF's writers refuse it that does not say which.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
@@ -61,13 +67,18 @@ def codec_encoding(specs: Sequence[CodecSpec]) -> dict[str, Any]:
         name, configuration = spec.name, spec.configuration
         if name not in ("bytes", "transpose"):
             codecs.append({"id": name, **configuration})
+        if plain and name in _FLAGS and name not in _PORTABLE:
+            del encoding[_FLAGS[name]]
+            continue
         if name in _FLAGS:
             encoding[_FLAGS[name]] = True
         if name in _COMPRESSORS:
-            level = configuration.get("level", configuration.get("clevel"))
             # netcdf-c writes text. A level that is none is an error of its variable, on access.
-            if _LEVEL.fullmatch(str(level)):
-                encoding["complevel"] = int(level)
+            level = str(configuration.get("level", configuration.get("clevel")))
+            known = _LEVEL.fullmatch(level) and int(level) <= (22 if name == "zstd" else 9)
+            encoding["complevel"] = int(level) if known else _USUAL_LEVEL
+        if name == "blosc":
+            del encoding["blosc"]
     return encoding
 
 

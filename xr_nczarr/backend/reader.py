@@ -287,7 +287,8 @@ class GroupSource:
                 check_codec(node, custom=options.codecs, allow_pickle=options.allow_pickle)
             except NczarrError as error:
                 return error
-            self._codecs[shared] = codec_encoding(node.codecs)
+            plain = self.group.dialect == "zarr"
+            self._codecs[shared] = codec_encoding(node.codecs, plain=plain)
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
