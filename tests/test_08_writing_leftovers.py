@@ -143,6 +143,63 @@ def test_what_is_appended_to_texts_of_fixed_width_in_pure_zarr_is_not_cut(
     assert opened(tmp_path / "s").v.astype(str).values.tolist() == ["ab", "c", "z"]
 
 
+TEXTS = [
+    np.array([b"ab", b"abcdef"]),
+    np.array(["ab", "abcdef"]),
+    np.array(["ab", None, "abcdef"], object),
+    np.array([b"ab", np.nan, b"abcdef"], object),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*dtype=object")
+@pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
+@pytest.mark.parametrize("leftover", ["S2", "U2"])
+@pytest.mark.parametrize("texts", TEXTS, ids=str)
+@pytest.mark.parametrize("chunks", [None, {"x": 1}])
+def test_text_that_has_become_longer_is_not_cut_to_the_width_that_was_opened(
+    options, leftover, texts, chunks
+):
+    dataset = xr.Dataset({"t": ("x", texts)})
+    dataset = dataset if chunks is None else dataset.chunk(chunks)
+    dataset.t.encoding = {"dtype": np.dtype(leftover), "source": "elsewhere"}
+    target = {}
+    xr_nczarr.to_nczarr(dataset, target, **options)
+    empty = b"" if isinstance(texts[0], bytes) else ""
+    expected = [text if isinstance(text, str | bytes) else empty for text in texts.tolist()]
+    assert opened(target).t.values.tolist() == expected
+
+
+@pytest.mark.filterwarnings("ignore:.*dtype=object")
+@pytest.mark.parametrize("texts", TEXTS, ids=str)
+@pytest.mark.parametrize("chunks", [None, {"x": 1}])
+def test_a_given_type_that_would_cut_text_is_refused(texts, chunks):
+    dataset = xr.Dataset({"t": ("x", texts)})
+    dataset = dataset if chunks is None else dataset.chunk(chunks)
+    for dtype in ("S5", "<U5"):
+        with pytest.raises(ConflictError, match=r"abcdef.*would cut.* \(variable t\)"):
+            xr_nczarr.to_nczarr(dataset, {}, encoding={"t": {"dtype": dtype}})
+    for dtype in ("S6", "U9", *(["S"] if texts.dtype != object else [])):
+        target = {}
+        xr_nczarr.to_nczarr(dataset, target, encoding={"t": {"dtype": dtype}})
+        kind = bytes if dtype[0] == "S" else str
+        assert [*map(type, opened(target).t.values.tolist())] == [kind] * texts.size
+        assert opened(target).t.astype(str).values.tolist()[-1] == "abcdef"
+    with pytest.raises(ConflictError, match=r"no \|S9"):
+        xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", ["\xe9"])}), {}, encoding={"t": {"dtype": "S9"}})
+
+
+@pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
+@pytest.mark.parametrize("texts", TEXTS, ids=str)
+def test_one_text_of_dask_is_written_from_among_others(options, texts):
+    # dask's block without dimensions is a str, or bytes shorter than their type.
+    source = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", texts)}), source, **options)
+    one = opened(source, chunks={}).isel(x=[0]).squeeze()
+    target = {}
+    xr_nczarr.to_nczarr(one, target, **options)
+    assert opened(target).t.item() == texts[0]
+
+
 @pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])

@@ -36,7 +36,7 @@ from xr_nczarr.writing.requested import (
     shard_specs,
 )
 from xr_nczarr.writing.sources import blockwise, largest
-from xr_nczarr.writing.text import TEXT, decoded, ends_in_nul, string_data, typed_text
+from xr_nczarr.writing.text import TEXT, cast_text, decoded, ends_in_nul, string_data, typed_text
 
 WIDTH_KEY = "_nczarr_maxstrlen"
 _POINTER_BYTES = 8
@@ -128,7 +128,8 @@ def encode_dataset(
         variables[name].encoding = given
         check_encoding(name, given)
     variables = {
-        name: fitting(_prepared(variable), str(name)) for name, variable in variables.items()
+        name: fitting(_prepared(variable, name, name in encoding), str(name))
+        for name, variable in variables.items()
     }
     variables, attributes = conventions.cf_encoder(variables, attributes)
     encoded = {}
@@ -146,9 +147,14 @@ def _check_attributes(attributes: Mapping[Any, Any]) -> None:
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
 
 
-def _prepared(variable: Variable) -> Variable:
+def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
     """Give a variable whose leftover encoding means here what it meant where it was opened."""
     encoding = dict(variable.encoding)
+    if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
+        # Of text that was opened it was the longest then: xarray would cut what is longer now.
+        del encoding["dtype"]
+        if explicit:
+            variable = variable.copy(data=cast_text(variable.data, dtype, str(name)))
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
@@ -164,6 +170,17 @@ def _prepared(variable: Variable) -> Variable:
         if unsigned is not None:  # which xarray keeps beside a fill value only
             variable.attrs["_Unsigned"] = unsigned
     return variable
+
+
+def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Give a type of an encoding if it is one of text, but for netCDF's own, ``str`` and S1.
+
+    One of no width cuts nothing either.
+    """
+    if dtype is None or dtype is str or dtype == "S1":
+        return None
+    found = np.dtype(dtype)
+    return found if found.kind in "SUT" and found.itemsize else None
 
 
 def encode_variable(

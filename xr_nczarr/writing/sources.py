@@ -38,7 +38,9 @@ def in_blocks(
     """Give a dataset whose lazily opened variables are read block by block, by dask.
 
     Left as they are: what is of no more than `whole_below` bytes, objects that are no text, and
-    times of which `encoding`, or else the variable's own, says either units or type.
+    times of which `encoding`, or else the variable's own, says either units or type. A text or
+    object without dimensions that dask has yet to compute is loaded: dask's block of it is no
+    array, but the bare item, of bytes without the NULs at their end.
     """
     blocks = {
         name: _chunked(variable, str(name)).data
@@ -51,6 +53,11 @@ def in_blocks(
             or is_unicode_dtype(variable.dtype)
             or _times_are_settled(variable, (encoding or {}).get(str(name), variable.encoding))
         )
+    }
+    blocks |= {
+        name: np.array(variable.to_numpy(), variable.dtype)
+        for name, variable in dataset.variables.items()
+        if not variable.dims and variable.dtype.kind in "OSUT" and hasattr(variable._data, "dask")
     }
     if blocks:
         dataset = dataset.copy()

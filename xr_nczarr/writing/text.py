@@ -9,6 +9,7 @@ import numpy as np
 from xarray import SerializationWarning, Variable
 from xarray.coding.strings import create_vlen_dtype
 
+from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf.strings import encode_strings, measured_width
 from xr_nczarr.writing.sources import blockwise, largest, opened_lazily
 
@@ -35,6 +36,11 @@ def typed_text(variable: Variable, name: str) -> Variable:
     return variable.copy(data=blockwise(_without_missing, variable.data, TEXT))
 
 
+def cast_text(data: Any, dtype: np.dtype[Any], name: str) -> Any:
+    """Give an array in a type of text; what that is too narrow for is a ConflictError."""
+    return blockwise(_cast, data, dtype, dtype, name)
+
+
 def ends_in_nul(block: Any) -> int:
     """Tell whether any bytes of a block end in NUL, which pads those of fixed width."""
     return any(item.endswith(b"\0") for item in block.ravel().tolist())
@@ -54,6 +60,25 @@ def string_data(data: Any, width: int | None, *, fixed: bool) -> tuple[Any, np.d
         width = largest(measured_width, data)
     dtype = np.dtype(f"S{int(width)}")
     return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
+
+
+def _cast(block: Any, dtype: np.dtype[Any], name: str) -> Any:
+    if block.dtype.hasobject:
+        missing = Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
+        block = np.where(missing, "", block)
+    try:
+        cast, whole = block.astype(dtype), block.astype(dtype.kind)
+    except (UnicodeEncodeError, UnicodeDecodeError) as error:
+        problem = f"found text that is no {dtype} ({error.reason})"
+        raise ConflictError(problem, variable=name) from error
+    if (cut := np.ravel(cast != whole)).any():
+        raise ConflictError(
+            f"found {np.ravel(whole)[cut].tolist()[0]!r}, which the type {dtype} of the encoding "
+            "would cut",
+            remedy="Give a wider type, or none",
+            variable=name,
+        )
+    return cast
 
 
 def _objects(block: Any) -> int:
