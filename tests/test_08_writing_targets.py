@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
@@ -220,6 +221,31 @@ def test_dask_writes_on_every_scheduler(path, scheduler):
     assert np.isnan(read(path).a.values).all()
     delayed.compute(scheduler=scheduler)
     xr.testing.assert_identical(read(path), example())
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("said", "computed"),
+    [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
+)
+def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, computed):
+    # As of a function with the wrong output_dtypes: the bits of 2 were taken for 9.88e-324.
+    values = np.arange(6).astype(computed)
+    blocks = da.from_array(values, chunks=4).map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
+    for dataset in (xr.Dataset({"v": ("x", blocks)}), xr.Dataset({"v": ((), blocks[2])})):
+        store = {}
+        xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format)
+        found = xr.open_dataset(store, engine="nczarr").v
+        assert found.dtype == said
+        expected = values.astype(said) if found.dims else values.astype(said)[2]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_blocks_of_longer_bytes_than_dask_says_are_not_cut():
+    blocks = da.from_array(np.array([b"abc"]), chunks=1)
+    shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
+    with pytest.raises(ConflictError, match=r"of \|S3, which dask says is of \|S2"):
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", shorter)}), {}, dialect="zarr")
 
 
 def test_distributed_workers_write(path, workers):

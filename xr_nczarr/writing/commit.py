@@ -14,7 +14,7 @@ from dask.diagnostics import ProgressBar
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.storage import LocalStore, Store, ZipStore, in_one_step
 from xr_nczarr.writing.journal import close_journal, put_journal
@@ -244,10 +244,17 @@ class _Target:
         selection = selection if isinstance(selection, tuple) else (selection,)
         if len(node.shape) != values.ndim:  # netCDF stores a scalar along one dimension
             selection, values = (slice(0, 1),), values.reshape(1)
-        if values.dtype != node.dtype and values.dtype.itemsize == node.dtype.itemsize:
-            # A scalar of dask loses its byte order; else characters are the bytes of version 3.
-            swapped = values.dtype == node.dtype.newbyteorder()
-            values = values.astype(node.dtype) if swapped else values.view(node.dtype)
+        if values.dtype != node.dtype and not node.dtype.hasobject:
+            if values.dtype.kind == "S" and values.dtype.itemsize > node.dtype.itemsize:
+                raise ConflictError(
+                    f"found a block of {values.dtype}, which dask says is of {node.dtype}",
+                    remedy="Give the type that it computes, as with astype",
+                    variable=node.path,
+                )
+            # Blocks of dask can be of another type than it says, which is converted as NumPy does;
+            # bytes that are stored as those of version 3 are what they are.
+            same = values.dtype.kind == "S" and node.dtype.kind != "S"
+            values = values.view(node.dtype) if same else values.astype(node.dtype)
         self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
 
 
