@@ -151,6 +151,41 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize("chunks", [None, {"x": 1}])
+@pytest.mark.parametrize("dtype", ["i2", "i4", "u4", np.dtype("i4")])
+@pytest.mark.parametrize(
+    ("times", "units"),
+    [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
+)
+def test_a_missing_time_is_not_the_first_of_its_units(chunks, dtype, times, units):
+    # The integers of netCDF-3 have no room for xarray's NaT: it came back as 2000-01-01.
+    kind = "m8[s]" if units == "hours" else "M8[s]"
+    dataset = xr.Dataset({"t": ("x", np.array(times, kind))})
+    dataset = dataset if chunks is None else dataset.chunk(chunks)
+    encoding = {"dtype": dtype, "units": units}
+    with pytest.raises(ConflictError, match=r"missing time \(NaT\).*_FillValue"):
+        xr_nczarr.to_nczarr(dataset, {}, encoding={"t": encoding})
+    dataset.t.encoding = {**encoding, "source": "elsewhere"}
+    with pytest.raises(ConflictError, match=r"missing time \(NaT\).*\(variable t\)"):
+        xr_nczarr.to_nczarr(dataset, {})
+    for wider in ({"_FillValue": 99}, {"dtype": "i8"}, {"dtype": "f4"}):
+        target = {}
+        xr_nczarr.to_nczarr(dataset, target, encoding={"t": encoding | wider})
+        xr.testing.assert_equal(opened(target, decode_timedelta=True).load(), dataset.compute())
+    whole = {}
+    xr_nczarr.to_nczarr(dataset.isel(x=[0]), whole)
+    assert opened(whole, decode_cf=False).t.dtype == dtype
+
+
+@pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
+def test_what_is_missing_among_truth_values_is_not_true(options):
+    source, target = {}, {}
+    flags = xr.Dataset({"t": ("x", [True, False])}, {"x": [0, 1]})
+    xr_nczarr.to_nczarr(flags, source, **options)
+    xr_nczarr.to_nczarr(opened(source).reindex(x=[0, 1, 2]), target, **options)
+    np.testing.assert_array_equal(opened(target).t, [1.0, 0.0, np.nan])
+
+
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("leftover", ["S2", "U2"])
