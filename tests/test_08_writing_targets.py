@@ -241,6 +241,20 @@ def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, 
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_blocks_of_another_shape_than_dask_says_are_refused(path, made, zarr_format):
+    # Those without dimensions were all written to the first element.
+    blocks = da.from_array(np.arange(4.0), chunks=2)
+    wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
+    with pytest.raises(ConflictError, match=r"found a block of shape .*dask says is of \(2,\)"):
+        xr_nczarr.to_nczarr(wrong, path, zarr_format=zarr_format)
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", blocks)}), path, zarr_format=zarr_format)
+    with pytest.raises(ConflictError, match=r"dask says is of \(2,\)"):
+        xr_nczarr.to_nczarr(wrong, path, append_dim="x")
+    assert read(path).v.values.tolist() == [0, 1, 2, 3]
+
+
 def test_blocks_of_longer_bytes_than_dask_says_are_not_cut():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))

@@ -238,12 +238,21 @@ class _Target:
         self.write_empty_chunks = options.write_empty_chunks if asked is None else asked
         self.shape = job.node.shape
         self.dtype = job.node.dtype
+        self.scalar = not job.data.ndim
 
     def __setitem__(self, selection: Any, values: Any) -> None:
         node, values = self.array.node, np.asarray(values)
         selection = selection if isinstance(selection, tuple) else (selection,)
-        if len(node.shape) != values.ndim:  # netCDF stores a scalar along one dimension
-            selection, values = (slice(0, 1),), values.reshape(1)
+        if self.scalar:  # netCDF stores it along one dimension
+            selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
+        sizes = zip(selection, node.shape, strict=True)
+        expected = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
+        if values.shape != expected:
+            raise ConflictError(
+                f"found a block of shape {values.shape}, which dask says is of {expected}",
+                remedy="Give the chunks and the dimensions that its function makes",
+                variable=node.path,
+            )
         if values.dtype != node.dtype and not node.dtype.hasobject:
             if values.dtype.kind == "S" and values.dtype.itemsize > node.dtype.itemsize:
                 raise ConflictError(
