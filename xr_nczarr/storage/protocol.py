@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 Bytes = bytes | bytearray | memoryview
@@ -80,18 +80,17 @@ def bounded(store: Store, most: int) -> Store:
     return store if own is None else own(most)
 
 
-@contextmanager
-def reading(store: Store, key: str) -> Iterator[Read]:
+def reading(store: Store, key: str) -> AbstractContextManager[Read]:
     """Give what reads bytes of an object, by the first one and their number; None without it.
 
     Where the store can, they are all of the same object, even if it is replaced meanwhile.
     """
     own: Any = getattr(store, "reading", None)
-    if own is None:
-        yield lambda start, length: next(store.fetch_ranges([ByteRange(key, start, length)]))
-    else:
-        with own(key) as read:
-            yield read
+    return nullcontext(_each_alone(store, key)) if own is None else own(key)
+
+
+def _each_alone(store: Store, key: str) -> Read:
+    return lambda start, length: next(store.fetch_ranges([ByteRange(key, start, length)]))
 
 
 class SizedStore(Store, Protocol):
