@@ -241,6 +241,14 @@ def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, 
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("value", [300, -1, 1.5, np.nan])
+def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value):
+    blocks = da.from_array(np.array([value]), chunks=1)
+    wrong = blocks.map_blocks(np.copy, dtype="u1", meta=np.empty(0, "u1"))
+    with pytest.raises(ConflictError, match="which dask says is of uint8, and does not fit"):
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", wrong)}), {})
+
+
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_blocks_of_another_shape_than_dask_says_are_refused(path, made, zarr_format):

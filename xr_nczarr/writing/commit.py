@@ -14,7 +14,7 @@ from dask.diagnostics import ProgressBar
 from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
+from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.storage import LocalStore, Store, ZipStore, in_one_step
 from xr_nczarr.writing.journal import close_journal, put_journal
@@ -246,25 +246,32 @@ class _Target:
         if self.scalar:  # netCDF stores it along one dimension
             selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
         sizes = zip(selection, node.shape, strict=True)
-        expected = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
-        if values.shape != expected:
-            raise ConflictError(
-                f"found a block of shape {values.shape}, which dask says is of {expected}",
-                remedy="Give the chunks and the dimensions that its function makes",
-                variable=node.path,
-            )
-        if values.dtype != node.dtype and not node.dtype.hasobject:
-            if values.dtype.kind == "S" and values.dtype.itemsize > node.dtype.itemsize:
-                raise ConflictError(
-                    f"found a block of {values.dtype}, which dask says is of {node.dtype}",
-                    remedy="Give the type that it computes, as with astype",
-                    variable=node.path,
-                )
-            # Blocks of dask can be of another type than it says, which is converted as NumPy does;
-            # bytes that are stored as those of version 3 are what they are.
-            same = values.dtype.kind == "S" and node.dtype.kind != "S"
-            values = values.view(node.dtype) if same else values.astype(node.dtype)
+        shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
+        with Place(variable=node.path):
+            values = _as_said(values, shape, node.dtype)
         self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
+
+
+def _as_said(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Give a block of dask in the type that dask says it is of; one that it is not is refused."""
+    if block.shape != shape:
+        raise ConflictError(
+            f"found a block of shape {block.shape}, which dask says is of {shape}",
+            remedy="Give the chunks and the dimensions that its function makes",
+        )
+    if block.dtype == dtype or dtype.hasobject:
+        return block
+    if block.dtype.kind == "S" and dtype.kind != "S":
+        return block.view(dtype)  # bytes that are stored as those of version 3
+    with np.errstate(all="ignore"):  # what is lost is told below
+        converted = block.astype(dtype)
+    longer = block.dtype.kind == dtype.kind == "S" and block.dtype.itemsize > dtype.itemsize
+    if longer or (dtype.kind in "biu" and not (converted == block).all()):
+        raise ConflictError(
+            f"found a block of {block.dtype}, which dask says is of {dtype}, and does not fit",
+            remedy="Give the type that it computes, as with astype",
+        )
+    return converted
 
 
 def show_progress(done: int, total: int) -> None:

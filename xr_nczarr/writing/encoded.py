@@ -163,11 +163,7 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
         # A file without _FillValue is copied without: xarray would give its floats one of NaN.
         encoding.setdefault("_FillValue", None)
     filled = filled or encoding.get("_FillValue") is not None
-    asked = encoding.get("dtype")
-    if variable.dtype.kind in "mM" and not filled and _is_narrow(asked):
-        data = blockwise(_all_present, variable.data, variable.dtype, str(asked), str(name))
-        variable = variable.copy(data=data)
-    elif variable.dtype != bool and asked == "bool" and not explicit:
+    if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # what was opened as truth values: NaN would be true
     unsigned = None if filled else encoding.pop("_Unsigned", None)
     if encoding != variable.encoding:
@@ -176,21 +172,6 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
         if unsigned is not None:  # which xarray keeps beside a fill value only
             variable.attrs["_Unsigned"] = unsigned
     return variable
-
-
-def _is_narrow(dtype: Any) -> bool:
-    """Tell the integers that have no value for a missing time, which is the least one of int64."""
-    return dtype is not None and np.dtype(dtype).kind in "iu" and np.dtype(dtype) != np.int64
-
-
-def _all_present(times: Any, dtype: str, name: str) -> Any:
-    if np.isnat(times).any():
-        raise ConflictError(
-            f"found a missing time (NaT), which {dtype} of the encoding has no value for",
-            remedy="Give a _FillValue, or a dtype of int64 or float64",
-            variable=name,
-        )
-    return times
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:

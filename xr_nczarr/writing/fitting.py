@@ -1,4 +1,4 @@
-"""Numbers in the type that an encoding asks for: refused where NumPy would wrap them."""
+"""Numbers and times in the type that an encoding asks for: refused where NumPy would wrap them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _PACKING = ("scale_factor", "add_offset")
 
 
 def fitting(variable: Variable, name: str) -> Variable:
-    """Give a variable whose numbers are known to fit the dtype in its encoding.
+    """Give a variable whose values are known to fit the dtype in its encoding.
 
     NumPy's are checked at once, dask's block by block when they are computed. Rounding is what the
-    encoding asks for; numbers beyond the type's range, and NaN as integers without a `_FillValue`,
-    are a ConflictError.
+    encoding asks for; numbers beyond the type's range, and NaN and NaT as integers that have no
+    value for it (without a `_FillValue`), are a ConflictError.
     """
     encoding = variable.encoding
+    if variable.dtype.kind in "mM":
+        return _fitting_times(variable, name)
     packed = any(encoding.get(key) is not None for key in _PACKING)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     if variable.dtype.kind not in "biuf" or dtype.kind not in "iuf":
@@ -37,6 +39,27 @@ def fitting(variable: Variable, name: str) -> Variable:
     variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
     variable.data = blockwise(_checked, variable.data, given, given, dict(encoding), dtype, name)
     return variable
+
+
+def _fitting_times(variable: Variable, name: str) -> Variable:
+    asked, keys = variable.encoding.get("dtype"), ("_FillValue", "missing_value")
+    filled = any(variable.encoding.get(key) is not None for key in keys)
+    # The least integer of int64 is that of NaT.
+    narrow = asked is not None and np.dtype(asked).kind in "iu" and np.dtype(asked) != np.int64
+    if filled or "_FillValue" in variable.attrs or not narrow:
+        return variable
+    data = blockwise(_all_present, variable.data, variable.dtype, np.dtype(asked).name, name)
+    return variable.copy(data=data)
+
+
+def _all_present(times: Any, dtype: str, name: str) -> Any:
+    if np.isnat(times).any():
+        raise ConflictError(
+            f"found a missing time (NaT), which {dtype} of the encoding has no value for",
+            remedy="Give a _FillValue, or a dtype of int64 or float64",
+            variable=name,
+        )
+    return times
 
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
