@@ -76,6 +76,27 @@ def test_what_fits_is_written(tmp_path, values, encoding, expected, lazy):
         np.testing.assert_array_equal(found, expected)
 
 
+def test_floats_are_packed_as_xarray_packs_them():
+    given = xr.Variable(
+        "x", np.random.default_rng(0).normal(0, 500, 10_000).astype("f4"), {}, PACKED
+    )
+    store = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": given}), store)
+    found = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)["v"].variable
+    np.testing.assert_array_equal(found, xr.conventions.encode_cf_variable(given))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"_FillValue": -1}])
+def test_a_missing_time_has_a_value_or_is_refused(attributes):
+    times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"), attributes)})
+    encoding = {"units": "days since 2000-01-01", "dtype": "i4"}
+    with pytest.raises(ConflictError, match="NaT"):
+        xr_nczarr.to_nczarr(times, {}, encoding={"v": encoding})
+    if not attributes:
+        xr_nczarr.to_nczarr(times, store := {}, encoding={"v": encoding | {"_FillValue": -1}})
+        xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr").load(), times)
+
+
 def test_packing_that_opening_left_is_no_reason_to_wrap(tmp_path):
     old, new = tmp_path / "old.nczarr", tmp_path / "new.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array([1.0, 2.0])), old, encoding={"v": PACKED})

@@ -241,12 +241,15 @@ def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, 
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("value", [300, -1, 1.5, np.nan])
-def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(300, "uint8"), (-1, "uint8"), (1.5, "int8"), (np.nan, "int64")],
+)
+def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value, said):
     blocks = da.from_array(np.array([value]), chunks=1)
-    wrong = blocks.map_blocks(np.copy, dtype="u1", meta=np.empty(0, "u1"))
-    with pytest.raises(ConflictError, match="which dask says is of uint8, and does not fit"):
-        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", wrong)}), {})
+    wrong = blocks.map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
+    with pytest.raises(ConflictError, match=f"which dask says is of {said}, and does not fit"):
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", wrong)}), {}, dialect="zarr")
 
 
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])

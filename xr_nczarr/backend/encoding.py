@@ -75,8 +75,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
         if name in _COMPRESSORS:
             # netcdf-c writes text. A level that is none is an error of its variable, on access.
             level = str(configuration.get("level", configuration.get("clevel")))
-            known = _LEVEL.fullmatch(level) and int(level) <= (22 if name == "zstd" else 9)
-            encoding["complevel"] = int(level) if known else _USUAL_LEVEL
+            encoding["complevel"] = int(level) if _LEVEL.fullmatch(level) else _USUAL_LEVEL
         if name == "blosc":
             del encoding["blosc"]
     return encoding

@@ -259,14 +259,14 @@ def _as_said(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
             f"found a block of shape {block.shape}, which dask says is of {shape}",
             remedy="Give the chunks and the dimensions that its function makes",
         )
-    if block.dtype == dtype or dtype.hasobject:
+    if block.dtype == dtype:
         return block
     if block.dtype.kind == "S" and dtype.kind != "S":
         return block.view(dtype)  # bytes that are stored as those of version 3
     with np.errstate(all="ignore"):  # what is lost is told below
         converted = block.astype(dtype)
     longer = block.dtype.kind == dtype.kind == "S" and block.dtype.itemsize > dtype.itemsize
-    if longer or (dtype.kind in "biu" and not (converted == block).all()):
+    if longer or (dtype.kind in "iu" and not (converted == block).all()):
         raise ConflictError(
             f"found a block of {block.dtype}, which dask says is of {dtype}, and does not fit",
             remedy="Give the type that it computes, as with astype",

@@ -46,7 +46,7 @@ def _fitting_times(variable: Variable, name: str) -> Variable:
     filled = any(variable.encoding.get(key) is not None for key in keys)
     # The least integer of int64 is that of NaT.
     narrow = asked is not None and np.dtype(asked).kind in "iu" and np.dtype(asked) != np.int64
-    if filled or "_FillValue" in variable.attrs or not narrow:
+    if filled or not narrow:
         return variable
     data = blockwise(_all_present, variable.data, variable.dtype, np.dtype(asked).name, name)
     return variable.copy(data=data)
@@ -56,7 +56,7 @@ def _all_present(times: Any, dtype: str, name: str) -> Any:
     if np.isnat(times).any():
         raise ConflictError(
             f"found a missing time (NaT), which {dtype} of the encoding has no value for",
-            remedy="Give a _FillValue, or a dtype of int64 or float64",
+            remedy="Give a _FillValue in encoding, or a dtype of int64 or float64",
             variable=name,
         )
     return times
