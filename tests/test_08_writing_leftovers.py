@@ -314,3 +314,14 @@ def test_chunks_of_characters_are_given_as_those_of_their_texts(tmp_path, key):
     found = xr.open_dataset(tmp_path / "a", engine="nczarr")
     assert found.t.encoding["chunksizes"] == (2, 1, 3)
     assert found.t.values.tolist() == ds.t.values.tolist()
+
+
+@pytest.mark.parametrize("name", ["zstd", "blosc"])
+def test_a_compressor_that_is_named_twice_is_applied_twice(tmp_path, name):
+    made = {"zstd": zarr.codecs.ZstdCodec, "blosc": zarr.codecs.BloscCodec}[name]
+    given = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    encoding = {"v": {"compressors": (made(), made())}}
+    given.to_zarr(tmp_path / "a.zarr", zarr_format=3, encoding=encoding, consolidated=False)
+    opened = xr.open_dataset(tmp_path / "a.zarr", engine="nczarr")
+    assert [codec["id"] for codec in opened.v.encoding["codecs"]] == [name] * 2
+    xr.testing.assert_equal(opened.load(), given)

@@ -68,7 +68,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
         if name not in ("bytes", "transpose"):
             codecs.append({"id": name, **configuration})
         if plain and name in _FLAGS and name not in _PORTABLE:
-            del encoding[_FLAGS[name]]
+            encoding.pop(_FLAGS[name], None)
             continue
         if name in _FLAGS:
             encoding[_FLAGS[name]] = True
@@ -77,7 +77,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
             level = str(configuration.get("level", configuration.get("clevel")))
             encoding["complevel"] = int(level) if _LEVEL.fullmatch(level) else _USUAL_LEVEL
         if name == "blosc":
-            del encoding["blosc"]
+            encoding.pop("blosc", None)
     return encoding
 
 
