@@ -1,6 +1,7 @@
 """Numbers are written in the type that their encoding asks for, or refused; never wrapped."""
 
 import dask.array
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xr_nczarr
-from xr_nczarr.errors import ConflictError
+from xr_nczarr.errors import ChunkError, ConflictError
 
 pytestmark = pytest.mark.filterwarnings("ignore:saving variable v with floating point data")
 
@@ -106,6 +107,67 @@ def test_packing_that_opening_left_is_no_reason_to_wrap(tmp_path):
         xr_nczarr.to_nczarr(opened, new)
     xr_nczarr.to_nczarr(opened.drop_encoding(), new)
     xr.testing.assert_equal(xr.open_dataset(new, engine="nczarr").load(), opened)
+
+
+SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
+
+
+@pytest.mark.parametrize(
+    ("values", "codec", "told"),
+    [
+        ([1.0, 4000.0], SCALED, "do not hold 4000.0: it would come back as -2553.6"),
+        ([1.0, np.nan], SCALED, "do not hold nan"),
+        ([1, 300], numcodecs.FixedScaleOffset(0, 1, "i8", "i1"), "do not hold 300"),
+        ([1.0, np.nan, 5.0], numcodecs.Delta("f8"), "do not hold 5.0: it would come back as nan"),
+        ([1, 2, 300], numcodecs.Delta("i8", "i1"), "do not hold 300"),
+        ([1.5, 2.7], numcodecs.Delta("f8", "i4"), "do not hold 1.5"),
+        ([1, 300], numcodecs.AsType("i1", "i8"), "do not hold 300"),
+        ([1.0, np.nan], numcodecs.AsType("i8", "f8"), "do not hold nan"),
+        ([1.0, 1e300], numcodecs.Quantize(1, "f8", "f4"), "do not hold 1e[+]300"),
+        (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "do not hold 200"),
+    ],
+)
+def test_what_a_filter_does_not_hold_is_refused(values, codec, told):
+    encoding = {"v": {"filters": [codec], "_FillValue": None}}
+    with pytest.raises(ChunkError, match=told) as caught:
+        xr_nczarr.to_nczarr(dataset(np.array(values)), {}, dialect="zarr", encoding=encoding)
+    assert caught.value.chunk == (0,)
+
+
+@pytest.mark.parametrize(
+    ("values", "codec", "expected"),
+    [
+        ([1.0, 2.551, -3276.8], SCALED, [1.0, 2.6, -3276.8]),
+        ([0.1, -1e30, 2.0], numcodecs.AsType("f4", "f8"), np.float32([0.1, -1e30, 2]).tolist()),
+        ([1, -(2**63), 2**63 - 1], numcodecs.Delta("i8"), [1, -(2**63), 2**63 - 1]),
+        ([1.5, -2.9, 3.2], numcodecs.AsType("i4", "f8"), [1, -2, 3]),
+        ([1.2345, np.nan, -np.inf], numcodecs.Quantize(1, "f8"), [1.25, np.nan, -np.inf]),
+        ([True, False, True], numcodecs.PackBits(), [True, False, True]),
+    ],
+)
+def test_what_a_filter_rounds_is_written(values, codec, expected):
+    # The chunk at the edge is filled up with what the filter does not hold, and nobody reads.
+    fill = np.nan if isinstance(values[0], float) else None
+    encoding = {"v": {"filters": [codec], "_FillValue": fill, "chunks": 2}}
+    store = {}
+    xr_nczarr.to_nczarr(dataset(np.array(values)), store, dialect="zarr", encoding=encoding)
+    found = xr.open_dataset(store, engine="nczarr")["v"].values
+    np.testing.assert_array_equal(found, expected)
+    xr_nczarr.to_nczarr(dataset(np.array(values)), store, append_dim="x")
+    found = xr.open_dataset(store, engine="nczarr")["v"].values
+    np.testing.assert_array_equal(found, expected * 2)
+
+
+def test_filters_that_opening_left_wrap_nothing(tmp_path):
+    dataset(np.array([1.0, 2.5])).to_zarr(
+        tmp_path / "old.zarr", zarr_format=2, encoding={"v": {"filters": [SCALED]}}
+    )
+    old = xr.open_dataset(tmp_path / "old.zarr", engine="nczarr", chunks={})
+    new = xr.concat([old, dataset(np.array([4000.0]))], "x")
+    with pytest.raises(ChunkError, match=r"4000\.0.*drop_encoding"):
+        xr_nczarr.to_nczarr(new, tmp_path / "new.nczarr", dialect="zarr")
+    xr_nczarr.to_nczarr(new.drop_encoding(), tmp_path / "new.nczarr")
+    xr.testing.assert_equal(xr.open_dataset(tmp_path / "new.nczarr", engine="nczarr"), new)
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u1", "?"])

@@ -109,7 +109,12 @@ class PartWriter:
                     self.codec.decode(stored, chunk)
                     self._clear_beyond_the_edge(chunk, part.chunk)
                 chunk[part.source] = values
-            return None if self._is_empty(chunk) else self.codec.encode(chunk)
+            if self._is_empty(chunk):
+                return None
+            data = self.codec.encode(chunk)
+            if self.codec.narrow:
+                self.codec.check_held(data, part.source, values)
+            return data
         except NczarrError as error:
             error.located(
                 store=self.store.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numcodecs
@@ -93,7 +94,26 @@ def build_typed(request: Request) -> Step:
             raise MetadataError("found scale = 0")
     count = flow.size // dtype.itemsize
     shape = flow.shape if flow.shape and flow.count == count else (count,)
-    return wrap(codec, flow.retyped(dtype, shape), flow.retyped(stored, shape))
+    step = wrap(codec, flow.retyped(dtype, shape), flow.retyped(stored, shape))
+    return replace(step, room=partial(_room, spec.name, codec, dtype, stored))
+
+
+def _room(
+    name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
+) -> Any:
+    """Give how far from values of `dtype` those may lie that come back of them as `stored`."""
+    floats = [each for each in (dtype, stored) if each.kind == "f"]
+    rounding = 8 * max((np.finfo(each).eps for each in floats), default=0)
+    if name == "fixedscaleoffset":
+        step = 0.5 / abs(codec.scale) + (dtype.kind != "f")
+        return step + rounding * (np.abs(values) + abs(codec.offset))
+    if dtype.kind != "f":
+        return 0
+    if name == "quantize":
+        return 10.0**-codec.digits + rounding * np.abs(values)
+    if stored.kind == "f":
+        return np.finfo("f8").max  # of any that is finite: differences and their sums are rounded
+    return int(name == "astype")  # cuts fractions
 
 
 def build_bitround(request: Request) -> Step:
@@ -120,6 +140,8 @@ def build_sized(request: Request) -> Step:
         flow.stream(size, _encoded_size(name, flow.bound)),
     )
     step = wrap(codec, decoded, encoded)
+    if name == "packbits":  # whose truth values may be any bytes
+        return replace(step, room=lambda _: 0)
     if name not in _BESIDE_THE_DATA:
         return step
 

@@ -116,7 +116,8 @@ class Step:
 
     `decode` takes the encoded bytes and gives a flat buffer of exactly the decoded ones, or the
     array of objects; one that `fills` also takes the array of those bytes to fill and give.
-    `encode` is the reverse. `place` is the step in words, for messages.
+    `encode` is the reverse. `place` is the step in words, for messages. `room` is of filters that
+    do not hold every value: how far from given ones those may lie that come back.
     """
 
     decode: Callable[..., Any]
@@ -124,6 +125,7 @@ class Step:
     encoded: Flow
     fills: bool = False
     place: str = ""
+    room: Callable[[NDArray[Any]], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +199,10 @@ class ChunkCodec:
 
     The size of `encoded` is known when nothing in the chain compresses; a `raw` chunk is stored
     as its elements are, in C order and the node's dtype. One that `fills` decodes right into the
-    array that it is given, others copy there.
+    array that it is given, others copy there. One that is `narrow` does not hold every value.
     """
 
-    __slots__ = ("_steps", "encoded", "fills", "flow", "raw")
+    __slots__ = ("_rooms", "_steps", "encoded", "fills", "flow", "narrow", "raw")
 
     def __init__(self, flow: Flow, steps: Sequence[Step]) -> None:
         self.flow = flow
@@ -208,6 +210,8 @@ class ChunkCodec:
         self.raw = not steps
         self.fills = bool(steps) and steps[0].fills
         self._steps = steps
+        self._rooms = [step.room for step in steps if step.room is not None]
+        self.narrow = bool(self._rooms)
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Give the elements of one chunk from its stored bytes.
@@ -244,6 +248,24 @@ class ChunkCodec:
             return self.encode_buffer(b"")  # type: ignore[no-any-return]
         encoded = self.encode_buffer(chunk if flow.size is None else bytes_of(chunk))
         return encoded.data if isinstance(encoded, np.ndarray) else encoded
+
+    def check_held(self, data: Bytes, where: Any, values: NDArray[Any]) -> None:
+        """Refuse a chunk's stored bytes if other values than these come back of them.
+
+        Rounding is what filters are for; ChunkError tells of what they wrap, or lose.
+        """
+        back = self.decode(data)[where]
+        with np.errstate(all="ignore"):
+            same = (back == values) | ((back != back) & (values != values))
+            room: Any = sum(room(values) for room in self._rooms)
+            if np.any(room):
+                same |= np.abs(np.subtract(back, values, dtype="f8")) <= room
+        if not np.all(same):
+            value, other = (each[~same].ravel()[0] for each in (values, back))
+            raise ChunkError(
+                f"the filters do not hold {value}: it would come back as {other}",
+                remedy="Write it with others; those that opening left go with drop_encoding()",
+            )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
         """Give `out`, filled, or else a flat buffer of exactly the decoded bytes (or objects)."""

@@ -155,4 +155,5 @@ def build_categorize(request: Request) -> Step:
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         dtypes = f"dtype {quote(codec.dtype)} as {quote(codec.astype)}"
         raise MetadataError(f"found {dtypes} for a {flow.chunk}")
-    return wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
+    step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
+    return replace(step, room=lambda _: 0)
