@@ -98,6 +98,50 @@ def test_a_missing_time_has_a_value_or_is_refused(attributes):
         xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr").load(), times)
 
 
+FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
+
+
+@pytest.mark.filterwarnings("ignore:Times can't be serialized faithfully")
+@pytest.mark.filterwarnings("ignore:Timedeltas can't be serialized faithfully")
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("times", "encoding", "told"),
+    [
+        (FAR, {"units": "seconds since 2000-01-01", "dtype": "i4"}, None),
+        (
+            FAR,
+            {"units": "seconds since 1970-01-01", "dtype": "i4"},
+            "2524608001 .* int32, units sec",
+        ),
+        (FAR, {"units": "seconds since 2000-02-01", "dtype": "u4"}, "-2678400 does not fit"),
+        (FAR[:1], {"units": "days since 1990-01-01", "dtype": "i2", "scale_factor": 0.05}, "3652"),
+        (FAR - FAR[0], {"units": "seconds", "dtype": "i4"}, None),
+        (FAR - FAR[0], {"units": "seconds", "dtype": "i2"}, "1577923201 does not fit"),
+    ],
+)
+def test_times_beyond_the_integers_asked_for_are_refused(times, encoding, told, lazy):
+    store = {}
+    given = dataset(times, lazy)
+    if told is None:
+        xr_nczarr.to_nczarr(given, store, encoding={"v": encoding})
+        decoded = xr.open_dataset(store, engine="nczarr", decode_timedelta=True)
+        np.testing.assert_array_equal(decoded["v"], times)
+        return
+    with pytest.raises(ConflictError, match=told):
+        xr_nczarr.to_nczarr(given, store, encoding={"v": encoding})
+
+
+def test_times_of_other_calendars_are_refused_too():
+    times = xr.date_range("2000-01-01", periods=2, freq="YS", calendar="noleap", use_cftime=True)
+    encoding = {"units": "days since 2000-01-01", "dtype": "i1"}
+    with pytest.raises(ConflictError, match="365 does not fit the encoding dtype int8, units days"):
+        xr_nczarr.to_nczarr(xr.Dataset(coords={"t": times}), {}, encoding={"t": encoding})
+    xr_nczarr.to_nczarr(
+        xr.Dataset(coords={"t": times}), store := {}, encoding={"t": encoding | {"dtype": "i2"}}
+    )
+    assert xr.open_dataset(store, engine="nczarr").t.values.tolist() == times.tolist()
+
+
 def test_packing_that_opening_left_is_no_reason_to_wrap(tmp_path):
     old, new = tmp_path / "old.nczarr", tmp_path / "new.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array([1.0, 2.0])), old, encoding={"v": PACKED})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from xarray import Variable
+from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
@@ -14,6 +16,7 @@ from xr_nczarr.writing.sources import blockwise
 
 _KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
 _PACKING = ("scale_factor", "add_offset")
+_TOLD = (*_PACKING, "units")
 
 
 def fitting(variable: Variable, name: str) -> Variable:
@@ -24,7 +27,7 @@ def fitting(variable: Variable, name: str) -> Variable:
     value for it (without a `_FillValue`), are a ConflictError.
     """
     encoding = variable.encoding
-    if variable.dtype.kind in "mM":
+    if variable.dtype.kind in "mMO":
         return _fitting_times(variable, name)
     packed = any(encoding.get(key) is not None for key in _PACKING)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
@@ -42,23 +45,35 @@ def fitting(variable: Variable, name: str) -> Variable:
 
 
 def _fitting_times(variable: Variable, name: str) -> Variable:
-    asked, keys = variable.encoding.get("dtype"), ("_FillValue", "missing_value")
-    filled = any(variable.encoding.get(key) is not None for key in keys)
-    # The least integer of int64 is that of NaT.
-    narrow = asked is not None and np.dtype(asked).kind in "iu" and np.dtype(asked) != np.int64
-    if filled or not narrow:
+    asked = variable.encoding.get("dtype")
+    objects_of_dask = variable.dtype == object and hasattr(variable.data, "dask")
+    if asked is None or np.dtype(asked).kind not in "iu" or objects_of_dask:
         return variable
-    data = blockwise(_all_present, variable.data, variable.dtype, np.dtype(asked).name, name)
-    return variable.copy(data=data)
+    dtype, encoding = np.dtype(asked), dict(variable.encoding)
+    # xarray tells it again, when it encodes them. Where dask computes, threads share the filters.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = blockwise(_checked_times, variable.data, variable.dtype, encoding, dtype, name)
+    return variable.copy(data=data) if hasattr(data, "dask") else variable
 
 
-def _all_present(times: Any, dtype: str, name: str) -> Any:
-    if np.isnat(times).any():
+def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+    dimensions = [f"d{axis}" for axis in range(times.ndim)]
+    given = Variable(dimensions, times, {}, dict(encoding))
+    encoded = CFTimedeltaCoder().encode(CFDatetimeCoder().encode(given, name), name)
+    if "units" not in encoded.attrs:  # objects that are no times
+        return times
+    numbers = encoded.to_numpy()
+    missing = given.isnull().to_numpy()
+    filled = any(encoding.get(key) is not None for key in ("_FillValue", "missing_value"))
+    if missing.any() and not filled and dtype != np.int64:  # whose least integer is NaT
         raise ConflictError(
             f"found a missing time (NaT), which {dtype} of the encoding has no value for",
             remedy="Give a _FillValue in encoding, or a dtype of int64 or float64",
             variable=name,
         )
+    told = {**encoded.encoding, "units": encoded.attrs["units"]}
+    _checked(numbers[~missing], numbers.dtype, told, dtype, name)
     return times
 
 
@@ -95,7 +110,7 @@ def _checked(
             if missing is None and given.dtype.kind == "f" and np.isnan(given).any():
                 extremes, wrong = np.append(extremes, np.nan), np.append(wrong, True)
     if wrong.any():
-        asked = {"dtype": dtype.name} | {key: encoding[key] for key in _PACKING if key in encoding}
+        asked = {"dtype": dtype.name} | {key: encoding[key] for key in _TOLD if key in encoding}
         raise ConflictError(
             f"the value {extremes[wrong][0]} does not fit the encoding "
             + ", ".join(f"{key} {value}" for key, value in asked.items()),
