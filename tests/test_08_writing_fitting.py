@@ -61,6 +61,8 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
         ([-3271.7, 3281.7], PACKED, [-3271.7, 3281.7]),
         ([1, -3200], PACKED, [1.0, -3200.0]),
         ([1, -200], {"dtype": "f4", "scale_factor": 0.5, "_FillValue": 0}, [1.0, -200.0]),
+        (np.array([100], "i1"), {"scale_factor": 0.5, "_FillValue": np.nan}, [100.0]),
+        ([True, False], {"add_offset": 7.5, "_FillValue": np.nan}, [1.0, 0.0]),
         ([1, 3], {"dtype": "i1", "add_offset": 2, "_FillValue": 0}, [1, 3]),
         (np.array([1, 200], "u1"), {"dtype": "i1", "_Unsigned": "true", "_FillValue": 0}, [1, 200]),
         (np.array([-1, 2], "i1"), {"dtype": "u1", "_Unsigned": "false", "_FillValue": 0}, [-1, 2]),
@@ -93,6 +95,9 @@ def test_a_missing_time_has_a_value_or_is_refused(attributes):
     encoding = {"units": "days since 2000-01-01", "dtype": "i4"}
     with pytest.raises(ConflictError, match="NaT"):
         xr_nczarr.to_nczarr(times, {}, encoding={"v": encoding})
+    beyond = {"units": "days since 2000-01-01", "dtype": "u8", "_FillValue": 2**64 - 1}
+    with pytest.raises(ConflictError, match="NaT"):
+        xr_nczarr.to_nczarr(times, {}, encoding={"v": beyond})
     if not attributes:
         xr_nczarr.to_nczarr(times, store := {}, encoding={"v": encoding | {"_FillValue": -1}})
         xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr").load(), times)
@@ -222,6 +227,28 @@ def test_integers_are_packed_too(dtype, packing):
     xr_nczarr.to_nczarr(values, store, append_dim="x")
     found = xr.open_dataset(store, engine="nczarr")["v"].values
     np.testing.assert_allclose(found, [1, 0, 1, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
+)
+@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
+def test_fill_values_that_floats_do_not_hold_mask(dtype, fill, key, lazy):
+    # netCDF's own for int64 is the first: xarray makes -2**63 of it where NaN was.
+    encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
+    xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
+    opened = xr.open_dataset(store, engine="nczarr")
+    np.testing.assert_array_equal(opened.v, [1, np.nan, 7])
+    xr_nczarr.to_nczarr(opened, again := {})
+    found = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
+    assert found.dtype == dtype
+    assert found.values.tolist() == [1, fill, 7]
+    encoding["v"]["scale_factor"] = 0.5
+    if dtype != "i4":
+        with pytest.raises(ConflictError, match="nan does not fit"):
+            xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan]), lazy), {}, encoding=encoding)
 
 
 def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):

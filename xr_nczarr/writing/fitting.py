@@ -16,7 +16,7 @@ from xr_nczarr.writing.sources import blockwise
 
 _KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
 _PACKING = ("scale_factor", "add_offset")
-_TOLD = (*_PACKING, "units")
+_TOLD = (*_PACKING, "units", "_FillValue")
 
 
 def fitting(variable: Variable, name: str) -> Variable:
@@ -30,7 +30,7 @@ def fitting(variable: Variable, name: str) -> Variable:
     if variable.dtype.kind in "mMO":
         return _fitting_times(variable, name)
     packed = any(encoding.get(key) is not None for key in _PACKING)
-    dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
     if variable.dtype.kind not in "biuf" or dtype.kind not in "iuf":
         return variable
     if np.can_cast(variable.dtype, dtype) and not packed:
@@ -38,10 +38,29 @@ def fitting(variable: Variable, name: str) -> Variable:
     if dtype.kind in "iu":
         unsigned = str(encoding.get("_Unsigned", variable.attrs.get("_Unsigned")))
         dtype = np.dtype(f"{_KINDS.get(unsigned, dtype.kind)}{dtype.itemsize}")
-    given = packing_dtype(variable.dtype, encoding)
     variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
-    variable.data = blockwise(_checked, variable.data, given, given, dict(encoding), dtype, name)
+    given = packing_dtype(variable.dtype, encoding)
+    data = blockwise(_checked, variable.data, given, given, dict(encoding), dtype, name)
+    if given.kind == "f" and dtype.kind in "iu" and not packed and not _passes(_fill(encoding)):
+        data = blockwise(_filled, data, dtype, dtype, _fill(encoding))
+    variable.data = data
     return variable
+
+
+def _fill(encoding: Mapping[str, Any]) -> Any:
+    return encoding.get("_FillValue", encoding.get("missing_value"))
+
+
+def _passes(fill: Any) -> bool:
+    """Tell whether a fill value is the same after xarray puts it among floats, for NaN."""
+    return fill is None or int(np.float64(fill)) == np.asarray(fill).item()
+
+
+def _filled(numbers: Any, dtype: np.dtype[Any], fill: Any) -> Any:
+    """Give floats as integers, NaN as the fill value."""
+    filled = np.full(numbers.shape, fill, dtype)
+    np.copyto(filled, np.around(numbers), casting="unsafe", where=~np.isnan(numbers))
+    return filled
 
 
 def _fitting_times(variable: Variable, name: str) -> Variable:
@@ -64,9 +83,12 @@ def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]
     if "units" not in encoded.attrs:  # objects that are no times
         return times
     numbers = encoded.to_numpy()
-    missing = given.isnull().to_numpy()
-    filled = any(encoding.get(key) is not None for key in ("_FillValue", "missing_value"))
-    if missing.any() and not filled and dtype != np.int64:  # whose least integer is NaT
+    missing, fill = given.isnull().to_numpy(), _fill(encoding)
+    if fill is None:
+        held = dtype == np.int64  # whose least integer is NaT
+    else:
+        held = _passes(fill) if numbers.dtype.kind == "f" else int(fill) <= np.iinfo("i8").max
+    if missing.any() and not held:
         raise ConflictError(
             f"found a missing time (NaT), which {dtype} of the encoding has no value for",
             remedy="Give a _FillValue in encoding, or a dtype of int64 or float64",
@@ -106,8 +128,9 @@ def _checked(
                 [not range_.min <= each <= range_.max for each in np.around(stored).tolist()]
             )
             wrong &= ~np.isnan(extremes)
-            missing = encoding.get("_FillValue", encoding.get("missing_value"))
-            if missing is None and given.dtype.kind == "f" and np.isnan(given).any():
+            packed = any(encoding.get(key) is not None for key in _PACKING)
+            lost = _fill(encoding) is None or (packed and not _passes(_fill(encoding)))
+            if lost and given.dtype.kind == "f" and np.isnan(given).any():
                 extremes, wrong = np.append(extremes, np.nan), np.append(wrong, True)
     if wrong.any():
         asked = {"dtype": dtype.name} | {key: encoding[key] for key in _TOLD if key in encoding}
