@@ -241,10 +241,13 @@ def test_fill_values_that_floats_do_not_hold_mask(dtype, fill, key, lazy):
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
     opened = xr.open_dataset(store, engine="nczarr")
     np.testing.assert_array_equal(opened.v, [1, np.nan, 7])
-    xr_nczarr.to_nczarr(opened, again := {})
+    xr_nczarr.to_nczarr(opened, again := {}, unlimited_dims="x")
     found = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
     assert found.dtype == dtype
     assert found.values.tolist() == [1, fill, 7]
+    xr_nczarr.to_nczarr(dataset(np.array([np.nan, 2.0]), lazy), again, append_dim="x")
+    found = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
+    assert found.values.tolist() == [1, fill, 7, fill, 2]
     encoding["v"]["scale_factor"] = 0.5
     if dtype != "i4":
         with pytest.raises(ConflictError, match="nan does not fit"):

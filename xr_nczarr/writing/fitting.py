@@ -53,7 +53,8 @@ def _fill(encoding: Mapping[str, Any]) -> Any:
 
 def _passes(fill: Any) -> bool:
     """Tell whether a fill value is the same after xarray puts it among floats, for NaN."""
-    return fill is None or int(np.float64(fill)) == np.asarray(fill).item()
+    number = np.asarray(fill).item()
+    return number is None or int(float(number)) == number
 
 
 def _filled(numbers: Any, dtype: np.dtype[Any], fill: Any) -> Any:

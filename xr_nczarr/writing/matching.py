@@ -187,12 +187,14 @@ def _encoded_block(
         stored = (np.around(packed) if integral and packed.dtype.kind == "f" else packed).astype(
             dtype
         )
+        missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, bool)
+        if fill is not None and integral:  # floats do not hold each
+            stored = np.where(missing, dtype.type(fill), stored)
         held = stored + offset if scale is None else stored.astype("f8") * scale + offset
         room = 2 * np.abs(given) * max((np.finfo(each).eps for each in inexact), default=0)
         if scale is not None and integral:
             room = room + abs(float(scale)) * (1e-6 if exactly else 0.5 + 1e-6)
         wrong = ~((held == given) | (np.abs(held - given) <= room))
-        missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, bool)
         if fill is not None:
             filled = np.isnan(stored) if fill != fill else stored == dtype.type(fill)
         else:
