@@ -156,6 +156,35 @@ def test_limits_are_strict_unless_given(tmp_path):
     assert values(store, max_metadata_bytes=4 * MIB) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("form", ["v2", "v3"])
+@pytest.mark.parametrize(
+    ("paths", "option"),
+    [(["/".join("a" * 3000)], "max_depth"), (["b" * i for i in range(1, 20)], "max_nodes")],
+)
+def test_consolidated_nodes_are_limited_as_others_are(paths, option, form):
+    members = {f"{path}/.zarray": array_document((4,)) for path in paths}
+    group = {"zarr_format": 2}
+    store = {".zgroup": group, ".zmetadata": {"zarr_consolidated_format": 1, "metadata": members}}
+    if form == "v3":
+        group = {"zarr_format": 3, "node_type": "group"}
+        members = dict.fromkeys(paths, group)
+        inline = {"kind": "inline", "must_understand": False, "metadata": members}
+        store = {"zarr.json": group | {"consolidated_metadata": inline}}
+    store = {key: json.dumps(document).encode() for key, document in store.items()}
+    for open_one in (xr.open_dataset, xr.open_datatree):
+        with pytest.raises(LimitError, match=option):
+            open_one(store, engine="nczarr", max_nodes=10)
+
+
+def test_of_consolidated_nodes_those_of_the_group_that_is_asked_for_count():
+    members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
+    members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
+    document = {"zarr_consolidated_format": 1, "metadata": members}
+    store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": json.dumps(document).encode()}
+    tree = xr.open_datatree(store, engine="nczarr", group="g", max_nodes=5)
+    assert list(tree.children) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     "options", [{"allow_pickle": True}, {"storage_options": {"templates": "jinja2"}}]
 )

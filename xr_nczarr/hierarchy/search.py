@@ -184,10 +184,15 @@ class _Search:
     def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:
         by_path: dict[str, dict[str, Document]] = defaultdict(dict, {"/": {}})
         for key, document in documents.items():
-            by_path["/" + key.rpartition("/")[0]][key] = document
+            path = "/" + key.rpartition("/")[0]
+            if self._wanted(path) or path == "/":
+                by_path[path][key] = document
         for path in list(by_path):
+            if path.count("/") > self.limits.max_depth:
+                raise self._too_deep(path)
             while (path := parent_path(path)) not in by_path:
                 by_path[path] = {}
+            self._bound(len(by_path))
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
             self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
         return Hierarchy(nodes=self.nodes, zarr_format=self.module.ZARR_FORMAT, consolidated=True)
@@ -218,11 +223,7 @@ class _Search:
             paths = [
                 path for group in groups for path in self._child_paths(group) if self._wanted(path)
             ]
-            if self.limits.max_nodes < len(self.nodes) + len(paths):
-                raise LimitError(
-                    f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
-                    remedy="If you trust the store, open it with a larger max_nodes",
-                )
+            self._bound(len(self.nodes) + len(paths))
             found = self._parse(paths)
             for node in found:
                 self._add(node)
@@ -261,10 +262,7 @@ class _Search:
         # Keys of a reference set can have empty names; "" would lead to the group itself again.
         names = [name for name in (*listed[0], *listed[1]) if name not in ("", ".", "..")]
         if group.path.count("/") >= self.limits.max_depth and names:
-            raise LimitError(
-                f"groups are nested more than {self.limits.max_depth} deep (max_depth)",
-                place=group.path,
-            )
+            raise self._too_deep(group.path)
         return list(dict.fromkeys(child_path(group.path, name) for name in names))
 
     def _list_children(self, group: GroupNode) -> Children:
@@ -322,6 +320,21 @@ class _Search:
     def _add(self, node: Node) -> None:
         if self._wanted(node.path) or node.path == "/":
             self.nodes[node.path] = node
+
+    def _bound(self, count: int) -> None:
+        """Refuse more nodes than the limit."""
+        if count > self.limits.max_nodes:
+            raise LimitError(
+                f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
+                remedy="If you trust the store, open it with a larger max_nodes",
+            )
+
+    def _too_deep(self, path: str) -> LimitError:
+        return LimitError(
+            f"groups are nested more than {self.limits.max_depth} deep (max_depth)",
+            remedy="If you trust the store, open it with a larger max_depth",
+            place=path,
+        )
 
     def _nothing_found(self, modules: Sequence[ModuleType]) -> NotFoundError:
         looked = ", ".join(dict.fromkeys(key for module in modules for key in module.root_keys()))
