@@ -245,6 +245,37 @@ def test_xarrays_decoding_options_are_obeyed(tmp_path):
             opened(threads=threads)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("allow_pickle", "False"),
+        ("follow_symlinks", "no"),
+        ("data_type_fallback", None),
+        ("use_zarr_fill_value_as_mask", "False"),
+        ("max_nodes", "many"),
+        ("max_chunk_bytes", None),
+        ("missing_status", 404),
+        ("missing_status", "404"),
+        ("storage_options", 1),
+        ("codecs", ["mine"]),
+        ("retry", 3),
+        ("retry", {"attempts": 0}),
+        ("retry", {"attempts": "3"}),
+        ("retry", {"timeout_seconds": "3"}),
+    ],
+)
+def test_an_option_of_another_kind_is_refused_and_not_taken_for_another_value(option, value):
+    store = {".zgroup": b'{"zarr_format": 2}'}
+    with pytest.raises(ValueError, match=f"{option}.*found"):
+        xr.open_dataset(store, engine="nczarr", **{option: value})
+
+
+def test_options_may_be_numbers_of_numpy():
+    store = {".zgroup": b'{"zarr_format": 2}'}
+    options = {"allow_pickle": np.False_, "max_nodes": np.int64(7), "max_chunk_bytes": 1e9}
+    assert not xr.open_dataset(store, engine="nczarr", **options).variables
+
+
 def test_a_variable_without_name_that_cannot_be_read_raises_its_reason(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})

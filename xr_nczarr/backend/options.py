@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
@@ -103,6 +104,20 @@ max_depth, max_references, max_index_bytes
         check_choice("assume_endian", self.assume_endian, (None, "little", "big"))
         check_choice("zarr_format", self.zarr_format, (None, 1, 2, 3, "1", "2", "3", "3-draft"))
         check_choice("trust", self.trust, (None, "none"))
+        # Any other text would count as true: "False" of a shell as well.
+        for name in ("allow_pickle", "follow_symlinks", "data_type_fallback"):
+            check_choice(name, getattr(self, name), (True, False))
+        masks = self.use_zarr_fill_value_as_mask
+        check_choice("use_zarr_fill_value_as_mask", masks, (None, True, False))
+        for name in ("storage_options", "retry", "codecs"):
+            if not isinstance(getattr(self, name), Mapping | None):
+                raise ValueError(f"{name} is a mapping or None; found {getattr(self, name)!r}")
+        for limit in fields(Limits):
+            if not isinstance(getattr(self, limit.name), Real):
+                raise ValueError(f"{limit.name} is a number; found {getattr(self, limit.name)!r}")
+        statuses: object = self.missing_status
+        if not isinstance(statuses, Iterable) or not all(isinstance(s, int) for s in statuses):
+            raise ValueError(f"missing_status has numbers such as (403, 404); found {statuses!r}")
         if self.trust == "none" and self.allow_pickle:
             raise ValueError("allow_pickle=True contradicts trust='none'")
 

@@ -67,6 +67,16 @@ class Retry:
     clock: Callable[[], float] = time.monotonic
     events: Events | None = field(default=None, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise ValueError(
+                f"attempts of retry is an integer above 0, the first included; "
+                f"found {self.attempts!r}"
+            )
+        for name in ("total_seconds", "first_wait", "longest_wait", "timeout_seconds"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ValueError(f"{name} of retry is a number; found {getattr(self, name)!r}")
+
     def note(self, error: BaseException) -> None:
         """Count a failure that may pass."""
         if self.events is not None:
