@@ -77,6 +77,17 @@ def test_a_target_names_a_location(target: Any, location: Location) -> None:
     assert parse_url(target) == location
 
 
+@pytest.mark.parametrize("target", ["~/d/x.zarr#mode=zarr", Path("~/d/x.zarr"), "~/d#1/x.zarr"])
+def test_a_tilde_is_the_home_directory(
+    target: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "d#1" / "x.zarr").mkdir(parents=True)
+    expected = str(target).replace("~", str(tmp_path)).removesuffix("#mode=zarr")
+    assert parse_url(target).url == expected
+    assert parse_url("d/~").url.endswith("/d/~")
+
+
 def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert parse_url("x.zarr").url == parse_url("file://x.zarr").url == str(tmp_path / "x.zarr")

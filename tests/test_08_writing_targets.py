@@ -494,6 +494,19 @@ def test_importing_the_package_does_not_import_xarray():
     assert xr_nczarr.to_nczarr.__doc__
 
 
+def test_a_tilde_is_the_home_directory_for_all_that_take_a_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    to_nczarr(example(), "~/a.nczarr")
+    example().to_netcdf("~/a.nc")
+    xr_nczarr.copy("~/a.nc", "~/b.nczarr")
+    xr_nczarr.references.write("~/a.nczarr", "~/a.json")
+    for name in ("a.nczarr", "b.nczarr", "a.json"):
+        with xr.open_dataset(f"~/{name}", engine="nczarr") as found:
+            xr.testing.assert_equal(found, example())
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_local_path_is_no_bucket(tmp_path):
     with pytest.raises(ConflictError, match="the URL says s3"):
         to_nczarr(xr.Dataset(), f"{tmp_path}/a#mode=nczarr,s3")

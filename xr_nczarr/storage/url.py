@@ -70,7 +70,7 @@ def parse_url(target: object) -> Location:
     """Give the location that a path, a URL or an NCZarr URL names.
 
     The fragment is the one of netcdf-c: ``#mode=nczarr,zip&awsprofile=name``. A `#` in the name
-    of a local file that exists begins no fragment.
+    of a local file that exists begins no fragment. A leading ``~`` is the home directory.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def parse_url(target: object) -> Location:
     """
     if not isinstance(target, str | os.PathLike):
         return Location("")
-    url = os.fsdecode(target)
+    url = os.path.expanduser(os.fsdecode(target))  # as all that xarray opens and writes
     if os.path.lexists(url):
         return Location(os.path.abspath(url))
     url, options = _split_fragment(url)

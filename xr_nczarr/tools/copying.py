@@ -228,6 +228,8 @@ def copy(
 
 def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) -> _Source:
     """Open the source without decoding anything."""
+    if isinstance(source, str | os.PathLike):
+        source = os.path.expanduser(source)
     if engine in (None, "nczarr") and not (engine is None and _is_netcdf_file(source)):
         return _open_store(source, options)
     path = os.fspath(source)
