@@ -113,6 +113,7 @@ def test_a_dataset_explains_what_was_selected_from_it(chunks):
     assert dataset.nczarr.explain().left_out == {"x": "in memory"}
     tree = xr.DataTree.from_dict({"/": dataset, "/g": dataset})
     assert [item.name for item in tree.nczarr.explain().readings] == ["v", "g/v"]
+    assert [item.name for item in tree.nczarr.explain(variables=["/g/v"]).readings] == ["g/v"]
     by_label = dataset.sel(x=slice(25, 30))
     if chunks is None:
         assert by_label.nczarr.explain({"y": 1}).readings[0].touched == ({0}, {1})

@@ -130,7 +130,7 @@ def explain(
     selection
         Positions by dimension, as `xarray.Dataset.isel` takes them.
     variables
-        Names; all if None.
+        Names or paths; all if None.
     **options
         See `OpenOptions`, where `target` is to be opened.
 
@@ -166,7 +166,7 @@ def explain(
         for path, dataset in datasets.items()
         for name, variable in dataset.variables.items()
     }
-    asked = None if variables is None else set(variables)
+    asked = None if variables is None else {name.lstrip("/") for name in variables}
     names = {name for path in arrays for name in (path, path.rpartition("/")[2])}
     _check(
         "dimension", set(selection or ()), {dim for each in datasets.values() for dim in each.dims}
