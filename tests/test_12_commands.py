@@ -50,6 +50,20 @@ def test_a_closed_pipe_ends_the_command_silently():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("target", "code"), [("one", 0), ("nothing", 2)])
+@pytest.mark.parametrize("command", ["dump", "info"])
+def test_closed_streams_change_no_exit_code_and_no_other_stream(command, target, code, tmp_path):
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
+    shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "
+    for closed in (">&-", "2>&-"):
+        done = subprocess.run(
+            ["bash", "-c", shell + closed], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == code
+        assert bool(done.stdout) == (code == 0 and closed == "2>&-")
+        assert bool(done.stderr) == (code == 2 and closed == ">&-")
+
+
 def test_options_are_json_or_text():
     import argparse
 

@@ -90,10 +90,10 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
     parser.add_argument("--engine", help="of xarray, for a source that is no store")
     versions = ("1", "2", "3", "3-draft")
-    parser.add_argument("--zarr-format", default="2", choices=versions, help="2 without")
+    parser.add_argument("--zarr-format", default="2", choices=versions, help="2 is the default")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
-        "--chunks", type=_lengths, metavar="DIM=N,…", help="chunk lengths by dimension"
+        "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk lengths by dimension"
     )
     parser.add_argument(
         "--codecs", type=_codecs, metavar="JSON", help="list of numcodecs configurations"

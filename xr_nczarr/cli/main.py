@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     That is 0 when all is well, 1 when problems were found in what was looked at, 2 when the command
     could not do its work: one line on the standard error output says why.
     """
+    for name in ("stdout", "stderr"):  # None where the caller closed them
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if hasattr(sys.stdout, "reconfigure"):
         # Names and texts of a store come out as the bytes they are.
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
