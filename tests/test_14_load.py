@@ -19,7 +19,7 @@ import pytest
 import xarray as xr
 
 from tests.processes import in_a_new_interpreter
-from xr_nczarr import NczarrError, StorageError, to_nczarr
+from xr_nczarr import NczarrError, StorageError, copy, to_nczarr
 
 VIRTUAL_GB = float(os.environ.get("NCZARR_VIRTUAL_GB", "0.2"))
 OPENINGS = int(os.environ.get("NCZARR_OPENINGS", "100"))
@@ -180,6 +180,28 @@ def write_without_permission():
             except PermissionError as error:
                 found.append((isinstance(error, NczarrError), "a/.zarray" in str(error)))
     return found
+
+
+def copy_without_permission():
+    """Copy a zip file and a directory that may not be read, as nobody where we are root."""
+    found = []
+    for nobody in (False, True):
+        if nobody and os.geteuid() == 0:
+            os.setuid(65534)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, locked in (("s", "s/a"), ("s.zip", "s.zip")):
+                to_nczarr(values(), f"{folder}/{name}")
+                os.chmod(f"{folder}/{locked}", 0 if nobody else 0o700)
+                try:
+                    copy(f"{folder}/{name}", {})
+                except PermissionError as error:
+                    found.append((isinstance(error, NczarrError), f"{folder}/{name}" in str(error)))
+                os.chmod(f"{folder}/{locked}", 0o700)
+    return found
+
+
+def test_what_may_not_be_read_is_said_by_an_error_of_ours():
+    assert in_a_new_interpreter(copy_without_permission) == 2 * [(True, True)]
 
 
 def test_without_permission_nothing_changes():

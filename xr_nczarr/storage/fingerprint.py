@@ -10,6 +10,7 @@ from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.protocol import Store
+from xr_nczarr.storage.retries import failing_as_ours
 from xr_nczarr.storage.zip import ZipStore
 
 
@@ -22,7 +23,8 @@ def fingerprint(store: Store) -> str | None:
     if isinstance(store, ZipStore) and isinstance(store.folder, LocalStore):
         return file_fingerprint(f"{store.folder.root}/{store.key}")
     if isinstance(store, LocalStore):
-        return _digest([store.name, *sorted(_files(store.root))])
+        with failing_as_ours(store.name):
+            return _digest([store.name, *sorted(_files(store.root))])
     if isinstance(store, MemoryStore):
         return _digest((key, bytes(store.mapping[key])) for key in sorted(store.mapping))
     if isinstance(store, FilesystemStore) and not store.web:

@@ -6,7 +6,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xr_nczarr.errors import ConflictError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    ConflictError,
+    NczarrError,
+    NotFoundError,
+    UnsupportedError,
+)
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
@@ -133,6 +139,8 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         found = "zip" if (location.medium or path[-4:]) in ("zip", ".zip") else "file"
     elif _is_zip(path):
         found = "zip"
+    elif not os.access(path, os.R_OK):
+        raise AccessDeniedError("Permission denied", store=path)
     else:
         raise UnsupportedError(
             f"found a file that begins with {_beginning(path)[:8]!r}, expected a directory or zip",

@@ -253,6 +253,8 @@ def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) ->
 def _is_netcdf_file(source: Any) -> bool:
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
+    if not os.access(source, os.R_OK):  # opening it as a store says so
+        return False
     with open(source, "rb") as file:
         return file.read(4) in _FILES
 
