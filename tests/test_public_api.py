@@ -45,6 +45,12 @@ def test_the_public_names_are_these():
         assert inspect.getdoc(getattr(xr_nczarr, name))
 
 
+def test_the_public_names_are_completed_and_helped_before_they_are_imported():
+    code = "import xr_nczarr; assert {*xr_nczarr.__all__} <= {*dir(xr_nczarr)}"
+    code += "; import pydoc; assert 'to_nczarr(obj' in pydoc.plain(pydoc.render_doc(xr_nczarr))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("name", xr_nczarr.__all__)
 def test_the_examples_of_the_public_functions_are_true(name):
     found = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)

@@ -86,6 +86,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"xr_nczarr.{_LAZY[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 # The accessor ``ds.nczarr`` is made known to xarray when xarray is there, else with the engine.
 if "xarray" in sys.modules:
     import xr_nczarr.backend  # noqa: F401
