@@ -149,3 +149,21 @@ def test_the_touched_chunks_are_drawn_and_names_cannot_act():
     page = xr_nczarr.explain(store, {"y": 3})._repr_html_()
     assert page.count('class="nz-touched"') == 3
     assert "<script" not in page
+
+
+def test_chunks_are_drawn_where_a_selection_left_fewer_dimensions():
+    dataset = xr.Dataset(
+        {"t": (("z", "y", "x"), np.zeros((4, 6, 6))), "c": ("x", np.array([b"ab"] * 6, "S2"))}
+    )
+    store = {}
+    encoding = {"t": {"chunks": (1, 6, 3)}, "c": {"dtype": "S1"}}
+    xr_nczarr.to_nczarr(dataset, store, encoding=encoding)
+    opened = xr.open_dataset(store, engine="nczarr")
+    points = xr.DataArray([0, 5], dims="p")
+    for found, told in (
+        (opened["t"].isel(z=1), "4 × 1 × 2 chunks"),
+        (opened["t"].isel(x=points, y=points), "4 × 1 × 2 chunks"),
+        (opened["t"].isel(z=slice(1, 2)), "z: 4 × y: 1 × x: 2 chunks"),
+        (opened["c"], "1 × 1 chunks"),
+    ):
+        assert told in found.nczarr.explain()._repr_html_()

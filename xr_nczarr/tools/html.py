@@ -88,6 +88,9 @@ def grid_svg(
 ) -> str:
     """Draw the chunks of an array along its last two dimensions, whose `names` are told.
 
+    Where a selection, or characters made text, left other names than the array has dimensions,
+    their numbers are told alone.
+
     `touched` are the numbers of those chunks along each dimension that a selection touches, which
     are filled.
     """
@@ -113,7 +116,9 @@ def grid_svg(
         for row in range(cells[0])
         for column in range(cells[1])
     )
-    spoken = [f"{text(name)}: {count:,}" for name, count in zip(names, totals, strict=True)]
+    spoken = [f"{count:,}" for count in totals]
+    if len(names) == len(totals):
+        spoken = [f"{text(name)}: {told}" for name, told in zip(names, spoken, strict=True)]
     merged = "; a cell stands for several" if max(totals[-2:]) > _MOST_CELLS else ""
     caption = f"{' × '.join(spoken)} chunks{merged}"
     size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
