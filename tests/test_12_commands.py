@@ -98,6 +98,14 @@ def test_what_is_no_argument_is_told_with_what_would_be(wrong, capsys):
     assert "expected" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_lists_of_dimensions_may_have_spaces(tmp_path, capsys):
+    xr_nczarr.to_nczarr(xr.Dataset({"v": (("y", "x"), [[1.0, 2.0]])}), tmp_path / "one")
+    assert main(["explain", f"{tmp_path}/one", "--select", "y=0, x = 1"]) == 0
+    assert "there is no" not in capsys.readouterr().err
+    assert main(["copy", f"{tmp_path}/one", f"{tmp_path}/two", "--chunks", "y=1, x=1"]) == 0
+    assert "chunks 1×1" in str(xr_nczarr.open_hierarchy(tmp_path / "two"))
+
+
 def test_what_a_store_does_not_have_is_told_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})

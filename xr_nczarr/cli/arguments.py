@@ -62,7 +62,7 @@ def positions(selection: str) -> dict[str, int | slice]:
     """Give the positions that ``time=0:10,lat=3`` means; UsageError where it means none."""
     found: dict[str, int | slice] = {}
     for item in filter(None, selection.split(",")):
-        name, _, places = item.rpartition("=")
+        name, places = map(str.strip, item.rpartition("=")[::2])
         try:
             numbers = [int(part) if part.strip() else None for part in places.split(":")]
             if not name or name in found or len(numbers) > 3 or 0 in numbers[2:]:

@@ -180,10 +180,10 @@ def _number(text: str) -> int:
 
 
 def _lengths(text: str) -> dict[str, int]:
-    pairs = [part.rpartition("=") for part in text.split(",")]
-    if not all(name and size.isdecimal() for name, _, size in pairs):
+    pairs = [[*map(str.strip, part.rpartition("=")[::2])] for part in text.split(",")]
+    if not all(name and size.isdecimal() for name, size in pairs):
         raise argparse.ArgumentTypeError(f"expected time=10,lat=180; found {text!r}")
-    return {name: int(size) for name, _, size in pairs}
+    return {name: int(size) for name, size in pairs}
 
 
 def _codecs(text: str) -> list[dict[str, Any]]:
