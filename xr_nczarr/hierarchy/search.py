@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -182,17 +181,19 @@ class _Search:
         return expanded
 
     def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:
-        by_path: dict[str, dict[str, Document]] = defaultdict(dict, {"/": {}})
+        by_path: dict[str, dict[str, Document]] = {"/": {}}
         for key, document in documents.items():
             path = "/" + key.rpartition("/")[0]
-            if self._wanted(path) or path == "/":
+            if path in by_path:
                 by_path[path][key] = document
+            elif self._wanted(path):
+                by_path[path] = {key: document}
         for path in list(by_path):
             if path.count("/") > self.limits.max_depth:
                 raise self._too_deep(path)
             while (path := parent_path(path)) not in by_path:
                 by_path[path] = {}
-            self._bound(len(by_path))
+        self._bound(len(by_path))
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
             self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
         return Hierarchy(nodes=self.nodes, zarr_format=self.module.ZARR_FORMAT, consolidated=True)
@@ -311,7 +312,9 @@ class _Search:
 
     def _wanted(self, path: str) -> bool:
         """Tell the group asked for, what is in it, and the groups that it is in."""
-        return f"{path}/".startswith(f"{self.group.rstrip('/')}/") or self._leads(path)
+        if self.group == "/":
+            return True
+        return f"{path}/".startswith(f"{self.group}/") or self._leads(path)
 
     def _leads(self, path: str) -> bool:
         """Tell the group asked for, and those that it is in."""
