@@ -196,3 +196,23 @@ def test_a_directory_of_other_things_is_not_replaced(tmp_path):
     with pytest.raises(ConflictError, match=r"mine\.parquet: what is there is no reference set"):
         write(tmp_path / "store", tmp_path / "mine.parquet")
     assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]
+
+
+@pytest.mark.parametrize("place", ["local", "s3"])
+def test_a_file_of_another_kind_is_not_replaced(tmp_path, s3_server, place):
+    regular(tmp_path / "store")
+    target, options = str(tmp_path / "mine"), None
+    if place == "s3":
+        target, options = f"s3://{s3_server.bucket}/mine", s3_server.storage_options
+    with fsspec.open(target, "wb", **(options or {})) as file:
+        file.write(b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(ConflictError, match="mine: what is there is no reference set"):
+        write(tmp_path / "store", target, target_options=options)
+    with fsspec.open(target, "rb", **(options or {})) as file:
+        assert file.read() == b"\x89HDF\r\n\x1a\n"
+    for content in (b"", b' {"version": 1}'):
+        with fsspec.open(target, "wb", **(options or {})) as file:
+            file.write(content)
+        write(tmp_path / "store", target, target_options=options)
+        with fsspec.open(target, "rb", **(options or {})) as file:
+            assert b"t/.zarray" in file.read()

@@ -23,7 +23,7 @@ from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.keys import stored_keys
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.opening import open_store
-from xr_nczarr.storage.protocol import Store, fetch_present
+from xr_nczarr.storage.protocol import ByteRange, Store, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_opening import is_parquet, is_record_directory
 from xr_nczarr.storage.replacing import in_one_step
@@ -57,7 +57,7 @@ def write(
         A path, URL or store, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
     target
         Path or URL of the document (version 1, JSON), or of a directory of parquet files when it
-        ends in ``.parq`` or ``.parquet``. What is there is replaced.
+        ends in ``.parq`` or ``.parquet``. A set that is there is replaced.
     inline_below
         Chunks of fewer bytes lie in the set as well.
     record_size
@@ -70,7 +70,7 @@ def write(
     UnsupportedError
         When chunks have no address of their own: entries of a zip file that are deflated.
     ConflictError
-        When a directory of another kind is where that of parquet files is to be.
+        When something of another kind is where the set is to be.
 
     Examples
     --------
@@ -85,12 +85,28 @@ def write(
         _put_directory(_folder(url, target_options), items)
     else:
         folder, _, name = url.rpartition("/")
-        _folder(folder, target_options).put([(name, render_references(references))])
+        _put_document(_folder(folder, target_options), name, render_references(references))
 
 
 def _folder(url: str, options: Mapping[str, Any] | None) -> LocalStore | FilesystemStore:
     path = local_path(url)
     return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
+
+
+def _put_document(folder: LocalStore | FilesystemStore, name: str, data: bytes) -> None:
+    size = min(folder.size(name) or 0, 64)
+    begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
+    if begin and not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        raise _another_kind(f"{folder.name}/{name}")
+    folder.put([(name, data)])
+
+
+def _another_kind(found: str) -> ConflictError:
+    return ConflictError(
+        "what is there is no reference set",
+        remedy="Remove it, or choose another name.",
+        store=found,
+    )
 
 
 def _put_directory(
@@ -99,11 +115,7 @@ def _put_directory(
     """Put the files of a set in place of the one that is there; leave none if it fails."""
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
-            raise ConflictError(
-                "what is there is no reference set",
-                remedy="Remove it, or choose another name.",
-                store=folder.name,
-            )
+            raise _another_kind(folder.name)
         with in_one_step(folder, empty=True) as staging:
             staging.put(items)
         return
