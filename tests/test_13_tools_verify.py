@@ -142,6 +142,16 @@ def test_every_document_that_the_consolidated_one_has_otherwise_is_named(
     assert not [place for place, _ in errors(store) if place in (".zmetadata", "zarr.json")]
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_zarr_python_consolidates_is_not_stale(tmp_path: Path, zarr_format: int) -> None:
+    store = tmp_path / "store"
+    tree = xr.DataTree.from_dict({"/": FIELD, "/a1/b1": FIELD, "/empty": xr.Dataset()})
+    tree.to_zarr(store, zarr_format=zarr_format, consolidated=True)
+    assert errors(store) == []
+    assert xr_nczarr.open_hierarchy(store, consolidated="check").consolidated
+
+
 def test_what_is_left_over_is_told(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     put(store, {"a/7.0": b"old", "notes.txt": b"dear"})

@@ -251,7 +251,11 @@ def expand_consolidated(document: Document) -> dict[str, Document]:
 def _member(inner: Document, key: str, value: Json) -> Document:
     check_key(key, "metadata", inner.key)
     # Some writers store the text of each document.
-    return Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
+    found = Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
+    if key.endswith(_GROUP) and isinstance(value, dict) and "consolidated_metadata" in value:
+        # zarr-python 3 says so of each group within; the group's own document does not.
+        found.value = without(value, ("consolidated_metadata",))
+    return found
 
 
 def check_key(key: str, place: str, document: str) -> None:
