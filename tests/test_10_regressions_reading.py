@@ -537,6 +537,28 @@ def test_what_cannot_be_read_stays_readable_beside_the_rest_when_chunks_are_aske
         dataset.gone.load()
 
 
+@pytest.mark.parametrize("damage", ["gone", "no JSON", "another shape"])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_a_coordinate_of_which_nothing_is_known_blocks_none_along_its_dimension(
+    tmp_path: Path, damage: str, chunks: Any
+) -> None:
+    values = xr.Dataset({"v": ("t", FOUR)}, {"t": np.arange(4)})
+    inner = xr.Dataset({"w": ("t", FOUR)})
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": values, "/g": inner}), tmp_path / "s")
+    for document in (tmp_path / "s/.zmetadata", tmp_path / "s/t/.zarray"):
+        text = document.read_text()
+        document.unlink()
+        if document.name == ".zarray" and damage != "gone":
+            document.write_text("{" if damage == "no JSON" else text.replace("[4]", "[5]"))
+    with xr.open_datatree(tmp_path / "s", engine="nczarr", chunks=chunks) as tree:
+        assert tree["v"].values.tolist() == tree["g/w"].values.tolist() == FOUR.tolist()
+        assert (tree["t"].dims, tree["t"].shape) == (("t",), (4,))
+        with pytest.raises(xr_nczarr.NczarrError) as caught:
+            tree["t"].load()
+    assert caught.value.variable == "/t"
+    assert "v(t)" in repr(xr_nczarr.explain(tmp_path / "s"))
+
+
 COMPRESSORS = [
     {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     {"id": "zlib", "level": 1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -240,12 +241,16 @@ class GroupSource:
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         if dtype.hasobject:  # of such xarray reads an item when it is asked for chunks
             dtype = _UNKNOWN
-        unreadable = UnreadableArray(error, dtype, variable.shape)
+        shape = variable.shape
+        if not dimensions and name in self._lengths:
+            # Nobody knows its own: a scalar called as a dimension would block all along that.
+            dimensions, shape = [name], (self._lengths[name],)
+        unreadable = UnreadableArray(error, dtype, shape)
         self.unreadable[name] = Variable(
             dimensions, SelectedArray.whole(unreadable), dict(variable.attributes)
         )
         # Decoding must not ask for its values: what it sees has no attributes.
-        self.variables[name] = Variable(dimensions, np.broadcast_to(np.int8(0), variable.shape))
+        self.variables[name] = Variable(dimensions, np.broadcast_to(np.int8(0), shape))
 
     def _open_readable(
         self, name: str | None, variable: NetcdfVariable, dimensions: list[str]
@@ -306,6 +311,12 @@ class GroupSource:
             "(max_index_bytes)",
             remedy="Leave it out with drop_variables, or open with a larger max_index_bytes",
         )
+
+    @cached_property
+    def _lengths(self) -> dict[str, int]:
+        """The sizes of all dimensions that variables of this group lie along."""
+        found = (item for each in self.group.variables.values() for item in each.dimensions)
+        return {self._dimension_name(item): item.size for item in found}
 
     def _dimension_name(self, dimension: Dimension) -> str:
         """Give the short name, or the full one where a nearer dimension hides it."""
