@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,68 @@ def test_what_is_left_over_is_told(tmp_path: Path) -> None:
     found = xr_nczarr.verify(store)
     assert found.whole
     assert {"a/7.0", "notes.txt"} <= {finding.place for finding in found.findings}
+
+
+def unknown_type(store: Path, member: str) -> None:
+    document = next(store.glob(f"a/{member}"))
+    document.write_text(document.read_text().replace("<f8", "<q9").replace("float64", "quux"))
+
+
+def no_json(store: Path, member: str) -> None:
+    (store / "a" / member).write_text("{")
+
+
+def another_shape(store: Path, member: str) -> None:
+    document = json.loads((store / "a" / member).read_text())
+    (store / "a" / member).write_text(json.dumps(document | {"shape": [6, 7]}))
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("damage", [unknown_type, no_json, another_shape])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_chunks_of_an_array_that_cannot_be_read_are_not_to_be_removed(
+    tmp_path: Path, zarr_format: int, damage: Any, consolidated: bool
+) -> None:
+    store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=consolidated)
+    damage(store, ".zarray" if zarr_format == 2 else "zarr.json")
+    found = xr_nczarr.verify(store)
+    assert any("a/" in each.place for each in found.findings if each.severity == "error")
+    assert not [each for each in found.findings if each.remedy.startswith("Remove")]
+    assert damage is not no_json or "no JSON" not in str(found)  # of which upgrade makes some
+
+
+@pytest.mark.parametrize("gone", ["a/.zarray", "g/.zgroup"])
+def test_what_has_lost_its_document_is_not_simply_to_be_removed(tmp_path: Path, gone: str) -> None:
+    tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
+    xr_nczarr.to_nczarr(tree, tmp_path / "s", dialect="zarr", consolidated=False)
+    (tmp_path / "s" / gone).unlink()
+    found = xr_nczarr.verify(tmp_path / "s").findings
+    told = [each for each in found if each.place.startswith(gone[:2])]
+    assert told
+    assert all(each.remedy.startswith("Remove it, unless") for each in told)
+
+
+def test_the_documents_of_a_group_that_cannot_be_read_hide_nothing_to_be_removed(
+    tmp_path: Path,
+) -> None:
+    tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
+    xr_nczarr.to_nczarr(tree, tmp_path / "s", dialect="zarr", consolidated=True)
+    (tmp_path / "s/g/.zgroup").write_text("{")
+    found = xr_nczarr.verify(tmp_path / "s")
+    assert ("g/.zgroup", "error") in {(each.place, each.severity) for each in found.findings}
+    assert "Remove" not in str(found)
+
+
+@pytest.mark.skipif(shutil.which("gdal_translate") is None, reason="needs GDAL")
+def test_of_a_store_of_the_draft_that_gdal_wrote_nothing_is_left_over(tmp_path: Path) -> None:
+    FIELD.to_netcdf(tmp_path / "f.nc", engine="netcdf4")
+    draft = ["gdal_translate", "-q", "-of", "Zarr", "-co", "FORMAT=ZARR_V3"]
+    subprocess.run([*draft, f"NETCDF:{tmp_path}/f.nc:a", tmp_path / "s"], check=True, timeout=60)
+    found = xr_nczarr.verify(tmp_path / "s")
+    assert found.whole
+    assert "Remove" not in str(found)
+    put(tmp_path / "s", {"data/root/s/c9/9": b"old"})
+    assert "data/root/s/c9/9: belongs to no array's chunks" in str(xr_nczarr.verify(tmp_path / "s"))
 
 
 # ---- what is said of other programs, asked of them

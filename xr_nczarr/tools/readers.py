@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.model import ArrayNode
+from xr_nczarr.model import ArrayNode, BrokenNode
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS
 from xr_nczarr.storage import fetch_present
@@ -100,7 +100,10 @@ def _is_number(value: object) -> bool:
 def in_documents(opened: OpenedStore) -> Iterator[Concern]:
     """Yield what strict parsers refuse in the documents, and what netcdf-c reads otherwise."""
     module = FORMATS[opened.hierarchy.zarr_format]
-    keys = [key for path in opened.hierarchy.nodes for key in module.node_keys(path)]
+    nodes = opened.hierarchy.nodes.items()
+    # Of what we cannot read either, the error is told.
+    whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
+    keys = [key for path in whole for key in module.node_keys(path)]
     for key, data in fetch_present(opened.store, keys):
         try:
             json.loads(bytes(data))

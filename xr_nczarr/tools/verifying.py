@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
 from xr_nczarr.formats.journal import JOURNAL
 from xr_nczarr.hierarchy import FORMATS, Document
-from xr_nczarr.model import parent_path
+from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.tools.census import take_census
@@ -28,6 +29,7 @@ from xr_nczarr.writing.target import UNFINISHED
 
 _AT_ONCE = 1024
 _LISTED = "present, and not listed"
+_ORPHAN = "Remove it, unless what is missing is the document of its array or group"
 _CONSOLIDATE = "Run nczarr consolidate, unless it is the single document that is wrong"
 
 
@@ -187,11 +189,19 @@ def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
             problem = f"does not hold {name}"
         elif single is None:
             problem = f"holds {name}, which is missing in the store"
-        elif Document(name, single, limits=opened.options.limits).value == inner.value:
+        elif _same(Document(name, single, limits=opened.options.limits), inner):
             continue
         else:
             problem = f"is stale: holds another {name}"
         yield Finding("error", key, problem, _CONSOLIDATE)
+
+
+def _same(single: Document, inner: Document) -> bool:
+    """Tell whether documents say the same; one that says nothing is told of with its node."""
+    try:
+        return bool(single.value == inner.value)
+    except MetadataError:
+        return False
 
 
 def _decode(
@@ -226,17 +236,35 @@ def _decode(
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Tell the keys that are neither a chunk's nor a document's."""
-    module = FORMATS[opened.hierarchy.zarr_format]
-    known = {key for path in opened.hierarchy.nodes for key in module.node_keys(path)}
+    """Tell the keys that are neither a chunk's nor a document's, nor below what is broken."""
+    module, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
+    known = {key for path in nodes for key in module.node_keys(path)}
     known |= {module.CONSOLIDATED_KEY, *module.root_keys()}
+    broken = {group.path for group in opened.root.walk() if group.error is not None}
+    for group in opened.root.walk():
+        broken |= {each.path for each in group.variables.values() if each.error is not None}
     for key in keys:
         folder, _, name = key.rpartition("/")
+        document = key in known or (name in SIDECARS and f"/{folder}" in nodes)
+        above = _folders(folder, draft=opened.hierarchy.zarr_format == "3-draft")
+        holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run it again")
-        elif key in known or (name in SIDECARS and f"/{folder}" in opened.hierarchy.nodes):
+        elif document or not above or not broken.isdisjoint(above):
             continue
-        elif f"/{folder}" in opened.hierarchy.nodes or parent_path(f"/{folder}") != "/":
+        elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
             yield Finding("warning", key, "belongs to no array's chunks", "Remove it")
         else:
-            yield Finding("warning", key, "is no part of the store", "Remove it")
+            yield Finding("warning", key, "is no part of the store", _ORPHAN)
+
+
+def _folders(folder: str, *, draft: bool) -> list[str]:
+    """Give the paths of a key's folder and all above; none for the documents of v3's draft."""
+    if draft and folder.partition("/")[0] == "meta":
+        return []
+    path = "/" + (re.sub("^data(/root)?(/|$)", "", folder) if draft else folder)
+    found = [path]
+    while path != "/":
+        path = parent_path(path)
+        found.append(path)
+    return found
