@@ -557,3 +557,17 @@ def test_a_scalar_of_the_other_byte_order_that_was_opened_is_written_and_copied(
     xr_nczarr.copy(first, third, dialect="zarr")
     xr.testing.assert_identical(read(second), dataset)
     xr.testing.assert_identical(read(third), dataset)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")
+@pytest.mark.parametrize("size", [3, 400])
+def test_an_array_with_one_dimension_twice_is_written_and_copied(size):
+    first, second, third = {}, {}, {}
+    values = np.arange(size * size, dtype="f8").reshape(size, size)
+    encoding = {"v": {"chunks": (size // 3, size // 2)}}
+    to_nczarr(xr.Dataset({"v": (("x", "x"), values)}), first, encoding=encoding)
+    to_nczarr(read(first), second)
+    xr_nczarr.copy(first, third, chunks={"x": 100})
+    for store in (second, third):
+        assert read(store).v.dims == ("x", "x")
+        np.testing.assert_array_equal(read(store).v.values, values)

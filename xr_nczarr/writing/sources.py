@@ -78,7 +78,9 @@ def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
 def _chunked(variable: Variable, name: str) -> Variable:
     """Give a variable in blocks of whole chunks of its file, of objects one a block."""
     preferred = variable.encoding.get("preferred_chunks") or {}
-    chunks: Any = tuple([preferred.get(dim, size) for dim, size in variable.sizes.items()])
+    # By axis: a dimension can occur twice.
+    sizes = zip(variable.dims, variable.shape, strict=True)
+    chunks: Any = tuple([preferred.get(dim, size) for dim, size in sizes])
     if not (variable.dtype.hasobject and preferred):
         chunks = normalize_chunks(
             "auto",
@@ -87,8 +89,7 @@ def _chunked(variable: Variable, name: str) -> Variable:
             dtype=f"V{_itemsize(variable)}",
             previous_chunks=chunks,
         )
-    by_dimension = dict(zip(variable.dims, chunks, strict=True))
-    return variable.chunk(by_dimension, name=f"{_OPENED}{name}-{secrets.token_hex(8)}")
+    return variable.chunk(chunks, name=f"{_OPENED}{name}-{secrets.token_hex(8)}")
 
 
 def _itemsize(variable: Variable) -> int:
