@@ -270,6 +270,16 @@ def test_d61_mode_a_never_removes(path):
     assert read(url).b.values.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_consolidated_metadata_keep_nothing_of_a_replaced_group(path, zarr_format):
+    variable = xr.Dataset({"v": ("y", [1, 2])})
+    group = xr.DataTree.from_dict({"/": xr.Dataset(), "/v": variable})
+    to_nczarr(series(0, 2), path, zarr_format=zarr_format, consolidated=True)
+    for new, place in ((variable, "g"), (group, "g/v"), (variable, "g")):
+        to_nczarr(new, path, mode="w", group="g")
+        xr.testing.assert_identical(read(path, group=place, consolidated="check"), variable)
+
+
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is")
 def test_d63_what_a_shrunk_array_held_does_not_come_back(path):
     encoding = {"n": {"chunks": (4,), "_FillValue": -9}}

@@ -260,7 +260,8 @@ class _Planner:
         changes = [*self.shapes, *self._group_changes()]
         plan.documents.update(edit_documents(store, self.zarr_format, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
-            paths = [*(path for path in hierarchy.nodes if path not in gone), *added]
+            # Of what is new all documents are in the plan; those that are stored there go.
+            paths = [path for path in hierarchy.nodes if path not in gone]
             plan.documents.update(
                 refresh_consolidated(store, self.zarr_format, paths, plan.documents)
             )
