@@ -280,6 +280,27 @@ def test_consolidated_metadata_keep_nothing_of_a_replaced_group(path, zarr_forma
         xr.testing.assert_identical(read(path, group=place, consolidated="check"), variable)
 
 
+@pytest.mark.parametrize(("zarr_format", "document"), [(2, ".zgroup"), (3, "zarr.json")])
+def test_what_cannot_be_read_of_a_group_is_not_overwritten_beside_it(path, zarr_format, document):
+    tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])}, attrs={"title": "g"})}
+    tree = xr.DataTree.from_dict(tree)
+    to_nczarr(tree, path, zarr_format=zarr_format, consolidated=False)
+    with open(f"{path}/g/{document}", "w") as file:
+        file.write('{"zarr_format": ')
+    before = files(f"{path}/g")
+    new = xr.Dataset({"b": ("y", [3, 4])})
+    to_nczarr(new, path, mode="a")
+    to_nczarr(new, path, mode="a", group="h")
+    assert files(f"{path}/g") == before
+    assert read(path).b.values.tolist() == read(path, group="h").b.values.tolist() == [3, 4]
+    for group in ("g", "g/inner"):
+        with pytest.raises(xr_nczarr.MetadataError, match=f"g/{document}"):
+            to_nczarr(new, path, mode="a", group=group)
+    assert files(f"{path}/g") == before
+    to_nczarr(new, path, mode="w", group="g")
+    xr.testing.assert_identical(read(path, group="g"), new)
+
+
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is")
 def test_d63_what_a_shrunk_array_held_does_not_come_back(path):
     encoding = {"n": {"chunks": (4,), "_FillValue": -9}}

@@ -12,7 +12,7 @@ from xarray.coding.times import CFTimedeltaCoder
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
-from xr_nczarr.model import GroupNode, child_path, node_name, parent_path
+from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.commit import WriteOptions, WritePlan
@@ -80,6 +80,16 @@ class _Planner:
                 store=self.opened.store.name,
             )
 
+    def _check_readable(self, path: str) -> None:
+        """Refuse a new group at or below one that cannot be read, unless that is replaced."""
+        if _is_in(path, self.replaced_group):
+            path = parent_path(str(self.replaced_group))
+        while path not in self.known:
+            node = self.opened.hierarchy.nodes.get(path)
+            if isinstance(node, BrokenNode):
+                raise node.error.located(store=self.opened.store.name)
+            path = parent_path(path)
+
     def add(
         self,
         path: str,
@@ -94,6 +104,7 @@ class _Planner:
             if self.options.append_dim is not None or self.options.region is not None:
                 raise ConflictError(f"there is no group {path} to write into")
             self._check_holds([path])
+            self._check_readable(path)
             self.tree.add_dataset(path, dataset, encoding, unlimited)
             return
         group = self.opened.group(path)
@@ -251,7 +262,8 @@ class _Planner:
                     store=store.name,
                 )
             made = self.tree.hierarchy()
-            added = [path for path in made.nodes if path not in self.known]
+            # Not again what is there: neither groups nor what cannot be read.
+            added = [path for path in made.nodes if path in gone or path not in hierarchy.nodes]
             for path in added:
                 plan.documents.update(module.render_node(made.nodes[path]))
             plan.jobs += self.tree.jobs(made)
