@@ -270,6 +270,25 @@ def test_d61_mode_a_never_removes(path):
     assert read(url).b.values.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("mode", ["a", "a-", "w", "w-", "r+"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_variable_never_becomes_a_group_or_the_other_way_round(path, zarr_format, mode):
+    tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])})}
+    to_nczarr(xr.DataTree.from_dict(tree), path, zarr_format=zarr_format)
+    before = files(path)
+    new = xr.Dataset({"g": ("y", [3, 4])})
+    for group in ("a", "g/v", "g/v/deeper"):
+        with pytest.raises(ConflictError, match=r"/(a|g/v) is a variable"):
+            to_nczarr(new, path, mode=mode, group=group)
+    below = xr.DataTree.from_dict({"/": xr.Dataset(), "/v": new})
+    with pytest.raises(ConflictError, match="/g/v is a variable"):
+        to_nczarr(below, path, mode="a", group="g")
+    if mode.startswith("a"):
+        with pytest.raises(ConflictError, match="/g is a group"):
+            to_nczarr(new, path, mode=mode)
+    assert files(path) == before
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_consolidated_metadata_keep_nothing_of_a_replaced_group(path, zarr_format):
     variable = xr.Dataset({"v": ("y", [1, 2])})

@@ -163,6 +163,13 @@ class _Planner:
                 remedy="Add them first with mode='a'",
             )
         self._check_holds(new)
+        groups = [child_path(group.path, name) for name in new if name in group.groups]
+        if groups:
+            raise ConflictError(
+                f"{groups[0]} is a group, no variable",
+                remedy="Choose another name",
+                store=self.opened.store.name,
+            )
         if dim is None:
             return new
         visible = self.opened.visible_dimensions(group.path)

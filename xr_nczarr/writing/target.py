@@ -35,7 +35,12 @@ def exists(opened: OpenedStore, path: str) -> bool:
     group = opened.root
     for name in filter(None, path.split("/")):
         if name in group.variables:
-            raise ConflictError(f"{path} is a variable", store=opened.store.name)
+            where = group.variables[name].path
+            raise ConflictError(
+                f"{where} is a variable, no group",
+                remedy="Choose another name",
+                store=opened.store.name,
+            )
         if name not in group.groups:
             return False
         group = group.groups[name]

@@ -212,7 +212,9 @@ def _plan(
         check_empty(store)
         plan = plan_creation(request, store, layout, options.consolidated)
         return replace(plan, exclusive=is_nothing(store))
-    if options.mode == "w-" and exists(opened, request.group):
+    groups = [request.group] if options.mode == "w" else [*request.datasets]
+    there = [group for group in groups if exists(opened, group)]
+    if options.mode == "w-" and request.group in there:
         _finish_creation(opened, store, options.consolidated)
         raise ExistsError(
             "there is something already",
