@@ -135,6 +135,23 @@ def test_chunks_and_codecs_may_change(tmp_path: Path) -> None:
     assert not (tmp_path / "three").exists()
 
 
+@pytest.mark.parametrize("codecs", [[], [{"id": "zlib", "level": 1}]])
+def test_codecs_that_are_asked_for_leave_none_of_the_sources_scalars(
+    tmp_path: Path, codecs: Any
+) -> None:
+    """xarray compresses them too, and netCDF's have no filters."""
+    source = tmp_path / "source"
+    other: dict[str, bytes] = {}
+    scalars = xr.Dataset({"a": ("x", [1.5, 2.5]), "b": 3.5, "s": "text"})
+    scalars.to_zarr(source, zarr_format=2, consolidated=False)
+    assert json.loads((source / "b/.zarray").read_text())["compressor"]["id"] == "blosc"
+    xr_nczarr.copy(source, other, codecs=codecs)
+    xr.testing.assert_identical(xr.open_dataset(other, engine="nczarr").load(), scalars)
+    documents = [json.loads(other[f"{name}/.zarray"]) for name in scalars]
+    compressors = [document["compressor"] for document in documents]
+    assert compressors == [*(codecs or [None]), None, None]
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_what_is_copied_as_bytes_is_never_decoded(zarr_format: int) -> None:
     source: dict[str, bytes] = {}

@@ -331,10 +331,11 @@ def _asked(
     found = {}
     for name, variable in dataset.variables.items():
         asked = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
-        if codecs is not None and variable.ndim:
+        if codecs is not None:
             drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}
             asked = {key: value for key, value in asked.items() if key not in drop}
-            asked["codecs"] = [dict(codec) for codec in codecs]
+            # netCDF's scalars have none.
+            asked["codecs"] = [dict(codec) for codec in codecs] if variable.ndim else []
         if chunks and set(chunks) & set(variable.dims):
             old = asked.get("chunksizes") or variable.shape
             lengths = zip(variable.dims, old, strict=True)
