@@ -147,6 +147,37 @@ def test_a_store_of_this_dialect_stays_as_it_is(tmp_path: Path) -> None:
     assert contents(store) == before
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+def test_an_array_without_a_fill_value_beside_its_attribute_stays_so(
+    tmp_path: Path, dialect: str
+) -> None:
+    """As nccopy 4.9.0 writes it."""
+    values = np.arange(4, dtype="<i4")
+    content = Group({"x": 4}, {"v": Var(("/x",), values, {"_FillValue": np.int32(2)}, fill=2)})
+    store = write_vintage(tmp_path / "store", content, "4.9.0")
+    document = json.loads((store / "v/.zarray").read_text())
+    (store / "v/.zarray").write_text(json.dumps(document | {"fill_value": None}))
+    xr_nczarr.upgrade(store, dialect)
+    assert json.loads((store / "v/.zarray").read_text())["fill_value"] is None
+    with netCDF4.Dataset(file_url(store)) as root:
+        assert root["v"]._FillValue == 2
+        assert root["v"][:].tolist() == [0, 1, None, 3]
+
+
+def test_pure_zarr_that_lost_its_names_gets_them_and_stays_pure(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": ("x", ["a", "bc"]), "n": ("x", [1.5, 2.5])}, attrs={"title": "a"})
+    dataset.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
+    (tmp_path / "s/.zattrs").write_text('{"yes": true, "both": [true, false]}')
+    (tmp_path / "s/n/.zattrs").unlink()
+    told = [each for each in xr_nczarr.verify(tmp_path / "s").findings if each.place == "/n"]
+    assert "nczarr upgrade --dialect zarr" in " ".join(each.remedy for each in told)
+    xr_nczarr.upgrade(tmp_path / "s", "zarr")
+    assert json.loads((tmp_path / "s/.zattrs").read_text()) == {"yes": True, "both": [True, False]}
+    with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False) as found:
+        assert found["v"].values.tolist() == ["a", "bc"]
+        assert found["n"].values.tolist() == [1.5, 2.5]
+
+
 def test_pure_zarr_gains_annotations_and_keeps_json_and_unknown_members(tmp_path: Path) -> None:
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": [1, None]}, "x_list": ["a", 1]}
     members = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_NCProperties": "mine"}}

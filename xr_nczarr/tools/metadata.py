@@ -125,7 +125,7 @@ def upgrade(
         writable_format(store, zarr_format)
         root = _kept(opened.root, source)
         hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
-        hierarchy = replace(hierarchy, nodes=_with_virtual_attributes(hierarchy, source))
+        hierarchy = replace(hierarchy, nodes=_as_before(hierarchy, source))
         documents = rendered(hierarchy, consolidated=consolidated)
         again = open_hierarchy(MemoryStore(documents), zarr_format=zarr_format, consolidated=False)
         written = interpret(again)
@@ -198,7 +198,7 @@ def _phases(
 
 
 def _kept(group: Group, source: Hierarchy) -> Group:
-    """Give a tree whose attributes and codecs are to be written: JSON stays JSON, not its text."""
+    """Give a tree whose attributes and codecs are to be written: JSON stays JSON."""
     return replace(
         group,
         attributes=_attributes(group.attributes, source.nodes[group.path]),
@@ -219,12 +219,20 @@ def _attributes(decoded: Mapping[str, Any], node: Node) -> dict[str, Any]:
     types, stored = find_types(node), node.attributes.values_by_name
     return {
         name: stored[name]
-        if isinstance(value, str)
-        and isinstance(stored.get(name), dict | list)
+        if (_is_truth(stored.get(name)) or _is_json(stored.get(name), value))
         and attribute_type(types.get(name)) in (None, JSON)
         else value
         for name, value in decoded.items()
     }
+
+
+def _is_json(stored: Json | None, decoded: Any) -> bool:
+    return isinstance(decoded, str) and isinstance(stored, dict | list)
+
+
+def _is_truth(stored: Json | None) -> bool:
+    items = stored if isinstance(stored, list) else [stored]
+    return bool(items) and all(isinstance(item, bool) for item in items)
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:
@@ -239,10 +247,14 @@ def _spelled(spec: CodecSpec) -> CodecSpec:
     return spec if same else CodecSpec(spec.name, configuration, spec.place)
 
 
-def _with_virtual_attributes(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Give all nodes with what the format keeps among attributes and no layout says."""
+def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
+    """Give all nodes with what no layout says: what the format keeps among attributes, no fill."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
+        new = nodes.get(path)
+        if isinstance(node, ArrayNode) and isinstance(new, ArrayNode) and node.fill_value is None:
+            # nccopy 4.9.0 writes none beside a `_FillValue`.
+            nodes[path] = replace(new, fill_value=None)
         kept = {
             name: value
             for name, value in node.attributes.items()

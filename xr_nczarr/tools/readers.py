@@ -18,6 +18,7 @@ Concern = tuple[str, str, str, str]
 ZARR, XARRAY, NETCDF_C = "zarr-python", "xarray's zarr engine", "netcdf-c"
 OLD_NETCDF_C = "netcdf-c ≤ 4.9.2"
 _UPGRADE = "nczarr upgrade writes what they read"
+_NAME = "nczarr upgrade --dialect zarr writes them"
 _UNIVERSAL = "nczarr upgrade --dialect universal, or nczarr copy --dialect universal"
 _NETCDF_CODECS = {"shuffle", "zlib", "bz2", "zstd", "blosc", "fletcher32", "szip"}
 _NETCDF_KINDS = "iufS"
@@ -38,13 +39,13 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
         for variable in group.variables.values():
             node = opened.hierarchy.nodes.get(variable.path)
             if isinstance(node, ArrayNode) and version == "2":
-                yield from _in_zarr(variable, node)
+                yield from _in_zarr(variable, node, plain=root.dialect == "zarr")
                 yield from _in_netcdf(variable, node)
             if isinstance(node, ArrayNode) and version != "2" and node.dimension_names is None:
                 yield XARRAY, node.path, "opens no group with an array without names", "nczarr copy"
 
 
-def _in_zarr(variable: Variable, node: ArrayNode) -> Iterator[Concern]:
+def _in_zarr(variable: Variable, node: ArrayNode, *, plain: bool) -> Iterator[Concern]:
     """Yield what readers of plain Zarr meet in the documents of one array."""
     both, path, attributes = f"{ZARR}, {XARRAY}", node.path, node.attributes.values_by_name
     if node.type_name in (">S1", "<S1"):
@@ -58,11 +59,11 @@ def _in_zarr(variable: Variable, node: ArrayNode) -> Iterator[Concern]:
             yield both, path, f"read wrong values: shuffled by {_shuffled(node)} bytes", _UPGRADE
         elif spec.name == "szip":
             yield both, path, "have no codec szip", "nczarr copy --codecs"
-    names = attributes.get(XARRAY_DIMENSIONS)
+    names, remedy = attributes.get(XARRAY_DIMENSIONS), _NAME if plain else _UPGRADE
     if names is None:
-        yield XARRAY, path, f"opens no group with an array without {XARRAY_DIMENSIONS}", _UPGRADE
+        yield XARRAY, path, f"opens no group with an array without {XARRAY_DIMENSIONS}", remedy
     elif isinstance(names, list) and len(names) != len(node.shape):
-        yield XARRAY, path, f"finds {len(names)} names of {len(node.shape)} dimensions", _UPGRADE
+        yield XARRAY, path, f"finds {len(names)} names of {len(node.shape)} dimensions", remedy
     if variable.kind == "string" and node.dtype.kind == "S":
         yield both, path, "read its text as bytes of fixed length", "decode them as UTF-8"
 
