@@ -57,6 +57,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
         ([np.nan, 3.0], {"dtype": "i1", "_FillValue": -1}, [np.nan, 3]),
         ([np.nan, 3.0], {"dtype": "i1", "missing_value": -1}, [np.nan, 3]),
         ([np.nan, np.nan], {"dtype": "i1", "_FillValue": -1}, [np.nan, np.nan]),
+        ([np.nan, 3.0], {"dtype": "i1", "_FillValue": None, "missing_value": 9}, [np.nan, 3]),
         ([-np.inf, np.nan], {"dtype": "f4"}, [-np.inf, np.nan]),
         ([-3271.7, 3281.7], PACKED, [-3271.7, 3281.7]),
         ([1, -3200], PACKED, [1.0, -3200.0]),

@@ -48,7 +48,8 @@ def fitting(variable: Variable, name: str) -> Variable:
 
 
 def _fill(encoding: Mapping[str, Any]) -> Any:
-    return encoding.get("_FillValue", encoding.get("missing_value"))
+    fill = encoding.get("_FillValue")
+    return encoding.get("missing_value") if fill is None else fill
 
 
 def _passes(fill: Any) -> bool:
@@ -65,11 +66,10 @@ def _filled(numbers: Any, dtype: np.dtype[Any], fill: Any) -> Any:
 
 
 def _fitting_times(variable: Variable, name: str) -> Variable:
-    asked = variable.encoding.get("dtype")
-    objects_of_dask = variable.dtype == object and hasattr(variable.data, "dask")
-    if asked is None or np.dtype(asked).kind not in "iu" or objects_of_dask:
+    encoding = dict(variable.encoding)
+    dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    if dtype.kind not in "iu" or (variable.dtype == object and hasattr(variable.data, "dask")):
         return variable
-    dtype, encoding = np.dtype(asked), dict(variable.encoding)
     # xarray tells it again, when it encodes them. Where dask computes, threads share the filters.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
