@@ -17,6 +17,7 @@ from xr_nczarr.writing.sources import blockwise
 _KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
 _PACKING = ("scale_factor", "add_offset")
 _TOLD = (*_PACKING, "units", "_FillValue")
+_KEYS = (*_TOLD, "missing_value", "calendar", "dtype", "_Unsigned")
 
 
 def fitting(variable: Variable, name: str) -> Variable:
@@ -26,9 +27,9 @@ def fitting(variable: Variable, name: str) -> Variable:
     encoding asks for; numbers beyond the type's range, and NaN and NaT as integers that have no
     value for it (without a `_FillValue`), are a ConflictError.
     """
-    encoding = variable.encoding
+    encoding = {key: variable.encoding[key] for key in _KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
-        return _fitting_times(variable, name)
+        return _fitting_times(variable, encoding, name)
     packed = any(encoding.get(key) is not None for key in _PACKING)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
     if variable.dtype.kind not in "biuf" or dtype.kind not in "iuf":
@@ -40,7 +41,7 @@ def fitting(variable: Variable, name: str) -> Variable:
         dtype = np.dtype(f"{_KINDS.get(unsigned, dtype.kind)}{dtype.itemsize}")
     variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
     given = packing_dtype(variable.dtype, encoding)
-    data = blockwise(_checked, variable.data, given, given, dict(encoding), dtype, name)
+    data = blockwise(_checked, variable.data, given, given, encoding, dtype, name)
     if given.kind == "f" and dtype.kind in "iu" and not packed and not _passes(_fill(encoding)):
         data = blockwise(_filled, data, dtype, dtype, _fill(encoding))
     variable.data = data
@@ -65,8 +66,7 @@ def _filled(numbers: Any, dtype: np.dtype[Any], fill: Any) -> Any:
     return filled
 
 
-def _fitting_times(variable: Variable, name: str) -> Variable:
-    encoding = dict(variable.encoding)
+def _fitting_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     if dtype.kind not in "iu" or (variable.dtype == object and hasattr(variable.data, "dask")):
         return variable
