@@ -34,6 +34,8 @@ def dataset(values, lazy=False):
         ([np.nan, 1.0], {"dtype": "i4"}, "nan does not fit"),
         ([1.0, 1e300], {"dtype": "f4"}, "1e[+]300 does not fit the encoding dtype float32"),
         ([1.0, -1e6], PACKED, "-1000000.0 does not fit .* int16, scale_factor 0.1, add_offset 5.0"),
+        ([1, -(2**63)], {"dtype": "f4", "add_offset": 7}, "-9223372036854775808 does not fit"),
+        ([1, 2**63 - 1], {"dtype": "i8", "add_offset": -7}, "9223372036854775807 does not fit"),
         ([1, 30_000], PACKED, r"30000\.0 does not fit"),
         (np.array([1, 3300], "i2"), {"dtype": "i2", "scale_factor": 0.1}, r"3300\.0 does not fit"),
     ],

@@ -30,7 +30,7 @@ def fitting(variable: Variable, name: str) -> Variable:
     encoding = {key: variable.encoding[key] for key in _KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
         return _fitting_times(variable, encoding, name)
-    packed = any(encoding.get(key) is not None for key in _PACKING)
+    packed = _is_packed(encoding)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
     if variable.dtype.kind not in "biuf" or dtype.kind not in "iuf":
         return variable
@@ -46,6 +46,16 @@ def fitting(variable: Variable, name: str) -> Variable:
         data = blockwise(_filled, data, dtype, dtype, _fill(encoding))
     variable.data = data
     return variable
+
+
+def _is_packed(encoding: Mapping[str, Any]) -> bool:
+    return any(encoding.get(key) is not None for key in _PACKING)
+
+
+def _outside(numbers: list[Any], dtype: np.dtype[Any]) -> Any:
+    """Tell which numbers are beyond an integer type; those of Python compare exactly."""
+    range_ = np.iinfo(dtype)
+    return np.array([not range_.min <= each <= range_.max for each in numbers])
 
 
 def _fill(encoding: Mapping[str, Any]) -> Any:
@@ -118,21 +128,19 @@ def _checked(
     lowest, highest = np.fmin.reduce(given, None), np.fmax.reduce(given, None)
     extremes = np.array([lowest, highest], given.dtype)
     with np.errstate(all="ignore"):
-        numbers = CFScaleOffsetCoder().encode(Variable("x", extremes, {}, dict(encoding)))
-        stored = numbers.to_numpy()
+        packed = CFScaleOffsetCoder().encode(Variable("x", extremes, {}, dict(encoding))).to_numpy()
         if dtype.kind == "f":
-            wrong = np.isfinite(extremes) & ~np.isfinite(stored.astype(dtype))
+            wrong = np.isfinite(extremes) & ~np.isfinite(packed.astype(dtype))
         else:
-            range_ = np.iinfo(dtype)
-            # Numbers of Python compare exactly, whatever their types.
-            wrong = np.array(
-                [not range_.min <= each <= range_.max for each in np.around(stored).tolist()]
+            wrong = ~np.isnan(extremes) & _outside(np.around(packed).tolist(), dtype)
+            lost = _fill(encoding) is None or (
+                _is_packed(encoding) and not _passes(_fill(encoding))
             )
-            wrong &= ~np.isnan(extremes)
-            packed = any(encoding.get(key) is not None for key in _PACKING)
-            lost = _fill(encoding) is None or (packed and not _passes(_fill(encoding)))
             if lost and given.dtype.kind == "f" and np.isnan(given).any():
                 extremes, wrong = np.append(extremes, np.nan), np.append(wrong, True)
+    if given.dtype.kind in "iu":  # what is between them and the offset wraps as well
+        exact = [each - int(encoding.get("add_offset") or 0) for each in extremes.tolist()]
+        wrong |= _outside(exact, given.dtype)
     if wrong.any():
         asked = {"dtype": dtype.name} | {key: encoding[key] for key in _TOLD if key in encoding}
         raise ConflictError(
