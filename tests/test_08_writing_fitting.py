@@ -106,6 +106,17 @@ def test_a_missing_time_has_a_value_or_is_refused(attributes):
         xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr").load(), times)
 
 
+@pytest.mark.parametrize("dtype", ["<i8", ">i8", "f8"])
+def test_the_widest_integers_have_a_value_for_a_missing_time(dtype):
+    times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"))})
+    encoding = {"units": "days since 2000-01-01", "dtype": dtype}
+    xr_nczarr.to_nczarr(times, store := {}, dialect="zarr", encoding={"v": encoding})
+    xr.testing.assert_equal(xr.open_dataset(store, engine="nczarr").load(), times)
+    encoding = {"units": "days since 2000-01-01", "dtype": "i8", "scale_factor": 0.5}
+    with pytest.raises(ConflictError, match="NaT"):
+        xr_nczarr.to_nczarr(times, {}, encoding={"v": encoding})
+
+
 FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
 
 
@@ -171,6 +182,11 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
         ([1.0, np.nan], SCALED, "do not hold nan"),
         ([1, 300], numcodecs.FixedScaleOffset(0, 1, "i8", "i1"), "do not hold 300"),
         ([1.0, np.nan, 5.0], numcodecs.Delta("f8"), "do not hold 5.0: it would come back as nan"),
+        (
+            [1.0, 1e300],
+            (numcodecs.Delta("f8"), numcodecs.AsType("f4", "f8")),
+            "do not hold 1e[+]300",
+        ),
         ([1, 2, 300], numcodecs.Delta("i8", "i1"), "do not hold 300"),
         ([1.5, 2.7], numcodecs.Delta("f8", "i4"), "do not hold 1.5"),
         ([1, 300], numcodecs.AsType("i1", "i8"), "do not hold 300"),
@@ -180,7 +196,8 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
     ],
 )
 def test_what_a_filter_does_not_hold_is_refused(values, codec, told):
-    encoding = {"v": {"filters": [codec], "_FillValue": None}}
+    filters = codec if isinstance(codec, tuple) else (codec,)
+    encoding = {"v": {"filters": filters, "_FillValue": None}}
     with pytest.raises(ChunkError, match=told) as caught:
         xr_nczarr.to_nczarr(dataset(np.array(values)), {}, dialect="zarr", encoding=encoding)
     assert caught.value.chunk == (0,)

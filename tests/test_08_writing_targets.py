@@ -243,7 +243,15 @@ def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, 
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(300, "uint8"), (-1, "uint8"), (1.5, "int8"), (np.nan, "int64")],
+    [
+        (300, "uint8"),
+        (-1, "uint8"),
+        (1.5, "int8"),
+        (np.nan, "int64"),
+        (1e300, "float32"),
+        (1 + 2j, "float64"),
+        (np.datetime64("2000-01-01", "s"), "int64"),
+    ],
 )
 def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value, said):
     blocks = da.from_array(np.array([value]), chunks=1)

@@ -41,7 +41,6 @@ class Shards:
         self.chunks_per_shard = tuple(
             whole // part for whole, part in zip(node.object_shape, node.chunk_shape, strict=True)
         )
-        self._dense_from = 1 if levels[0].wrapped else math.prod(self.chunks_per_shard) / 2
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
         # Chunks that the parts of each level span along each dimension.
         self._spans = [
@@ -101,7 +100,8 @@ class Shards:
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch whole the shards of which at least half is wanted, or that have to be unwrapped."""
         outermost = self.levels[0]
-        dense = [key for key, count in counts.items() if count >= self._dense_from]
+        enough = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
+        dense = [key for key, count in counts.items() if count >= enough]
         fetched = dict(zip(dense, store.fetch(dense), strict=True))
         if outermost.wrapped:
             for key, data in fetched.items():

@@ -259,7 +259,7 @@ class ChunkCodec:
             same = (back == values) | ((back != back) & (values != values))
             room: Any = sum(room(values) for room in self._rooms)
             if np.any(room):
-                same |= np.abs(np.subtract(back, values, dtype="f8")) <= room
+                same |= np.isfinite(back) & (np.abs(np.subtract(back, values, dtype="f8")) <= room)
         if not np.all(same):
             value, other = (each[~same].ravel()[0] for each in (values, back))
             raise ChunkError(

@@ -85,7 +85,7 @@ def write(
         _put_directory(_folder(url, target_options), items)
     else:
         folder, _, name = url.rpartition("/")
-        _put_document(_folder(folder, target_options), name, render_references(references))
+        _put_document(_folder(folder, target_options), name, references)
 
 
 def _folder(url: str, options: Mapping[str, Any] | None) -> LocalStore | FilesystemStore:
@@ -93,12 +93,14 @@ def _folder(url: str, options: Mapping[str, Any] | None) -> LocalStore | Filesys
     return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
 
 
-def _put_document(folder: LocalStore | FilesystemStore, name: str, data: bytes) -> None:
+def _put_document(
+    folder: LocalStore | FilesystemStore, name: str, references: Iterable[tuple[str, Reference]]
+) -> None:
     size = min(folder.size(name) or 0, 64)
     begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
     if begin and not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         raise _another_kind(f"{folder.name}/{name}")
-    folder.put([(name, data)])
+    folder.put([(name, render_references(references))])
 
 
 def _another_kind(found: str) -> ConflictError:

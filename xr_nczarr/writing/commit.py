@@ -24,6 +24,8 @@ from xr_nczarr.writing.target import LOCK_OBJECT, UNFINISHED
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 
+_REAL, _NUMBERS = "biuf", "biufc"  # kinds of dtypes
+
 
 @dataclass(slots=True)
 class WritePlan:
@@ -261,12 +263,20 @@ def _as_said(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         )
     if block.dtype == dtype:
         return block
+    if dtype.hasobject:
+        return block.astype(dtype)
     if block.dtype.kind == "S" and dtype.kind != "S":
         return block.view(dtype)  # bytes that are stored as those of version 3
-    with np.errstate(all="ignore"):  # what is lost is told below
-        converted = block.astype(dtype)
-    longer = block.dtype.kind == dtype.kind == "S" and block.dtype.itemsize > dtype.itemsize
-    if longer or (dtype.kind in "iu" and not (converted == block).all()):
+    given, said = block.dtype.kind, dtype.kind
+    fits = given == said or (given in _REAL and said in _NUMBERS)
+    if fits:
+        with np.errstate(all="ignore"):
+            converted = block.astype(dtype)
+        if said in "fc":  # which round
+            fits = np.array_equal(np.isfinite(converted), np.isfinite(block))
+        else:
+            fits = np.array_equal(converted, block, equal_nan=said in "mM")
+    if not fits:
         raise ConflictError(
             f"found a block of {block.dtype}, which dask says is of {dtype}, and does not fit",
             remedy="Give the type that it computes, as with astype",

@@ -15,8 +15,8 @@ from xr_nczarr.errors import ConflictError
 from xr_nczarr.writing.sources import blockwise
 
 _KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
-_PACKING = ("scale_factor", "add_offset")
-_TOLD = (*_PACKING, "units", "_FillValue")
+PACKING = ("scale_factor", "add_offset")
+_TOLD = (*PACKING, "units", "_FillValue")
 _KEYS = (*_TOLD, "missing_value", "calendar", "dtype", "_Unsigned")
 
 
@@ -42,14 +42,19 @@ def fitting(variable: Variable, name: str) -> Variable:
     variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
     given = packing_dtype(variable.dtype, encoding)
     data = blockwise(_checked, variable.data, given, given, encoding, dtype, name)
-    if given.kind == "f" and dtype.kind in "iu" and not packed and not _passes(_fill(encoding)):
-        data = blockwise(_filled, data, dtype, dtype, _fill(encoding))
+    if (
+        given.kind == "f"
+        and dtype.kind in "iu"
+        and not packed
+        and not _passes(fill_value_of(encoding))
+    ):
+        data = blockwise(_filled, data, dtype, dtype, fill_value_of(encoding))
     variable.data = data
     return variable
 
 
 def _is_packed(encoding: Mapping[str, Any]) -> bool:
-    return any(encoding.get(key) is not None for key in _PACKING)
+    return any(encoding.get(key) is not None for key in PACKING)
 
 
 def _outside(numbers: list[Any], dtype: np.dtype[Any]) -> Any:
@@ -58,7 +63,8 @@ def _outside(numbers: list[Any], dtype: np.dtype[Any]) -> Any:
     return np.array([not range_.min <= each <= range_.max for each in numbers])
 
 
-def _fill(encoding: Mapping[str, Any]) -> Any:
+def fill_value_of(encoding: Mapping[str, Any]) -> Any:
+    """Give what stands for missing values, None if nothing does."""
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
 
@@ -78,7 +84,10 @@ def _filled(numbers: Any, dtype: np.dtype[Any], fill: Any) -> Any:
 
 def _fitting_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
-    if dtype.kind not in "iu" or (variable.dtype == object and hasattr(variable.data, "dask")):
+    widest = dtype.kind == "i" and dtype.itemsize == 8  # whose least integer is NaT
+    if dtype.kind not in "iu" or (widest and not _is_packed(encoding)):
+        return variable
+    if variable.dtype == object and hasattr(variable.data, "dask"):
         return variable
     # xarray tells it again, when it encodes them. Where dask computes, threads share the filters.
     with warnings.catch_warnings():
@@ -94,12 +103,9 @@ def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]
     if "units" not in encoded.attrs:  # objects that are no times
         return times
     numbers = encoded.to_numpy()
-    missing, fill = given.isnull().to_numpy(), _fill(encoding)
-    if fill is None:
-        held = dtype == np.int64  # whose least integer is NaT
-    else:
-        held = _passes(fill) if numbers.dtype.kind == "f" else int(fill) <= np.iinfo("i8").max
-    if missing.any() and not held:
+    missing, fill = given.isnull().to_numpy(), fill_value_of(encoding)
+    held = _passes(fill) if numbers.dtype.kind == "f" else not _outside([fill or 0], numbers.dtype)
+    if missing.any() and (fill is None or not held):
         raise ConflictError(
             f"found a missing time (NaT), which {dtype} of the encoding has no value for",
             remedy="Give a _FillValue in encoding, or a dtype of int64 or float64",
@@ -133,8 +139,8 @@ def _checked(
             wrong = np.isfinite(extremes) & ~np.isfinite(packed.astype(dtype))
         else:
             wrong = ~np.isnan(extremes) & _outside(np.around(packed).tolist(), dtype)
-            lost = _fill(encoding) is None or (
-                _is_packed(encoding) and not _passes(_fill(encoding))
+            lost = fill_value_of(encoding) is None or (
+                _is_packed(encoding) and not _passes(fill_value_of(encoding))
             )
             if lost and given.dtype.kind == "f" and np.isnan(given).any():
                 extremes, wrong = np.append(extremes, np.nan), np.append(wrong, True)

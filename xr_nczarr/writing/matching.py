@@ -15,7 +15,7 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
-from xr_nczarr.writing.fitting import packing_dtype
+from xr_nczarr.writing.fitting import PACKING, fill_value_of, packing_dtype
 from xr_nczarr.writing.sources import blockwise
 from xr_nczarr.writing.text import typed_text
 
@@ -25,9 +25,8 @@ _TIME_KEYS = ("units", "calendar")
 # The kinds of stored types, by the kind of values that they can hold.
 _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
 _COMPARED_BYTES = 4 << 20
-_SCALE = ("scale_factor", "add_offset")
 # What of an encoding says how values are stored, not in which chunks and by which codecs.
-_VALUE_KEYS = frozenset((*_SCALE, *_TIME_KEYS, "dtype", "_FillValue", "missing_value")) | {
+_VALUE_KEYS = frozenset((*PACKING, *_TIME_KEYS, "dtype", "_FillValue", "missing_value")) | {
     "_Unsigned",
     "_Encoding",
     "char_dim_name",
@@ -51,7 +50,7 @@ def encode_as_stored(
     given = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and given.dtype == object:
         return given.data  # bytes of any length
-    own_scale = {key: given.encoding[key] for key in _SCALE if key in given.encoding}
+    own_scale = {key: given.encoding[key] for key in PACKING if key in given.encoding}
     given.attrs = {}
     given.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if given.dtype.kind in "iufb" and dtype.kind in "iuf" and "_Unsigned" not in given.encoding:
@@ -177,7 +176,7 @@ def _encoded_block(
     Packing rounds to its steps (unless `exactly`), floats to their type; all else is exact.
     """
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
-    fill = encoding.get("_FillValue", encoding.get("missing_value"))
+    fill = fill_value_of(encoding)
     numbers = given.astype(packing_dtype(given.dtype, encoding), copy=False)
     variable = Variable([f"d{axis}" for axis in range(given.ndim)], numbers, {}, dict(encoding))
     inexact = [kind.dtype for kind in (given, np.empty(0, dtype)) if kind.dtype.kind == "f"]
@@ -188,8 +187,8 @@ def _encoded_block(
             dtype
         )
         missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, bool)
-        if fill is not None and integral:  # floats do not hold each
-            stored = np.where(missing, dtype.type(fill), stored)
+        if fill is not None and integral and missing.any():  # floats do not hold each
+            stored = np.where(missing, dtype.type(fill), stored).astype(dtype, copy=False)
         held = stored + offset if scale is None else stored.astype("f8") * scale + offset
         room = 2 * np.abs(given) * max((np.finfo(each).eps for each in inexact), default=0)
         if scale is not None and integral:
