@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_a_pipe_a_device_a_socket_and_a_directory_are_errors_and_no_hang(store: 
                 lambda key=key: fetch(store, key),
                 lambda key=key: list(store.fetch_ranges([ByteRange(key, 0, 1)])),
                 lambda key=key: store.fetch_into(key, memoryview(bytearray(1))),
+                lambda key=key: store.fetch_ranges_into(key, [(0, 1)], [memoryview(bytearray(1))]),
             ):
                 with pytest.raises(StorageError) as caught:
                     action()
@@ -157,6 +159,30 @@ def test_a_whole_chunk_is_read_into_a_buffer_of_its_size_only(store: LocalStore)
     matrix = memoryview(bytearray(8)).cast("h", (2, 2))
     assert store.fetch_into("a", matrix) == 8
     assert matrix.tobytes() == b"12345678"
+
+
+@pytest.mark.parametrize("pread", [local._pread_into, local._read_into_from])
+def test_ranges_are_read_into_buffers(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, pread: Callable[..., int]
+) -> None:
+    monkeypatch.setattr(local, "_pread_into", pread)
+    store.put([("a", b"12345678")])
+    buffers = [memoryview(bytearray(length)) for length in (3, 2, 0)]
+    assert store.fetch_ranges_into("a", [(5, 3), (-8, 2), (2, 0)], buffers)
+    assert list(map(bytes, buffers)) == [b"678", b"12", b""]
+    assert not store.fetch_ranges_into("none", [(5, 3)], buffers[:1])
+    with pytest.raises(StorageError, match="the object has 8 bytes, 3 bytes from 6 were expected"):
+        store.fetch_ranges_into("a", [(6, 3)], buffers[:1])
+
+
+def test_a_range_that_the_system_gives_in_pieces_is_read_to_its_end(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put([("a", b"12345678")])
+    monkeypatch.setattr(local, "_pread_into", lambda *_: 2)
+    buffer = memoryview(bytearray(5))
+    assert store.fetch_ranges_into("a", [(1, 5)], [buffer])
+    assert bytes(buffer) == b"23456"
 
 
 def test_a_failed_write_leaves_the_old_object_and_nothing_else(

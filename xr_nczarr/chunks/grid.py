@@ -219,7 +219,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         wholes.append(taken == end - origin)
         done += taken
         position += taken * step
-    return _Pieces(chunks, sources, targets, wholes)
+    return _Pieces(chunks, _shared(sources), targets, wholes)
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
@@ -261,15 +261,20 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     shares = list(map(slice, starts, [*starts[1:], len(order)]))
     chunks, inner = numbers[starts].tolist(), positions[order] - numbers * chunk
     sources, targets = ([slice_or_self(of[share]) for share in shares] for of in (inner, order))
-    alike: dict[tuple[int, ...], slice] = {}
-    sources = [
-        alike.setdefault((one.start, one.stop, one.step), one) if isinstance(one, slice) else one
-        for one in sources
-    ]
+    sources = _shared(sources)
     wholes = [
         _covers(source, chunk, size, number) for number, source in zip(chunks, sources, strict=True)
     ]
     return _Pieces(chunks, sources, targets, wholes)
+
+
+def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
+    """Give equal slices as one object, by which what was found out of one is known of all."""
+    alike: dict[tuple[int, ...], slice] = {}
+    return [
+        alike.setdefault((one.start, one.stop, one.step), one) if isinstance(one, slice) else one
+        for one in sources
+    ]
 
 
 def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bool:
@@ -284,10 +289,13 @@ def _as_slice(positions: Positions) -> slice | None:
     """Give the upward slice that selects the same positions, if there is one."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
-    step = int(positions[1] - positions[0])
-    if step <= 0 or not bool((positions[1:] - positions[:-1] == step).all()):
+    first, last = int(positions[0]), int(positions[-1])
+    step = int(positions[1]) - first
+    if step <= 0 or first + step * (positions.size - 1) != last:  # most are told by their ends
         return None
-    return slice(int(positions[0]), int(positions[-1]) + 1, step)
+    if not bool((positions[1:] - positions[:-1] == step).all()):
+        return None
+    return slice(first, last + 1, step)
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:

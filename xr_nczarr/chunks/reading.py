@@ -74,7 +74,9 @@ class PartReader:
         large = (codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not store.remote
         self._known_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
+        # What local files have: reading right into memory that is there.
         self.fetch_into = getattr(store, "fetch_into", None) if self.ranged else None
+        self.fetch_ranges_into = getattr(store, "fetch_ranges_into", None)
 
     def read(self, batch: list[ChunkPart]) -> None:
         """Fetch, decode and place the parts of one batch."""
@@ -221,6 +223,8 @@ class PartReader:
         return windows
 
     def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
+        if self.ranged and self.fetch_ranges_into is not None:
+            batch, windows = self._read_windows_into(batch, windows, self.fetch_ranges_into)
         if self.ranged:
             wanted = [
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
@@ -242,6 +246,33 @@ class PartReader:
             except NczarrError as error:
                 self._locate(error, part)
                 raise
+
+    def _read_windows_into(
+        self,
+        batch: list[ChunkPart],
+        windows: list[Window],
+        fetch: Callable[[str, list[tuple[int, int]], list[memoryview]], bool],
+    ) -> tuple[list[ChunkPart], list[Window]]:
+        """Read windows into a buffer that is used again and again; give those that are not there.
+
+        New memory for each would be handed out and taken back by the system each time.
+        """
+        absent: tuple[list[ChunkPart], list[Window]] = [], []
+        last = None
+        for part, window in zip(batch, windows, strict=True):
+            try:
+                if window is not last:
+                    box = np.empty(window.shape, self.node.dtype)
+                    rows, last = _rows(box, window.spans), window
+                if fetch(self.layout.key_of(part.chunk), window.spans, rows):
+                    self._place(box, window.source, part.target)
+                else:
+                    absent[0].append(part)
+                    absent[1].append(window)
+            except NczarrError as error:
+                self._locate(error, part)
+                raise
+        return absent
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Give bytes of a decoded Blosc chunk, from the blocks that hold them if those are few."""
@@ -276,6 +307,13 @@ class PartReader:
             first = numbers.index(number) * frame.block + within
             pieces.append(decoded[first : first + length].data)
         return pieces
+
+
+def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
+    """Give the memory of each span of a box, in which they follow each other."""
+    memory = box.reshape(-1).view(np.uint8).data
+    stops = list(itertools.accumulate([length for _, length in spans]))
+    return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))
 
 
 def _all_or_none(found: Iterable[Bytes | None]) -> list[Bytes] | None:

@@ -94,7 +94,7 @@ def _extent(item: Any) -> tuple[int, int]:
     """Give the lowest and the highest index that a source selects (its slices step upwards)."""
     if isinstance(item, slice):
         return item.start, item.start + (item.stop - 1 - item.start) // item.step * item.step
-    return int(np.min(item)), int(np.max(item))
+    return int(item.min()), int(item.max())
 
 
 def _shift(item: Any, origin: int) -> Any:

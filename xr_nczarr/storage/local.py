@@ -112,6 +112,31 @@ class LocalStore:
         finally:
             os.close(descriptor)
 
+    def fetch_ranges_into(
+        self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
+    ) -> bool:
+        """Read ranges of the object, by first byte and number, each into its buffer of bytes.
+
+        False when it is not there; a StorageError when it ends before one of them does.
+        """
+        descriptor = self._open(key)
+        if descriptor is None:
+            return False
+        try:
+            size = self._measure(descriptor, key)
+            for (start, length), buffer in zip(spans, buffers, strict=True):
+                if not 0 <= start <= start + length <= size:
+                    start = first_byte(ByteRange(key, start, length), size, self.name)
+                try:
+                    found = _pread_into(descriptor, (buffer,), start)
+                except OSError:
+                    found = -1  # what is wrong shows below
+                if found != length:
+                    buffer[:] = self._read(descriptor, key, start, length)
+        finally:
+            os.close(descriptor)
+        return True
+
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
         """Give what reads bytes of an object, all of the file that is there now."""
@@ -328,5 +353,13 @@ def _read_from(descriptor: int, length: int, start: int) -> bytes:
     return os.read(descriptor, length)
 
 
+def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
+    """Read once from `start` into the first buffer, for systems without ``preadv``."""
+    data = _read_from(descriptor, buffers[0].nbytes, start)
+    buffers[0][: len(data)] = data
+    return len(data)
+
+
 _read_into = getattr(os, "readv", _read_some)
 _pread = getattr(os, "pread", _read_from)
+_pread_into = getattr(os, "preadv", _read_into_from)
