@@ -38,6 +38,9 @@ def dataset(values, lazy=False):
         ([1, 2**63 - 1], {"dtype": "i8", "add_offset": -7}, "9223372036854775807 does not fit"),
         ([1, 30_000], PACKED, r"30000\.0 does not fit"),
         (np.array([1, 3300], "i2"), {"dtype": "i2", "scale_factor": 0.1}, r"3300\.0 does not fit"),
+        ([1, 2 + 1j], {"dtype": "f8"}, r"\(2\+1j\) does not fit the encoding dtype float64"),
+        ([0, 2], {"dtype": "?"}, "2 does not fit the encoding dtype bool"),
+        ([1, 0.5], {"dtype": "?"}, "0.5 does not fit"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, encoding, told, lazy):
@@ -69,6 +72,8 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
         ([1, 3], {"dtype": "i1", "add_offset": 2, "_FillValue": 0}, [1, 3]),
         (np.array([1, 200], "u1"), {"dtype": "i1", "_Unsigned": "true", "_FillValue": 0}, [1, 200]),
         (np.array([-1, 2], "i1"), {"dtype": "u1", "_Unsigned": "false", "_FillValue": 0}, [-1, 2]),
+        ([1 + 0j, 2], {"dtype": "f4"}, [1, 2]),
+        ([0, 1], {"dtype": "?"}, [False, True]),
         ([], {"dtype": "i1"}, []),
     ],
 )

@@ -32,7 +32,11 @@ def fitting(variable: Variable, name: str) -> Variable:
         return _fitting_times(variable, encoding, name)
     packed = _is_packed(encoding)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
-    if variable.dtype.kind not in "biuf" or dtype.kind not in "iuf":
+    kinds = variable.dtype.kind + dtype.kind
+    if kinds in ("ci", "cu", "cf", "cb", "ib", "ub", "fb"):
+        data = blockwise(_checked_exact, variable.data, dtype, encoding, dtype, name)
+        return variable.to_base_variable().copy(data=data)
+    if kinds[0] not in "biuf" or kinds[1] not in "iuf":
         return variable
     if np.can_cast(variable.dtype, dtype) and not packed:
         return variable
@@ -148,12 +152,26 @@ def _checked(
         exact = [each - int(encoding.get("add_offset") or 0) for each in extremes.tolist()]
         wrong |= _outside(exact, given.dtype)
     if wrong.any():
-        asked = {"dtype": dtype.name} | {key: encoding[key] for key in _TOLD if key in encoding}
-        raise ConflictError(
-            f"the value {extremes[wrong][0]} does not fit the encoding "
-            + ", ".join(f"{key} {value}" for key, value in asked.items()),
-            remedy="Ask for a wider dtype, another scale_factor or (for NaN) a _FillValue in "
-            "encoding; what opening left goes with drop_encoding()",
-            variable=name,
-        )
+        raise _refused(extremes[wrong][0], encoding, dtype, name)
     return given
+
+
+def _checked_exact(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+    """Give numbers as booleans, and complex ones as real ones, where these are the same."""
+    held = data.real.astype(dtype)
+    if (data != held).any():
+        raise _refused(data[data != held][0], encoding, dtype, name)
+    return held
+
+
+def _refused(
+    value: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str
+) -> ConflictError:
+    asked = {"dtype": dtype.name} | {key: encoding[key] for key in _TOLD if key in encoding}
+    return ConflictError(
+        f"the value {value} does not fit the encoding "
+        + ", ".join(f"{key} {value}" for key, value in asked.items()),
+        remedy="Ask for a wider dtype, another scale_factor or (for NaN) a _FillValue in "
+        "encoding; what opening left goes with drop_encoding()",
+        variable=name,
+    )
