@@ -67,6 +67,29 @@ def test_an_append_waits_for_what_replaces_the_whole_store(tmp_path, first):
     assert sorted(os.listdir(tmp_path)) == ["store"]
 
 
+@pytest.mark.parametrize("layout", [{}, {"chunks": (4,), "shards": (8,)}], ids=["chunks", "shards"])
+@pytest.mark.parametrize(
+    ("late", "options", "expected"),
+    [
+        (series(2), {"append_dim": "t"}, [0, 0, 2, 2, 4, 4]),
+        (series(0).v + 9, {"region": "auto"}, [9, 9, 4, 4]),
+        (series(0).v[1:] + 9, {"region": "auto"}, [0, 9, 4, 4]),
+        (series(0).v + 9, {"mode": "a"}, [9, 9, 4, 4]),
+    ],
+    ids=["append", "region", "part of a region", "overwrite"],
+)
+def test_what_was_begun_before_an_append_keeps_what_that_put_into_the_last_chunk(
+    tmp_path, late, options, expected, layout
+):
+    """The first knows only the length that the array had when it began."""
+    path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
+    to_nczarr(series(0), path, encoding=encoding, zarr_format=3 if layout else 2)
+    delayed = to_nczarr(late.chunk(), path, compute=False, **options)
+    to_nczarr(series(4), path, append_dim="t")
+    delayed.compute()
+    assert read(path).v.values.tolist() == expected
+
+
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
 def test_an_option_has_no_other_values(tmp_path, option):
     with pytest.raises(ValueError, match=f"{option} is one of .*; found 'always'"):

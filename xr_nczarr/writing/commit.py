@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import dask
@@ -235,7 +235,12 @@ class _Target:
     """The array of a job, which dask stores blocks into: picklable, and cheap to make."""
 
     def __init__(self, job: Job, store: Store, options: WriteOptions) -> None:
-        self.array = ChunkedArray(job.node, store)
+        node = job.node
+        if options.mode == "r+" or not options.compute:
+            # No lock keeps appends away meanwhile: what they put beyond the edge is kept.
+            cells = zip(node.shape, node.object_shape, strict=True)
+            node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
+        self.array = ChunkedArray(node, store)
         asked = job.write_empty_chunks
         self.write_empty_chunks = options.write_empty_chunks if asked is None else asked
         self.shape = job.node.shape
