@@ -1,7 +1,8 @@
 """Two writers of one local store at once, and options that mean nothing."""
 
 import os
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 
 import dask
 import dask.array as da
@@ -116,3 +117,28 @@ def test_a_zip_file_and_netcdf_c_4_8_0_say_what_to_do_instead(tmp_path):
     xr_nczarr.upgrade(tmp_path / "old")
     to_nczarr(new, tmp_path / "old", mode="a")
     assert read(tmp_path / "old").joining.values == [1.0]
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
+def test_a_block_that_is_computed_after_another_failed_is_not_written(tmp_path, options):
+    """Threads of dask go on then: a write that follows would lose its values, or a folder stay."""
+    path, begun, told = tmp_path / "store", Event(), Event()
+    if options:
+        to_nczarr(xr.Dataset({"a": ("t", np.zeros(2))}), path, encoding={"a": {"chunks": (1,)}})
+    before = sorted(tmp_path.rglob("*"))
+
+    def block(values, block_info):
+        if block_info[0]["chunk-location"] == (0,):
+            begun.wait()
+            raise RuntimeError("refused")
+        begun.set()
+        told.wait()
+        return values
+
+    field = da.ones(2, chunks=1).map_blocks(block, dtype=float, meta=np.empty(0))
+    encoding = {} if "append_dim" in options else {"encoding": {"a": {"chunks": (1,)}}}
+    with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool):
+        with pytest.raises(RuntimeError, match="refused"):
+            to_nczarr(xr.Dataset({"a": ("t", field)}), path, **encoding, **options)
+        told.set()
+    assert sorted(tmp_path.rglob("*")) == before

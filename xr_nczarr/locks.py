@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from threading import RLock, Semaphore
+from threading import Condition, RLock, Semaphore
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet
 
@@ -28,6 +28,35 @@ class ProcessLock:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+class Underway:
+    """What threads of this process are doing, until it is ended; a copy elsewhere is of others."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._count = 0
+        self._ended = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Underway, ()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._ended:
+                raise RuntimeError("what this belongs to has ended")
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let nothing begin any more, and wait for what has."""
+        with self._changed:
+            self._ended = True
+            self._changed.wait_for(lambda: not self._count)
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in functools)

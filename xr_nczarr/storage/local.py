@@ -183,6 +183,7 @@ class LocalStore:
         for key, data in items:
             check_key(key, self.name)
             with failing_as_ours(self.name, key):
+                self._check_root()  # what was removed meanwhile is not begun anew
                 write_file(f"{self.root}/{key}", data, sync=self.sync)
 
     def list_names(self, prefix: str) -> Listing:
@@ -252,7 +253,7 @@ class LocalStore:
                 os.makedirs(root)
             else:
                 shutil.copytree(os.path.realpath(self.root), root, copy_function=link_or_copy)
-        return replace(self, root=root)
+        return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Put a finished `staging` in place of this store in one step, and remove the old one.

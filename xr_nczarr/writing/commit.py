@@ -16,6 +16,7 @@ from xarray.namedarray.parallelcompat import get_chunked_array_type
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.locks import Underway
 from xr_nczarr.storage import LocalStore, Store, ZipStore, in_one_step
 from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
@@ -202,27 +203,35 @@ def write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> An
     late = [] if options.compute else [job for job in lazy if not opened_lazily(job.data)]
     now = lazy if options.compute else [job for job in lazy if opened_lazily(job.data)]
     done, total = 0, sum(job.data.nbytes for job in ready)
-    for job in ready:
-        if job.data.size:
-            _Target(job, store, options)[job.region] = job.data
-            done += job.data.nbytes
-            if options.progress:
-                show_progress(done, total)
-    with ProgressBar() if options.progress else nullcontext():
-        _store(now, store, options, compute=True)
+    underway = Underway()
+    try:
+        for job in ready:
+            if job.data.size:
+                _Target(job, store, options, underway)[job.region] = job.data
+                done += job.data.nbytes
+                if options.progress:
+                    show_progress(done, total)
+        with ProgressBar() if options.progress else nullcontext():
+            _store(now, store, options, underway, compute=True)
+    except BaseException:
+        # Threads of dask go on: what they put later would stay beside, or over, what comes next.
+        underway.end()
+        raise
     if options.compute:
         return None
-    stored = _store(late, store, options, compute=False)
+    stored = _store(late, store, options, Underway(), compute=False)
     return dask.delayed(flush, pure=False)(store, stored)
 
 
-def _store(jobs: Sequence[Job], store: Store, options: WriteOptions, *, compute: bool) -> Any:
+def _store(
+    jobs: Sequence[Job], store: Store, options: WriteOptions, underway: Underway, *, compute: bool
+) -> Any:
     if not jobs:
         return None
     manager: Any = get_chunked_array_type(*(job.data for job in jobs))
     return manager.store(
         [job.data for job in jobs],
-        [_Target(job, store, options) for job in jobs],
+        [_Target(job, store, options, underway) for job in jobs],
         regions=[job.region for job in jobs],
         lock=False,
         flush=True,
@@ -234,13 +243,14 @@ def _store(jobs: Sequence[Job], store: Store, options: WriteOptions, *, compute:
 class _Target:
     """The array of a job, which dask stores blocks into: picklable, and cheap to make."""
 
-    def __init__(self, job: Job, store: Store, options: WriteOptions) -> None:
+    def __init__(self, job: Job, store: Store, options: WriteOptions, underway: Underway) -> None:
         node = job.node
         if options.mode == "r+" or not options.compute:
             # No lock keeps appends away meanwhile: what they put beyond the edge is kept.
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
+        self.underway = underway
         asked = job.write_empty_chunks
         self.write_empty_chunks = options.write_empty_chunks if asked is None else asked
         self.shape = job.node.shape
@@ -256,7 +266,8 @@ class _Target:
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
         with Place(variable=node.path):
             values = _as_said(values, shape, node.dtype)
-        self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
+        with self.underway:
+            self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
 
 
 def _as_said(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
