@@ -435,6 +435,30 @@ def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_pa
     assert objects(s3_server, "killed") == whole
 
 
+def test_of_two_copies_to_one_place_on_an_object_store_the_second_is_refused() -> None:
+    """Both would put chunks of theirs under the same keys."""
+    target, refused, seen = "memory://two-copies", [], []
+    one: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, one)
+
+    class Read(dict[str, bytes]):
+        def __getitem__(self, key: str) -> bytes:
+            seen.append(key)
+            if seen.count("a/1.0") == 2 and not refused:  # the first time it looks for changes
+                with pytest.raises(xr_nczarr.ConflictError, match="another write") as info:
+                    xr_nczarr.copy(one, target, zarr_format=3)
+                refused.append(info.value)
+            return super().__getitem__(key)
+
+    two: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(-FIELD, two, encoding=ENCODING)
+    xr_nczarr.copy(Read(two), target)
+    assert refused
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), -FIELD)
+    with pytest.raises(xr_nczarr.ExistsError):
+        xr_nczarr.copy(one, target)
+
+
 def test_from_plain_http_an_interrupted_copy_begins_anew_and_says_why(
     http_server, tmp_path: Path, capsys
 ) -> None:

@@ -151,8 +151,9 @@ def copy(
     RefusedError
         For overwriting the source, or writing into it.
     ConflictError
-        For a dimension or a chunk length that there is not; and when the source changes meanwhile:
-        the target is then no store, and the next run begins anew.
+        For a dimension or a chunk length that there is not; while another write changes the target
+        on an object store; and when the source changes meanwhile: the target is then no store, and
+        the next run begins anew.
     UnsupportedError
         For an engine that there is not.
     NczarrError
@@ -198,7 +199,15 @@ def copy(
         mark = None if before is None else _identity(before, plan)
         with ExitStack() as held:
             local = isinstance(store, LocalStore)
-            lock = store.lock(WRITER_LOCK) if local else sole_writer(store, "w", force=True)
+            # One that was killed may be run again as it was, also from a source that has changed.
+            name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
+            asked = str((name, zarr_format, dialect, chunks, codecs, consolidated))
+            owner = hashlib.sha256(asked.encode()).hexdigest
+            lock = (
+                store.lock(WRITER_LOCK)
+                if local
+                else sole_writer(store, "w", owner, force=overwrite)
+            )
             held.enter_context(lock)
             exists, resumed, anew = _found(store, mark, overwrite)
             staged = exists and local

@@ -48,7 +48,8 @@ def sole_writer(
                 raise ConflictError(
                     "another write is changing this store, or was killed",
                     remedy="Wait for it, or run the killed one again as it was. Where neither can "
-                    "be, pass overwrite='force': documents of it are put back first",
+                    "be, remove this object, or pass overwrite='force' to to_nczarr: documents of "
+                    "it are put back first",
                     store=store.name,
                     key=LOCK_OBJECT,
                 )
