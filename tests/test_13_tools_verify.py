@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numcodecs
 import numpy as np
@@ -123,6 +124,23 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: Any, capsys) -> None:
     capsys.readouterr()
     assert main(["verify", str(store), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["whole"] is False
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_a_damaged_journal_is_told_of(tmp_path: Path, consolidated: bool) -> None:
+    store = make(tmp_path / "store", consolidated=consolidated)
+    (store / ".nczarr_journal").write_text('{"documents": [')
+    assert errors(store) == [(".nczarr_journal", "the journal of an interrupted write is damaged")]
+    with pytest.raises(xr_nczarr.MetadataError, match=r"store: \.nczarr_journal"):
+        xr_nczarr.to_nczarr(FIELD, store, mode="a")
+
+
+def test_the_lock_of_a_writer_is_nothing_to_remove() -> None:
+    xr_nczarr.to_nczarr(FIELD, "memory://locked")
+    fsspec.filesystem("memory").pipe_file("/locked/.nczarr-writer.lock", b"another")
+    found = xr_nczarr.verify("memory://locked")
+    (lock,) = (each for each in found.findings if each.place == ".nczarr-writer.lock")
+    assert (lock.severity, lock.remedy) == ("warning", "Wait for it, or run it again")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

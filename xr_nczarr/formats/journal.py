@@ -78,8 +78,8 @@ class Journal:
 
 def parse_journal(document: Document) -> Journal:
     """Read a journal; a damaged one is a MetadataError."""
-    value: Any = document.value
     try:
+        value: Any = document.value
         entries = [(str(key), before, str(after)) for key, before, after in value["documents"]]
         appended = {
             str(path): [[int(start), int(stop)] for start, stop in bounds]
@@ -91,7 +91,8 @@ def parse_journal(document: Document) -> Journal:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise MetadataError(
             "the journal of an interrupted write is damaged",
-            remedy="Remove it if the store opens as it should with consolidated=True",
+            remedy="Remove it if the store opens as it should with consolidated=True. Without such "
+            "metadata, remove it and see that all arrays have the lengths they should",
             key=JOURNAL,
         ) from error
     return Journal(entries, appended)

@@ -17,7 +17,8 @@ from xr_nczarr.storage.protocol import Store, fetch_present
 def open_journal(store: Store) -> Journal | None:
     """Give the journal of a write that was interrupted, None when there is none."""
     (data,) = store.fetch([JOURNAL])
-    return None if data is None else parse_journal(Document(JOURNAL, data))
+    with Place(store=store.name):
+        return None if data is None else parse_journal(Document(JOURNAL, data))
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:

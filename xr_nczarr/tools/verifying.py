@@ -25,7 +25,7 @@ from xr_nczarr.tools.census import take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told
-from xr_nczarr.writing.target import UNFINISHED
+from xr_nczarr.writing.target import LOCK_OBJECT, UNFINISHED
 
 _AT_ONCE = 1024
 _LISTED = "present, and not listed"
@@ -116,7 +116,13 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
     >>> xr_nczarr.verify(store).whole
     True
     """
-    opened, top = _open(target, options)
+    try:
+        opened, top = _open(target, options)
+    except MetadataError as error:
+        if error.key != JOURNAL:
+            raise
+        # Which documents count is not known before somebody has decided.
+        return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
     result = Verification(store=opened.store.name)
     found = result.findings
     found += _consolidated(opened)
@@ -250,6 +256,9 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run it again")
+        elif key == LOCK_OBJECT:
+            problem = "a write changes the store now, or was killed"
+            yield Finding("warning", key, problem, "Wait for it, or run it again")
         elif document or not above or not broken.isdisjoint(above):
             continue
         elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
