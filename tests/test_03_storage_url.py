@@ -10,6 +10,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 from xr_nczarr.errors import ConflictError, MetadataError, NotFoundError, UnsupportedError
 from xr_nczarr.storage import (
@@ -140,6 +141,26 @@ def test_the_kind_of_store_follows_from_what_is_there(tmp_path: Path) -> None:
     assert isinstance(store, ZipStore)
     assert open_store(store) is store
     assert isinstance(open_store("s3://b/k", must_exist=False), FilesystemStore)
+
+
+def test_a_mapper_of_a_local_folder_writes_as_safely_as_its_path(tmp_path: Path) -> None:
+    """fsspec opens the file that is there for writing: of a killed write half of one is left."""
+    for mapper in (
+        fsspec.get_mapper(f"{tmp_path}/one#two"),
+        fsspec.FSMap("one#two", DirFileSystem(str(tmp_path), fsspec.filesystem("file"))),
+    ):
+        store = open_store(mapper, must_exist=False)
+        assert isinstance(store, LocalStore)
+        assert store.root == f"{tmp_path}/one#two"
+        store.put([("a/0", b"1")])
+
+
+def test_folders_of_filesystems_are_made_within_a_folder_of_one(tmp_path: Path) -> None:
+    filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("memory"))
+    store = open_store(fsspec.FSMap("made", filesystem), must_exist=False)
+    store.put([("a/0", b"1")])
+    assert list(store.list_names("a/")) == [["0"], []]
+    assert fsspec.filesystem("memory").cat(f"{tmp_path}/made/a/0") == b"1"
 
 
 def test_a_fragment_that_contradicts_what_is_there_says_what_is_there(tmp_path: Path) -> None:

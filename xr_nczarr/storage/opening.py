@@ -22,6 +22,7 @@ from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.replacing import Sync
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.transport import below_folders, is_local
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import Location, parse_url, split_name
 from xr_nczarr.storage.zip import ZipStore
@@ -80,9 +81,14 @@ def open_store(
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
     rules: Any = {"retry": retry, "missing_status": missing_status, "most_bytes": largest}
     if isinstance(target, Mapping):
-        if hasattr(target, "fs") and hasattr(target, "root"):
-            return FilesystemStore(target.fs, target.root, **rules)
-        return MemoryStore(target)
+        if not (hasattr(target, "fs") and hasattr(target, "root")):
+            return MemoryStore(target)
+        filesystem, root = below_folders(target.fs, target.root)
+        if not is_local(filesystem):
+            return FilesystemStore(filesystem, root, **rules)
+        # fsspec would write over files in place: half of one would be left of a killed write.
+        path = os.path.abspath(root)
+        return LocalStore(path, sync, must_exist, follow_symlinks and trusted, largest)
     if not isinstance(target, str | os.PathLike):
         if hasattr(target, "fetch"):
             store: Store = target

@@ -12,6 +12,8 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import fsspec
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
@@ -279,6 +281,18 @@ class Transport:
         return ours
 
 
+def below_folders(filesystem: Any, root: str) -> tuple[Any, str]:
+    """Give what fsspec's ``dir`` shows a folder of, and the path there."""
+    while isinstance(filesystem, DirFileSystem):
+        filesystem, root = filesystem.fs, filesystem._join(root)
+    return filesystem, root
+
+
+def is_local(filesystem: Any) -> bool:
+    """Tell the filesystem of this machine."""
+    return isinstance(filesystem, LocalFileSystem)
+
+
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], trust: Trust | None = None, **rules: Any
 ) -> tuple[Any, str]:
@@ -314,4 +328,4 @@ def filesystem_at(
         raise NotFoundError("it does not exist", store=mask(url)) from error
     except OSError as error:
         raise storage_error(error, store=mask(url), key=None) from error
-    return filesystem, root
+    return below_folders(filesystem, root)
