@@ -23,7 +23,7 @@ from xr_nczarr.errors import (
     UnsupportedError,
 )
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, LocalStore, local, open_store, replacing
+from xr_nczarr.storage import ByteRange, LocalStore, in_one_step, local, open_store, replacing
 
 
 @pytest.fixture
@@ -338,3 +338,13 @@ def test_an_error_inside_a_lock_stays_what_it_is(store: LocalStore) -> None:
     with pytest.raises(FileNotFoundError, match="mine") as caught, store.lock("a"):
         raise FileNotFoundError("mine")
     assert type(caught.value) is FileNotFoundError
+
+
+@pytest.mark.parametrize("name", ["store", "store.zip"])
+def test_an_error_names_the_store_and_not_what_is_to_take_its_place(
+    tmp_path: Path, name: str
+) -> None:
+    store = open_store(tmp_path / name, must_exist=False)
+    with pytest.raises(RefusedError) as info, in_one_step(store, empty=True) as staging:
+        staging.put([("a/../b", b"")])
+    assert info.value.store == store.name

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Literal
 
-from xr_nczarr.errors import ExistsError, UnsupportedError
+from xr_nczarr.errors import ExistsError, NczarrError, UnsupportedError
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OFFSET = ctypes.c_int64
@@ -104,6 +104,10 @@ def in_one_step(store: Any, *, empty: bool, exclusive: bool = False) -> Iterator
     try:
         yield staging
         store.commit(staging, exclusive=exclusive)
+    except NczarrError as error:
+        if error.store == staging.name:  # which nobody finds again
+            error.store = store.name
+        raise
     finally:
         staging.discard()
 

@@ -90,7 +90,7 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
             remedy="Leave that out, or write a directory",
             store=target.name,
         )
-    staged, in_place, store = plan.new or (staged and now), False, target
+    staged, in_place = plan.new or (staged and now), False
     try:
         with workspace(target, empty=plan.new, staged=staged, exclusive=plan.exclusive) as store:
             in_place = store is target
@@ -102,8 +102,6 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
         left = _left(plan, in_place=in_place)
         if isinstance(error, NczarrError):
             error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
-            if error.store == store.name:  # not that of the copy, which is gone
-                error.store = target.name
         else:  # of dask, or of what it computed
             error.add_note(f"{target.name}: {left}")
         raise
