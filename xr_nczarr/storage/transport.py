@@ -284,7 +284,7 @@ class Transport:
 def below_folders(filesystem: Any, root: str) -> tuple[Any, str]:
     """Give what fsspec's ``dir`` shows a folder of, and the path there."""
     while isinstance(filesystem, DirFileSystem):
-        filesystem, root = filesystem.fs, filesystem._join(root)
+        filesystem, root = filesystem.fs, "/".join(filter(None, (filesystem.path, root)))
     return filesystem, root
 
 
