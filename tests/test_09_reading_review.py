@@ -45,6 +45,28 @@ def test_d20_chunks_without_fill_value_are_what_netcdf_c_reads(tmp_path: Path) -
             assert_values(read(tmp_path / "s", **RAW)[kind].values, dataset[kind][:], kind)
 
 
+@pytest.mark.parametrize("mode", ["nczarr,file", "zarr,file"])
+def test_fill_values_of_strings_that_look_like_base64_are_the_text_that_they_are(
+    tmp_path: Path, mode: str
+) -> None:
+    url = f"file://{tmp_path}/s#mode={mode}"
+    fills = {"a": "none", "b": "é", "c": "AAAA", "d": "Zg==", "cut": "fill"}
+    with netCDF4.Dataset(url, "w") as dataset:
+        dataset.createDimension("x", 4)
+        for name, fill in fills.items():
+            variable = dataset.createVariable(name, str, ("x",), fill_value=fill, chunksizes=[2])
+            if name == "cut":
+                variable.setncattr("_nczarr_maxstrlen", np.int32(3))
+            variable[0] = "w"
+    found = xr.open_dataset(tmp_path / "s", engine="nczarr", **RAW)
+    with pytest.raises(xr_nczarr.MetadataError, match="at most 3 bytes"):
+        found.cut.load()
+    with netCDF4.Dataset(url) as dataset:
+        for name in found.drop_vars("cut"):
+            assert found[name].values.tolist() == dataset[name][:].tolist(), name
+            assert found[name].values.tolist() == ["w", *3 * [fills[name]]]
+
+
 @pytest.mark.parametrize("compressed", [True, False])
 def test_a_refused_chunk_names_store_variable_chunk_key_and_remedy(
     compressed: bool, http_server: HttpServer

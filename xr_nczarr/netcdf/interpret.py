@@ -6,13 +6,14 @@ mended becomes a sentence in its group's `reports`.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote
+from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote, unexpected
 from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
@@ -150,6 +151,8 @@ class _Interpreter:
                 array, kind = self.meant(node, annotation)
                 if "_FillValue" in attributes:
                     self.type_fill_value(attributes, array, kind, group)
+                    if kind == "string":
+                        array = _plain_fill(array, attributes["_FillValue"])
                 elif node.fill_value is not None and self.masks(array, node.dtype, annotation):
                     attributes = {"_FillValue": array.fill_value, **attributes}
             dimensions = self.scope.dimensions_of(node, annotation, group)
@@ -286,6 +289,21 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
     if isinstance(value, str):
         return np.bytes_(value.encode("utf-8", "surrogatepass"))
     return np.bytes_((value.tobytes() if isinstance(value, np.generic) else value).rstrip(b"\0"))
+
+
+def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
+    """Give an array of strings with the fill value as `declared`, if it was taken for Base64.
+
+    Zarr has Base64 there; netcdf-c spells the text, as it does in the attribute.
+    """
+    try:
+        is_spelled = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
+    except (TypeError, ValueError):
+        return array
+    if is_spelled and len(declared) > array.dtype.itemsize:
+        expected = f"at most {array.dtype.itemsize} bytes"
+        raise unexpected(bytes(declared), expected, "_FillValue")
+    return replace(array, fill_value=declared) if is_spelled else array
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
