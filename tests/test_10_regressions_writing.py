@@ -621,3 +621,11 @@ def test_an_array_with_one_dimension_twice_is_written_and_copied(size):
     for store in (second, third):
         assert read(store).v.dims == ("x", "x")
         np.testing.assert_array_equal(read(store).v.values, values)
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_a_dimension_above_one_of_another_size_is_not_inherited(path, dialect):
+    for group, size in (("/", 2), ("a", 3), ("a/b", 2)):
+        to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
+    found = xr.open_groups(path, engine="nczarr")
+    assert found["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}

@@ -100,7 +100,7 @@ class DimensionScope:
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
-        """Give the dimension that a bare name means: here, or above if it has the same size."""
+        """Give the dimension that a bare name means: here, or nearest above if of this size."""
         if not isinstance(name, str) or not name:
             raise unexpected(name, "a name", place)
         own = group.dimensions.get(name)

@@ -130,10 +130,13 @@ class Group:
 def inherited_dimension(
     name: str, size: int, path: str, group_at: Callable[[str], Group]
 ) -> Dimension | None:
-    """Give the dimension of a name that the group at `path` has from above, if it has the size."""
+    """Give the dimension of a name that the group at `path` has from above, if it has the size.
+
+    That is the nearest one: it hides those above it.
+    """
     while path != "/":
         path = parent_path(path)
         dimension = group_at(path).dimensions.get(name)
-        if dimension is not None and dimension.size == size:
-            return dimension
+        if dimension is not None:
+            return dimension if dimension.size == size else None
     return None
