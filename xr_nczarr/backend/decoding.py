@@ -148,6 +148,8 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:
             return None
         missing += [one for one in values if one == one and one not in missing]  # without NaN
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
+    if isinstance(scale, str) or isinstance(offset, str):
+        return None
     unpacking = Unpacking(tuple(missing), scale, offset)
     if decoded.dtype.kind != "f" and unpacking != Unpacking():
         return None

@@ -173,8 +173,10 @@ def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
     except NczarrError:
         raise
     except Exception as error:
+        # Of several variables xarray names the one in a note, with all that it is.
+        notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
         raise MetadataError(
-            f"xarray cannot decode it ({quote(error)})",
+            f"xarray cannot decode it ({quote(': '.join([*notes, str(error)]))})",
             remedy="Open it with decode_cf=False, or without the variable by drop_variables",
             store=store,
             variable=variable,
