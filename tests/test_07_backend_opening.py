@@ -318,3 +318,23 @@ def test_d20_arrays_of_undefined_fill_are_told(tmp_path):
         file.createVariable("filled", "i4", ("x",))[:] = 1
     picture = repr(xr_nczarr.open_hierarchy(url))
     assert "note: no fill value in unfilled: missing chunks read as zero" in picture
+
+
+def test_the_others_are_decoded_by_what_dropped_variables_say(tmp_path):
+    url = f"file://{tmp_path}/s#mode=nczarr,file"
+    with netCDF4.Dataset(url, "w") as file:
+        for name in ("t", "two", "letters"):
+            file.createDimension(name, 2)
+        time = file.createVariable("t", "f8", ("t",))
+        time.setncatts({"units": "days since 2000-01-01", "bounds": "bounds"})
+        time[:] = [0, 1]
+        file.createVariable("bounds", "f8", ("t", "two"))[:] = [[0, 1], [1, 2]]
+        file.createVariable("word", "S1", ("t", "letters"))[:] = np.array([[b"a", b"b"]] * 2)
+        file.createVariable("number", "i4", ("letters",))[:] = [3, 4]
+    options = {"drop_variables": ["t", "number"], "decode_coords": "all"}
+    found = xr.open_dataset(url, engine="nczarr", **options)
+    with xr.open_dataset(url, engine="netcdf4", **options) as expected:
+        xr.testing.assert_identical(found, expected.load())
+    assert (found.bounds.dtype.kind, found.word.dims) == ("M", ("t", "letters"))
+    bounded = xr.open_dataset(url, engine="nczarr", drop_variables="bounds", decode_coords="all")
+    assert bounded.t.encoding["bounds"] == "bounds"

@@ -11,7 +11,7 @@ dataset are alike in these: one is decoded for all.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ def decode_variables(
     arrays: Mapping[Hashable, LazyArray],
     attributes: dict[Any, Any],
     decoding: Mapping[str, Any],
+    dropped: Set[Hashable] = frozenset(),
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
     """Give what `decode_cf_variables` gives, with numbers that are decoded chunk by chunk.
 
@@ -72,14 +73,17 @@ def decode_variables(
         As they are stored; those of numbers are changed and given back.
     arrays
         Where the values of variables lie, if they can be read.
+    dropped
+        Variables that are not given back, but there for what they and the others say of each other.
     """
     alike: dict[Any, list[Any]] = {}
     for name, kind in _kinds(variables, arrays, decoding).items():
-        alike.setdefault(kind, []).append(name)
+        if name not in dropped:
+            alike.setdefault(kind, []).append(name)
     # What is dropped is still there for what the others say of it.
     later = {name for names in alike.values() for name in names[1:]}
     once, remaining, coordinates = decode_cf_variables(
-        dict(variables), attributes, **{**decoding, "drop_variables": later}
+        dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
     )
     decoded = dict(once)
     for names in alike.values():
@@ -103,7 +107,8 @@ def decode_variables(
         )
         decoded.update(others)
         coordinates |= more
-    return {name: decoded[name] for name in variables}, dict(remaining), coordinates
+    given = {name: decoded[name] for name in variables if name in decoded}
+    return given, dict(remaining), coordinates
 
 
 def _kinds(

@@ -140,7 +140,7 @@ def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any])
     place = group.path.rstrip("/") + "/"
     with failing_as_metadata(opened.store.name, group.path):
         variables, attributes, coordinate_names = decode_variables(
-            source.variables, source.arrays, dict(group.attributes), decoding
+            source.variables, source.arrays, dict(group.attributes), decoding, source.dropped
         )
         coordinates: dict[Hashable, tuple[Any, Any]] = {}
         data: dict[Hashable, tuple[Any, Any]] = {}
@@ -185,6 +185,8 @@ class GroupSource:
     ----------
     variables
         By name, their values still in the store.
+    dropped
+        The names of those that were not asked for. xarray decodes the others by what they say.
     arrays
         The arrays of those that can be read.
     unreadable
@@ -207,11 +209,16 @@ class GroupSource:
         if opened.store.remote and not isinstance(opened.store, ReferenceStore):
             keys = [key for item in group.variables.values() for key in _coordinate_keys(item)]
             self.store = PrefetchingStore(opened.store, keys)
-        dropped = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
+        names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
-        for name, variable in group.variables.items():
-            if name not in dropped:
-                self._open_variable(None if name == NONE_NAME else name, variable)
+        self.dropped: set[Hashable] = set()
+        for stored_name, variable in group.variables.items():
+            name = None if stored_name == NONE_NAME else stored_name
+            if stored_name in names:
+                self.dropped.add(name)
+                self._open_dropped(name, variable)
+            else:
+                self._open_variable(name, variable)
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -226,6 +233,12 @@ class GroupSource:
             "source": self.opened.store.name,
             ENCODING_KEY: self.opened.origin,
         }
+
+    def _open_dropped(self, name: str | None, variable: NetcdfVariable) -> None:
+        dimensions = [self._dimension_name(item) for item in variable.dimensions]
+        dtype = _UNKNOWN if variable.node is None else variable.node.dtype
+        values = np.broadcast_to(np.zeros((), dtype), variable.shape)
+        self.variables[name] = Variable(dimensions, values, dict(variable.attributes))
 
     def _open_variable(self, name: str | None, variable: NetcdfVariable) -> None:
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
