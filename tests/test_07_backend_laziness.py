@@ -75,6 +75,21 @@ def test_pointwise_indexing_gives_what_numpy_gives(stored, data, name):
     xr.testing.assert_equal(lazy.drop_vars(lazy.coords), eager)
 
 
+def test_none_of_the_dates_of_any_calendar_can_be_selected(tmp_path):
+    """xarray's own arrays fail: they look for the first date to decode."""
+    url = f"file://{tmp_path}/s#mode=nczarr,file"
+    with netCDF4.Dataset(url, "w") as file:
+        file.createDimension("t", 3)
+        dates = file.createVariable("t", "i4", ("t",))
+        dates.setncatts({"units": "days since 2000-01-01", "calendar": "360_day"})
+        dates[:] = [1, 2, 3]
+    found = xr.open_dataset(url, engine="nczarr", create_default_indexes=False).t
+    for chosen in (slice(0), np.zeros(3, bool), []):
+        selected = found.isel(t=chosen)
+        assert (selected.values.shape, selected.dtype) == ((0,), object)
+    assert asyncio.run(found.isel(t=[]).load_async()).size == 0
+
+
 def test_opening_reads_metadata_alone(http_server, stored, tmp_path):
     shutil.copytree(stored, Path(http_server.root, "s"))
     opened(f"{http_server.url}/s")
