@@ -307,6 +307,16 @@ def parent_path(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
+def group_path(path: str | None) -> str:
+    """Give the path of a group as a hierarchy has it, of one that a caller spells; None for root.
+
+    What is no text is a ValueError.
+    """
+    if not isinstance(path, str | None):
+        raise ValueError(f"group must be a string or None; found {path!r}")
+    return "/" + "/".join(filter(None, (path or "").split("/")))
+
+
 def child_path(path: str, name: str) -> str:
     """Give the path of the node `name` in the group at `path`."""
     return f"{path.rstrip('/')}/{name}"

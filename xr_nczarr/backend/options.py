@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
-from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
+from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits, group_path
 
 if TYPE_CHECKING:
     from xr_nczarr.chunks import ReadOptions
@@ -94,8 +94,7 @@ max_depth, max_references, max_index_bytes
     max_index_bytes: int = DEFAULT_LIMITS.max_index_bytes
 
     def __post_init__(self) -> None:
-        if not isinstance(self.group, str | None):
-            raise ValueError(f"group must be a string or None; found {self.group!r}")
+        group_path(self.group)
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
             raise ValueError(f"threads is an integer above 0 or None; found {self.threads!r}")
         check_choice("on_unsupported", self.on_unsupported, ("lazy", "skip", "raise"))

@@ -66,7 +66,7 @@ class OpenedStore:
             When the store has no such group.
         """
         group = self.root
-        for name in (path or "").strip("/").split("/"):
+        for name in (path or "").split("/"):
             if name and name not in group.groups:
                 raise NotFoundError(
                     f"there is no group {quote(path)!r}",

@@ -27,6 +27,7 @@ from xr_nczarr.model import (
     Limits,
     Node,
     child_path,
+    group_path,
     key_prefix,
     parent_path,
 )
@@ -84,7 +85,7 @@ def open_hierarchy(
         When the root is damaged, or the consolidated document is stale with ``"check"``.
     """
     with Place(store=store.name):
-        asked = "/" + (group or "").strip("/")
+        asked = group_path(group)
         search = _Search(
             store, asked, subgroups, listed_children, sidecars, data_type_fallback, limits
         )

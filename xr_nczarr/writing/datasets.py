@@ -11,7 +11,7 @@ import numpy as np
 from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.model import child_path
+from xr_nczarr.model import child_path, group_path
 from xr_nczarr.netcdf import Dimension
 
 _ARRAY_NAME = "__xarray_dataarray_variable__"
@@ -35,7 +35,7 @@ def normalise(
     obj: Any, group: str | None, encoding: Any, unlimited: Any, regional: bool
 ) -> Request:
     """Give any object as datasets by absolute path, parents first."""
-    base = "/" + (group or "").strip("/")
+    base = group_path(group)
     if isinstance(obj, DataTree):
         nodes = {
             base if node is obj else child_path(base, path): node
