@@ -1,10 +1,12 @@
 """Arguments that mean what they mean in `to_zarr`, and what is refused that is none."""
 
+from enum import Enum
+
 import numpy as np
 import pytest
 import xarray as xr
 
-from xr_nczarr import ExistsError, to_nczarr
+from xr_nczarr import ConflictError, ExistsError, to_nczarr
 
 
 def read(target, **options):
@@ -28,3 +30,25 @@ def test_a_group_is_the_same_however_many_slashes_its_path_has(group, mode):
 def test_a_group_that_is_no_text_is_refused():
     with pytest.raises(ValueError, match="group must be a string or None; found 3"):
         to_nczarr(xr.Dataset(), {}, group=3)
+
+
+@pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
+@pytest.mark.parametrize("encoding", [{"_FillValue": -9999}, {"missing_value": 0, "dtype": "bool"}])
+def test_truth_values_without_one_to_spare_are_not_made_missing(encoding, layout):
+    dataset = xr.Dataset({"v": ("x", [True, False])})
+    with pytest.raises(ConflictError, match=r"truth values have none to spare.*variable v"):
+        to_nczarr(dataset, {}, encoding={"v": encoding}, **layout)
+    store = {}
+    to_nczarr(dataset, store, encoding={"v": {"_FillValue": -1, "dtype": "i1"}}, **layout)
+    assert read(store).v.values.tolist() == [1, 0]
+    to_nczarr(dataset, store, encoding={"v": {"_FillValue": None}}, mode="w", **layout)
+    assert read(store).identical(dataset)
+
+
+def test_text_of_an_enum_is_its_text():
+    class Axis(str, Enum):  # noqa: UP042 (that one tells its text)
+        LATITUDE = "Y"
+
+    store = {}
+    to_nczarr(xr.Dataset(attrs={"one": Axis.LATITUDE, "two": ["X", Axis.LATITUDE]}), store)
+    assert read(store).attrs == {"one": "Y", "two": ["X", "Y"]}

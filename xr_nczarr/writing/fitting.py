@@ -32,6 +32,13 @@ def fitting(variable: Variable, name: str) -> Variable:
         return _fitting_times(variable, encoding, name)
     packed = _is_packed(encoding)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
+    if dtype.kind == "b" and fill_value_of(encoding) is not None:
+        raise ConflictError(
+            f"truth values have none to spare for the missing value {fill_value_of(encoding)!r}: "
+            "it would be true or false, which then is missing",
+            remedy="Leave out _FillValue, give a dtype such as int8, or drop_encoding()",
+            variable=name,
+        )
     kinds = variable.dtype.kind + dtype.kind
     if kinds in ("ci", "cu", "cf", "cb", "ib", "ub", "fb"):
         data = blockwise(_checked_exact, variable.data, dtype, encoding, dtype, name)
