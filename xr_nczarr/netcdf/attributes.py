@@ -237,7 +237,7 @@ def _json(value: Json) -> Json:
 
 def _text(value: str | bytes) -> str:
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # an enum's own tells its name
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
