@@ -52,3 +52,18 @@ def test_text_of_an_enum_is_its_text():
     store = {}
     to_nczarr(xr.Dataset(attrs={"one": Axis.LATITUDE, "two": ["X", Axis.LATITUDE]}), store)
     assert read(store).attrs == {"one": "Y", "two": ["X", "Y"]}
+
+
+def test_without_a_mode_it_is_the_one_that_the_other_arguments_need():
+    dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
+    to_nczarr(dataset, store, mode=None)
+    with pytest.raises(ExistsError):
+        to_nczarr(dataset, store, mode=None)
+    to_nczarr(dataset, store, mode=None, append_dim="x")
+    to_nczarr(dataset * 10, store, mode=None, region={"x": slice(1, 3)})
+    assert read(store).v.values.tolist() == [1, 10, 20, 2]
+    for asked in ({"append_dim": "x"}, {"region": {"x": slice(0, 2)}}):
+        for mode in ("w", "w-"):
+            with pytest.raises(ValueError, match=r"cannot set .* unless mode='a'"):
+                to_nczarr(dataset, store, mode=mode, **asked)
+    assert read(store).v.values.tolist() == [1, 10, 20, 2]

@@ -37,7 +37,7 @@ def to_nczarr(
     obj: Dataset | DataArray | DataTree,
     target: Any,
     *,
-    mode: WriteMode = "w-",
+    mode: WriteMode | None = None,
     group: str | None = None,
     encoding: Mapping[str, Any] | None = None,
     unlimited_dims: Iterable[Hashable] | Mapping[str, Iterable[Hashable]] | None = None,
@@ -72,8 +72,8 @@ def to_nczarr(
         step when the new one is complete. ``"a"`` changes an existing store or makes one: new
         variables are added, existing ones overwritten, attributes updated. ``"a-"`` does so, and
         leaves variables without `append_dim` alone. ``"r+"`` writes values into existing
-        variables and touches no metadata. With `append_dim` the default is ``"a"``, with `region`
-        ``"r+"``.
+        variables and touches no metadata. None is ``"a"`` with `append_dim`, ``"r+"`` with
+        `region`, else ``"w-"``.
     group
         Path of the group to write into.
     encoding
@@ -261,17 +261,17 @@ def plan_creation(
     return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
 
 
-def _resolved_mode(mode: WriteMode, append_dim: Any, region: Any) -> WriteMode:
-    check_choice("mode", mode, ("w", "w-", "a", "a-", "r+"))
+def _resolved_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
+    check_choice("mode", mode, (None, "w", "w-", "a", "a-", "r+"))
     if append_dim is not None:
-        if mode not in ("w-", "a", "a-"):
+        if mode not in (None, "a", "a-"):
             raise ValueError(f"cannot set append_dim unless mode='a' or mode='a-'; found {mode!r}")
-        return "a" if mode == "w-" else mode
+        return mode or "a"
     if region is not None:
-        if mode == "w":
+        if mode in ("w", "w-"):
             raise ValueError("cannot set region unless mode='a', mode='a-', mode='r+' or mode=None")
-        return "r+" if mode == "w-" else mode
-    return mode
+        return mode or "r+"
+    return mode or "w-"
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
