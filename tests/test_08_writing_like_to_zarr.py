@@ -67,3 +67,22 @@ def test_without_a_mode_it_is_the_one_that_the_other_arguments_need():
             with pytest.raises(ValueError, match=r"cannot set .* unless mode='a'"):
                 to_nczarr(dataset, store, mode=mode, **asked)
     assert read(store).v.values.tolist() == [1, 10, 20, 2]
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+def test_encoding_of_a_variable_that_is_not_written_is_refused(mode):
+    dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
+    to_nczarr(dataset, store)
+    before = dict(store)
+    with pytest.raises(KeyError, match="encoding is given for 'V'"):
+        to_nczarr(dataset, store, mode=mode, encoding={"V": {"dtype": "i2"}})
+    assert store == before
+
+
+def test_the_first_append_is_along_a_dimension_that_is_there():
+    dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
+    with pytest.raises(ConflictError, match="append_dim='X' does not match any dimension"):
+        to_nczarr(dataset, store, append_dim="X")
+    assert not store
+    to_nczarr(dataset, store, append_dim="x")
+    assert read(store).identical(dataset)

@@ -54,6 +54,9 @@ def normalise(
         datasets, encodings, asked = {base: dataset}, {base: encoding or {}}, {base: unlimited}
     for path, dataset in datasets.items():
         _check_types(path, dataset)
+        for name in encodings[path]:
+            if name not in dataset.variables:
+                raise KeyError(f"encoding is given for {name!r}, and there is no such variable")
     required = len(datasets) == 1 and not regional
     dims = {
         path: unlimited_dimensions(dataset, asked[path], required=required)

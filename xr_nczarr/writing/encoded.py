@@ -123,8 +123,6 @@ def encode_dataset(
         _check_attributes(attributes)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
-        if name not in variables:
-            raise KeyError(f"encoding is given for {name!r}, and there is no such variable")
         variables[name].encoding = given
         check_encoding(name, given)
     variables = {

@@ -210,6 +210,9 @@ def _plan(
         if options.mode == "r+":
             raise NotFoundError("there is no store to change", store=store.name)
         check_empty(store)
+        dim, datasets = options.append_dim, request.datasets.values()
+        if dim is not None and not any(dim in dataset.dims for dataset in datasets):
+            raise ConflictError(f"append_dim={dim!r} does not match any dimension of what is new")
         plan = plan_creation(request, store, layout, options.consolidated)
         return replace(plan, exclusive=is_nothing(store))
     groups = [request.group] if options.mode == "w" else [*request.datasets]
