@@ -258,7 +258,7 @@ def test_unsigned_stays_beside_no_fill_value(tmp_path, dtype, unsigned, scale):
     ("given", "problem"),
     [
         ({"chunksizes": (2,)}, "chunks of"),
-        ({"chunks": (-1, 3)}, "chunks of"),
+        ({"chunks": (-2, 3)}, "chunks of"),
         ({"zlib": True, "complevel": 11}, "complevel 11, expected 0 to 9"),
         ({"zlib": True, "complevel": -1}, "complevel -1"),
         ({"compression": "zstd", "complevel": -3}, "complevel -3, expected 0 to 22"),

@@ -191,10 +191,11 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Give the shape of the chunks to store.
 
-    What `encoding` says, else what the dask `blocks` have along each dimension, else all of it,
-    halved along its longest dimension until a chunk has no more than 4 MiB. Along one unlimited
-    dimension alone a chunk has at least the 4 KiB that netcdf-c gives it. What was left over from
-    opening another file, not given for this write (`explicit`), only holds while it fits.
+    What `encoding` says (-1 for all along a dimension), else what the dask `blocks` have along each
+    dimension, else all of it, halved along its longest dimension until a chunk has no more than 4
+    MiB. Along one unlimited dimension alone a chunk has at least the 4 KiB that netcdf-c gives it.
+    What was left over from opening another file, not given for this write (`explicit`), only holds
+    while it fits.
     """
     asked = encoding.get("chunks")
     left = not explicit and encoding.get("chunksizes") is not None
@@ -204,7 +205,8 @@ def chunk_shape(
     if isinstance(asked, int | np.integer):
         asked = (asked,) * len(shape)
     if asked is not None and _fits(asked, shape, explicit):
-        return tuple(max(1, int(size)) for size in asked)
+        sizes = zip(asked, shape, strict=True)
+        return tuple(max(1, length if size == -1 else int(size)) for size, length in sizes)
     if encoding.get("contiguous"):
         return tuple(max(1, size) for size in shape)
     if blocks:
@@ -224,7 +226,7 @@ def _fits(asked: Sequence[Any], shape: Sequence[int], explicit: bool) -> bool:
     for size in asked if fits else ():
         if not isinstance(size, int | np.integer) or isinstance(size, bool):
             raise TypeError(f"chunk sizes are integers; found {asked!r}")
-    if explicit and (not fits or min(asked, default=0) < 0):
+    if explicit and (not fits or min(asked, default=0) < -1):
         raise ConflictError(f"found chunks of {asked!r} for an array of {tuple(shape)}")
     return fits
 
