@@ -86,3 +86,39 @@ def test_the_first_append_is_along_a_dimension_that_is_there():
     assert not store
     to_nczarr(dataset, store, append_dim="x")
     assert read(store).identical(dataset)
+
+
+@pytest.mark.parametrize(("asked", "chunks"), [((-1, 2), (6, 2)), (-1, (6, 4)), ([2, -1], (2, 4))])
+def test_chunks_of_minus_one_are_all_along_a_dimension(asked, chunks):
+    dataset, store = xr.Dataset({"v": (("y", "x"), np.ones((6, 4)))}), {}
+    to_nczarr(dataset.chunk(y=4), store, encoding={"v": {"chunks": asked}})
+    assert read(store).v.encoding["chunks"] == chunks
+    assert read(store).identical(dataset)
+    with pytest.raises(ConflictError, match="found chunks of"):
+        to_nczarr(dataset, {}, encoding={"v": {"chunks": (-2, 2)}})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "missing"),
+    [
+        (object, None),
+        (np.dtypes.StringDType(na_object=None), None),
+        (np.dtypes.StringDType(na_object=np.nan), np.nan),
+    ],
+)
+@pytest.mark.parametrize("chunks", [None, 3])
+@pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
+@pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
+def test_missing_text_is_empty_of_numpys_own_kind_too(layout, chunks, dtype, missing):
+    text = np.array(["ä", missing, "nan"], dtype)
+    dataset = xr.Dataset({"v": ("x", text), "same": ("y", text)})
+    dataset = dataset.chunk(chunks) if chunks else dataset
+    store = {}
+    to_nczarr(dataset, store, **layout)
+    assert read(store).v.values.tolist() == ["ä", "", "nan"]
+    to_nczarr(dataset, store, append_dim="x")
+    found = read(store)
+    assert found.v.values.tolist() == 2 * ["ä", "", "nan"]
+    assert found.same.values.tolist() == ["ä", "", "nan"]
+    with pytest.raises(ConflictError, match="'same' does not lie along the append dimension"):
+        to_nczarr(dataset.assign(same=dataset.same[::-1]), store, append_dim="x")

@@ -227,6 +227,8 @@ def _check_equal(name: str, given: Variable, stored: Variable, start: int) -> No
         same = np.isclose(ours, theirs, rtol=eps, atol=step, equal_nan=True)
     else:
         same = _equal(ours, theirs)
+        if theirs.dtype.kind in "OU":  # missing text is stored as empty
+            same = same | ((theirs == "") & given.isnull().to_numpy())
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
         raise ConflictError(

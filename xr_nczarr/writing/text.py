@@ -20,8 +20,11 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 def typed_text(variable: Variable, name: str) -> Variable:
     """Give a variable whose objects dask has yet to compute and that are text as such.
 
-    Others are left to xarray, which loads them whole. Missing ones become empty, as with xarray.
+    So is NumPy's own text of variable length. Others are left to xarray, which loads them whole.
+    Missing ones become empty, as with xarray.
     """
+    if variable.dtype.kind == "T":
+        return variable.copy(data=blockwise(_without_missing, variable.data, TEXT))
     if variable.dtype != object or variable.dtype.metadata or not hasattr(variable.data, "dask"):
         return variable
     if largest(_objects, variable.data) != _TEXTS:
