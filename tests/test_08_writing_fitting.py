@@ -309,3 +309,31 @@ def test_a_packed_value_comes_back_to_half_a_step_or_is_refused(values, kind, dt
     found = xr.open_dataset(store, engine="nczarr")["v"].values
     room = 0.5 * scale + 4 * np.finfo("f4").eps * (np.abs(given) + abs(offset))
     assert (np.abs(found - given.astype("f8")) <= room * 1.001).all()
+
+
+@pytest.mark.parametrize("missing", ["b", None])
+def test_text_is_as_wide_as_its_fill_value(missing):
+    store = {}
+    given = dataset(np.array(["a", missing], object))
+    xr_nczarr.to_nczarr(given, store, encoding={"v": {"_FillValue": "none"}})
+    del store["v/0"]
+    stored = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)["v"]
+    assert stored.values.tolist() == ["none", "none"]
+    assert xr.open_dataset(store, engine="nczarr")["v"].isnull().all()
+
+
+def test_a_fill_value_that_the_text_would_cut_is_refused():
+    encoding = {"v": {"_FillValue": "none", "_nczarr_maxstrlen": 3}}
+    with pytest.raises(ConflictError, match="fill value b'none', which the type .S3 would cut"):
+        xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)
+
+
+def test_a_fill_value_that_opening_left_of_truth_values_is_no_request():
+    store, again = {}, {}
+    given = dataset(np.array([1, 0, 9], "i1"))
+    given["v"].attrs |= {"dtype": "bool", "_FillValue": np.int8(9)}
+    xr_nczarr.to_nczarr(given, store)
+    opened = xr.open_dataset(store, engine="nczarr")
+    assert opened["v"].values.tolist() == [True, False, True]  # as xarray decodes it
+    xr_nczarr.to_nczarr(opened, again)
+    assert xr.open_dataset(again, engine="nczarr").identical(opened)

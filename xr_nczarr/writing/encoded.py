@@ -156,6 +156,9 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
+    if variable.dtype == bool and not explicit:  # what was missing is true or false by now
+        for key in ("_FillValue", "missing_value"):
+            encoding.pop(key, None)
     filled = "_FillValue" in variable.attrs or "missing_value" in encoding
     if "source" in encoding and not filled:
         # A file without _FillValue is copied without: xarray would give its floats one of NaN.
@@ -198,7 +201,7 @@ def encode_variable(
             data = np.asarray(data).astype(str)
             dtype = data.dtype
         else:
-            data, dtype = string_data(data, width, fixed=fixed)
+            data, dtype = string_data(data, width, fixed=fixed, fill=attributes.get("_FillValue"))
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
@@ -282,6 +285,12 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
         text = value.encode("utf-8") if isinstance(value, str) else bytes(value)
+        if len(text) > dtype.itemsize:
+            raise ConflictError(
+                f"found the fill value {text!r}, which the type {dtype} would cut",
+                remedy="Give a shorter one, or wider text; what opening left goes with "
+                "drop_encoding()",
+            )
         return np.bytes_(text)
     if dtype.kind == "O":
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)

@@ -55,12 +55,18 @@ def decoded(data: Any) -> Any:
     return texts.reshape(np.shape(data))
 
 
-def string_data(data: Any, width: int | None, *, fixed: bool) -> tuple[Any, np.dtype[Any]]:
-    """Give texts as objects, or in fixed width: the one given, else that of the longest."""
+def string_data(
+    data: Any, width: int | None, *, fixed: bool, fill: Any
+) -> tuple[Any, np.dtype[Any]]:
+    """Give texts as objects, or in fixed width: the one given, else that of the longest.
+
+    The `fill` value is one of them, unless it is None.
+    """
     if not fixed:
         return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
     if width is None:
-        width = largest(measured_width, data)
+        filled = [] if fill is None else [fill]
+        width = max(largest(measured_width, data), measured_width(np.array(filled, object)))
     dtype = np.dtype(f"S{int(width)}")
     return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
 
