@@ -136,3 +136,20 @@ def test_the_fill_value_of_big_endian_unsigned_integers_is_the_stored_one(way: s
     found = read(objects, way).v
     np.testing.assert_array_equal(found, [np.nan, 65280, 3])
     assert found.encoding["endian"] == "big"
+
+
+def test_a_missing_value_among_booleans_is_not_true() -> None:
+    store: dict[str, bytes] = {}
+    attributes = {"dtype": "bool", "_FillValue": np.int8(9)}
+    numbers = xr.Dataset({"v": ("x", np.array([1, 0, 9], "i1"), attributes)})
+    xr_nczarr.to_nczarr(numbers, store, encoding={"v": {"chunks": (2,)}})
+    opened = xr.open_dataset(store, engine="nczarr", cache=False)
+    assert opened.v.dtype == bool
+    assert opened.v[:2].values.tolist() == [True, False]
+    with pytest.raises(
+        xr_nczarr.MetadataError, match=r"missing value \(9\) among booleans"
+    ) as told:
+        opened.v.load()
+    assert (told.value.key, told.value.variable) == ("v/1", "/v")
+    unmasked = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)
+    assert unmasked.v.values.tolist() == [True, False, True]

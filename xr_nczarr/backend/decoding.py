@@ -21,6 +21,7 @@ from xarray import Variable
 from xarray.conventions import CF_RELATED_DATA, decode_cf_variables
 
 from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.errors import MetadataError
 from xr_nczarr.model import ArrayNode
 
 _PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding")
@@ -56,6 +57,23 @@ class Unpacking:
             target *= self.scale_factor
         if self.add_offset is not None:
             target += self.add_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TruthValues:
+    """Gives numbers as booleans; xarray would give the `missing` ones as true."""
+
+    missing: tuple[Any, ...]
+
+    def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+        """Write the truth values into `target`; a missing one is a MetadataError."""
+        for value in self.missing:
+            if (stored == value).any():
+                raise MetadataError(
+                    f"found a missing value ({value}) among booleans, which have none",
+                    remedy="Opened with mask_and_scale=False it is true, unless it is 0",
+                )
+        target[...] = stored
 
 
 def decode_variables(
@@ -139,12 +157,14 @@ def _frozen(value: Any) -> Hashable:
     return array.dtype, array.shape, array.tobytes()
 
 
-def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:
+def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
     """Give what was done to a variable, or None where it is more than masking and scaling."""
     stored = array.stored.node.dtype
     encoding = decoded.encoding
-    plain = decoded.dtype.kind in "iuf" and stored.kind in "iuf" and decoded.shape == array.shape
-    if not plain or "_Unsigned" in encoding or encoding.get("dtype", stored) != stored:
+    boolean = decoded.dtype == bool
+    plain = decoded.dtype.kind in "biuf" and stored.kind in "iuf" and decoded.shape == array.shape
+    same = boolean or encoding.get("dtype", stored) == stored
+    if not plain or "_Unsigned" in encoding or not same:
         return None
     missing: list[Any] = []
     for value in (encoding[name] for name in ("_FillValue", "missing_value") if name in encoding):
@@ -155,6 +175,8 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | None:
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     if isinstance(scale, str) or isinstance(offset, str):
         return None
+    if boolean:
+        return TruthValues(tuple(missing)) if missing and scale is offset is None else None
     unpacking = Unpacking(tuple(missing), scale, offset)
     if decoded.dtype.kind != "f" and unpacking != Unpacking():
         return None
