@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from tests.stores import (
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import MemoryStore
+from xr_nczarr.tools import transfer
+from xr_nczarr.writing import sources
 
 
 @pytest.mark.parametrize(
@@ -150,6 +153,45 @@ def test_codecs_that_are_asked_for_leave_none_of_the_sources_scalars(
     documents = [json.loads(other[f"{name}/.zarray"]) for name in scalars]
     compressors = [document["compressor"] for document in documents]
     assert compressors == [*(codecs or [None]), None, None]
+
+
+def test_what_is_cut_anew_is_held_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(60 * 160 * 200, dtype="f4").reshape(60, 160, 200)
+    dataset = xr.Dataset({"a": (("t", "y", "x"), values)})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "source", encoding={"a": {"chunks": (1, 160, 200)}})
+    peaks = []
+    for limit in (values.nbytes, values.nbytes // 10):
+        monkeypatch.setattr(transfer, "_MOST_REARRANGED", limit)
+        target = tmp_path / str(limit)
+        xr_nczarr.copy(tmp_path / "source", {})  # imports what copying needs
+        tracemalloc.start()
+        xr_nczarr.copy(tmp_path / "source", target, chunks={"t": 60, "y": 20, "x": 20})
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        copied = xr.open_dataset(target, engine="nczarr", chunks={})["a"]
+        assert copied.encoding["chunks"] == (60, 20, 20)
+        np.testing.assert_array_equal(copied.values, values)
+    assert peaks[1] < peaks[0] / 2
+
+
+def test_a_copy_in_parts_that_was_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_MOST_REARRANGED", 100)
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 80)
+    source: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, source, encoding={"a": {"chunks": (2, 5)}})
+    changed = {"chunks": {"t": 4, "x": 3}}
+    whole: dict[str, bytes] = {}
+    xr_nczarr.copy(source, whole, **changed)
+    np.testing.assert_array_equal(xr.open_dataset(whole, engine="nczarr")["a"], FIELD["a"])
+    for limit in range(3, 13):
+        target: dict[str, bytes] = {}
+        with pytest.raises(InterruptedError):
+            xr_nczarr.copy(source, Failing(target, limit), **changed)
+        again = Failing(target, -1)
+        assert xr_nczarr.copy(source, again, **changed).resumed
+        assert target == whole
+    chunks = [key for key in again.puts if key.startswith("a/") and "/." not in key]
+    assert 0 < len(chunks) < 8
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

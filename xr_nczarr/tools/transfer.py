@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from xr_nczarr.writing.placing import Job
 
 _BATCH_BYTES = 16 << 20
 _BATCH_OBJECTS = 256
+_MOST_REARRANGED = 1 << 30
 
 
 def copy_chunks(
@@ -31,14 +33,17 @@ def copy_chunks(
     """Put all chunks that are not there; give the paths of arrays copied as bytes, and how many."""
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     others: list[Job] = []
+    large: list[Job] = []
     there = {key for key, _ in stored_sizes(store)} if resumed else set()
     for job in jobs:
         node, array = job.node, arrays.get(job.node.path)
         wrapped = any(level.codecs for level in node.shards)
         if array is not None and not wrapped and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
+        elif (aligned := job.aligned()) is job or job.data.nbytes <= _MOST_REARRANGED:
+            others += _unfinished(aligned, there)
         else:
-            others += _unfinished(job.aligned(), there)
+            large += _parts(job, _MOST_REARRANGED)
     total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes)
     done = objects = 0
     for array, node in as_bytes:
@@ -47,6 +52,8 @@ def copy_chunks(
             if progress:
                 show_progress(done, total)
     write_chunks(others, store, WriteOptions(progress=progress))
+    for part in large:  # one after another, since dask holds what it puts together
+        write_chunks([*_unfinished(part.aligned(), there)], store, WriteOptions(progress=progress))
     return [node.path for _, node in as_bytes], objects
 
 
@@ -99,13 +106,36 @@ def _copy_objects(
         yield len(batch), len(found)
 
 
+def _parts(job: Job, most: int) -> Iterator[Job]:
+    """Cut a job into parts of whole stored objects, of at most `most` bytes if one is no larger."""
+    data, cells = job.data, job.node.object_shape
+    part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
+    while part != [*data.shape]:
+        # Longer where most of a block would be read again for the next part.
+        growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
+        axis = max(growing, key=lambda each: data.chunks[each][0] / part[each])
+        grown = [*part]
+        grown[axis] = min(2 * part[axis], data.shape[axis])
+        if math.prod(grown) * data.dtype.itemsize > most:
+            break
+        part = grown
+    starts = [range(0, size, length) for size, length in zip(data.shape, part, strict=True)]
+    for corner in itertools.product(*starts):
+        bounds = zip(corner, part, data.shape, strict=True)
+        region = tuple([slice(at, min(at + length, size)) for at, length, size in bounds])
+        yield replace(job, region=region, data=data[region])
+
+
 def _unfinished(job: Job, there: Collection[str]) -> Iterator[Job]:
     """Cut a job into its blocks, without those whose stored objects are all there."""
     data, node = job.data, job.node
     if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield job
         return
-    ends = [[0, *itertools.accumulate(sizes)] for sizes in data.chunks]
+    ends = [
+        [*itertools.accumulate(sizes, initial=piece.start)]
+        for sizes, piece in zip(data.chunks, job.region, strict=True)
+    ]
     for block in np.ndindex(*data.numblocks):
         region = tuple(slice(ends[axis][at], ends[axis][at + 1]) for axis, at in enumerate(block))
         cells = [
