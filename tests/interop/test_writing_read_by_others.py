@@ -15,7 +15,7 @@ import tensorstore
 import xarray as xr
 import zarr
 
-from xr_nczarr import to_nczarr
+from xr_nczarr import copy, to_nczarr
 
 INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
 NUMBERS = (*INTEGERS, "f4", "f8")
@@ -187,6 +187,25 @@ def test_strings_and_characters_are_read_by_netcdf_c(path):
     group = zarr.open_group(path, mode="r", use_consolidated=False)
     assert group["s"][:].ravel().tolist() == [text.encode() for text in TEXTS]
     assert group["scalar"][:].tolist() == [b"text"]
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
+def test_text_that_is_all_fill_is_the_same_to_netcdf_c_and_to_zarr(path, tmp_path, dialect):
+    """Its fill value is Base64 in Zarr's documents, which netcdf-c takes for the text itself."""
+    texts = ["w", "none", "none", "none", "", ""]
+    dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
+    encoding = {"text": {"_FillValue": "none", "chunks": (2,)}}
+    to_nczarr(dataset, path, dialect=dialect, encoding=encoding)
+    with netCDF4.Dataset(nczarr_url(tmp_path / "theirs"), "w") as file:
+        file.createDimension("x", 6)
+        theirs = file.createVariable("text", str, ("x",), fill_value="none", chunksizes=[2])
+        theirs[0], theirs[4], theirs[5] = "w", "", ""
+    copy(tmp_path / "theirs", tmp_path / "copy", dialect=dialect)
+    for store in (path, tmp_path / "copy"):
+        with netCDF4.Dataset(nczarr_url(store)) as file:
+            assert file["text"][:].tolist() == texts
+        assert zarr.open_group(store)["text"][:].tolist() == [text.encode() for text in texts]
+        assert read(store, mask_and_scale=False).text.values.tolist() == texts
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -37,8 +37,10 @@ def copy_chunks(
     there = {key for key, _ in stored_sizes(store)} if resumed else set()
     for job in jobs:
         node, array = job.node, arrays.get(job.node.path)
-        wrapped = any(level.codecs for level in node.shards)
-        if array is not None and not wrapped and _meaning(array.node) == _meaning(node):
+        anew = any(level.codecs for level in node.shards)
+        # Chunks that netcdf-c left out, and would read as the Base64 of their fill value.
+        anew |= node.dtype.kind == "S" and bool(node.fill_value)
+        if array is not None and not anew and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
         elif (aligned := job.aligned()) is job or job.data.nbytes <= _MOST_REARRANGED:
             others += _unfinished(aligned, there)
