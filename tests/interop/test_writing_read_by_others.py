@@ -208,6 +208,13 @@ def test_text_that_is_all_fill_is_the_same_to_netcdf_c_and_to_zarr(path, tmp_pat
         assert read(store, mask_and_scale=False).text.values.tolist() == texts
 
 
+def test_chunks_of_empty_text_are_left_out(path):
+    texts = np.array(["w", "none", "", ""], object)
+    to_nczarr(xr.Dataset({"text": ("x", texts)}), path, encoding={"text": {"chunks": (2,)}})
+    assert sorted(os.listdir(f"{path}/text")) == [".zarray", ".zattrs", "0"]
+    assert read(path).text.values.tolist() == texts.tolist()
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_pure_zarr_has_strings_for_xarray(path, zarr_format):
     dataset = xr.Dataset({"s": ("a", TEXTS), "n": ("a", np.arange(6))})

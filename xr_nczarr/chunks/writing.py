@@ -151,7 +151,7 @@ class PartWriter:
             return False
         if chunk.dtype.hasobject:
             return bool((chunk == fill).all())
-        first = chunk[(*(0,) * chunk.ndim, ...)]  # an array: a text would lose its NULs
+        first = np.array(chunk[(0,) * chunk.ndim], chunk.dtype)  # with the NULs of a text
         if first.tobytes() != fill.tobytes():
             return False
         bits = np.ascontiguousarray(chunk).reshape(-1).view("u1")
