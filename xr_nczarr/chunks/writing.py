@@ -139,16 +139,10 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Tell whether a chunk is bit for bit fill: -0.0 is not 0.0, a NaN keeps its payload.
-
-        One of fixed text never is, but for empty text: netcdf-c takes the Base64 of Zarr's
-        documents for the text itself, so that it would read another one.
-        """
+        """Tell whether a chunk is bit for bit fill: -0.0 is not 0.0, a NaN keeps its payload."""
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
         fill = np.array(self.node.fill_value, self.node.dtype)
-        if chunk.dtype.kind == "S" and fill.item():
-            return False
         if chunk.dtype.hasobject:
             return bool((chunk == fill).all())
         first = np.array(chunk[(0,) * chunk.ndim], chunk.dtype)  # with the NULs of a text

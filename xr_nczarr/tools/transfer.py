@@ -38,8 +38,7 @@ def copy_chunks(
     for job in jobs:
         node, array = job.node, arrays.get(job.node.path)
         anew = any(level.codecs for level in node.shards)
-        # Chunks that netcdf-c left out, and would read as the Base64 of their fill value.
-        anew |= node.dtype.kind == "S" and bool(node.fill_value)
+        anew |= job.fill_is_spelled  # chunks that netcdf-c left out are stored
         if array is not None and not anew and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
         elif (aligned := job.aligned()) is job or job.data.nbytes <= _MOST_REARRANGED:

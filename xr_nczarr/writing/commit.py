@@ -250,7 +250,8 @@ class _Target:
         self.array = ChunkedArray(node, store)
         self.underway = underway
         asked = job.write_empty_chunks
-        self.write_empty_chunks = options.write_empty_chunks if asked is None else asked
+        empty = options.write_empty_chunks if asked is None else asked
+        self.write_empty_chunks = empty or job.fill_is_spelled
         self.shape = job.node.shape
         self.dtype = job.node.dtype
         self.scalar = not job.data.ndim

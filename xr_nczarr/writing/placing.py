@@ -31,6 +31,14 @@ class Job:
     appended: bool = False
     write_empty_chunks: bool | None = None
 
+    @property
+    def fill_is_spelled(self) -> bool:
+        """Whether netcdf-c reads another fill value: it takes Zarr's Base64 for the text itself.
+
+        So chunks of it are stored.
+        """
+        return self.node.dtype.kind == "S" and bool(self.node.fill_value)
+
     def aligned(self) -> Job:
         """Give the job with a dask array in blocks of which no two share a stored object.
 
