@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import floordiv, mod
-from typing import Any, TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
@@ -17,7 +16,6 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Read, Store, reading
 
 Index = tuple[int, ...]
-Result = TypeVar("Result")
 
 _MOST_OPENED = 8  # files by each thread of the caller, of which there can be a hundred
 
@@ -106,7 +104,8 @@ class Shards:
         if outermost.wrapped:
             for key, data in fetched.items():
                 if data is not None:
-                    fetched[key] = _at(key, outermost.unwrap, data)
+                    with Place(key=key):
+                        fetched[key] = outermost.unwrap(data)
         return fetched
 
     def _locate(
@@ -124,7 +123,8 @@ class Shards:
         for holder, data in zip(holders, source.read(ranges), strict=True):
             if data is not None:
                 size = source.size(holder.key) if number == 0 else holder.length
-                entries[holder] = _at(holder.key, level.parse, data, size)
+                with Place(key=holder.key):
+                    entries[holder] = level.parse(data, size)
         located: list[ByteRange | None] = []
         for chunk, place in zip(chunks, places, strict=True):
             table = None if place is None else entries.get(place)
@@ -223,9 +223,3 @@ class _Source:
             else:
                 start = span.start + len(data) if span.start < 0 else span.start
                 yield memoryview(data)[start : start + span.length]
-
-
-def _at(key: str, work: Callable[..., Result], *arguments: Any) -> Result:
-    """Do work on the object at `key`, and name it in an error."""
-    with Place(key=key):
-        return work(*arguments)
