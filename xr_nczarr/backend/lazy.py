@@ -46,19 +46,17 @@ class LazyArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
         # No help of xarray's is needed to take the key apart: the engine knows every kind of it.
-        return self._read(key.tuple, isinstance(key, indexing.VectorizedIndexer))
+        selection = key.tuple if self.shape else (0,) * len(self.stored.node.shape)
+        pointwise = isinstance(key, indexing.VectorizedIndexer) and any(
+            isinstance(item, np.ndarray) for item in selection
+        )
+        return self.stored.read(
+            selection, pointwise=pointwise, dtype=self.dtype, convert=self.convert
+        )
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Array:
         """Read without blocking the running event loop."""
         return await asyncio.to_thread(self.__getitem__, key)
-
-    def _read(self, selection: tuple[Any, ...], pointwise: bool) -> Array:
-        if not self.shape:
-            selection = (0,) * len(self.stored.node.shape)
-        pointwise = pointwise and any(isinstance(item, np.ndarray) for item in selection)
-        return self.stored.read(
-            selection, pointwise=pointwise, dtype=self.dtype, convert=self.convert
-        )
 
     def __dask_tokenize__(self) -> Any:
         array = self.stored
