@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,6 @@ class _Planner:
     tree: Tree = field(init=False)
     jobs: list[Job] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
-    shapes: list[Change] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     known: set[str] = field(init=False)
 
@@ -232,7 +231,7 @@ class _Planner:
             dimension = variable.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
-            self.shapes.append(Change(node.path, "array", "members", ("shape",), list(shape)))
+            self.changes.append(Change(node.path, "array", "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
         where = tuple([pieces[each] for each in map(str, given.dims)])
         where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
@@ -276,7 +275,7 @@ class _Planner:
             plan.jobs += self.tree.jobs(made)
             self.tree.warn_of_notes()
         self._list_children(added)
-        changes = [*self.shapes, *self._group_changes()]
+        changes = [*self.changes, *self._dimension_changes()]
         plan.documents.update(edit_documents(store, self.zarr_format, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
             # Of what is new all documents are in the plan; those that are stored there go.
@@ -286,9 +285,8 @@ class _Planner:
             )
         return plan
 
-    def _group_changes(self) -> list[Change]:
-        """Give the changes of existing groups: grown and new dimensions, attributes, children."""
-        changes = list(self.changes)
+    def _dimension_changes(self) -> Iterator[Change]:
+        """Give the changes of existing groups whose dimensions grow, or that get new ones."""
         by_group: dict[str, list[Dimension]] = {}
         for dimension in self.grown.values():
             by_group.setdefault(parent_path(dimension.path), []).append(dimension)
@@ -300,8 +298,7 @@ class _Planner:
         for path, dimensions in by_group.items():
             node = self.opened.hierarchy.nodes.get(path)
             if dimensions and isinstance(node, GroupNode):
-                changes += dimension_changes(node, dimensions)
-        return changes
+                yield from dimension_changes(node, dimensions)
 
     def _list_children(self, added: Collection[str]) -> None:
         for path in {parent_path(each) for each in added} & self.known:
