@@ -15,7 +15,7 @@ from xr_nczarr.writing.target import LOCK_OBJECT, WRITER_LOCK, is_nothing
 def sole_writer(
     store: Store,
     mode: str,
-    owner: Callable[[], str] | None = None,
+    owner: Callable[[], str],
     *,
     force: bool = False,
 ) -> Iterator[None]:
@@ -28,8 +28,7 @@ def sole_writer(
     ----------
     owner
         Gives what tells this write from others: where locks outlive a writer that is killed, it may
-        be run again. It looks at all values in memory, and is asked only there. None for one that
-        is never the same.
+        be run again. It looks at all values in memory, and is asked only there.
     force
         Whether to go on where another writer has left its lock.
     """
@@ -40,9 +39,9 @@ def sole_writer(
         with store.lock(WRITER_LOCK):
             yield
     else:
-        token = secrets.token_hex(8)
-        mark = f"{owner() if owner else token} ".encode()
-        if not store.create(LOCK_OBJECT, mark + token.encode()):
+        mark = f"{owner()} ".encode()
+        lock = mark + secrets.token_hex(8).encode()
+        if not store.create(LOCK_OBJECT, lock):
             (found,) = store.fetch([LOCK_OBJECT])
             if found is not None and not force and not bytes(found).startswith(mark):
                 raise ConflictError(
@@ -53,7 +52,7 @@ def sole_writer(
                     store=store.name,
                     key=LOCK_OBJECT,
                 )
-            store.put([(LOCK_OBJECT, mark + token.encode())])
+            store.put([(LOCK_OBJECT, lock)])
         try:
             yield
         except BaseException as error:
