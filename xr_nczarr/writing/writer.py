@@ -284,15 +284,13 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
         raise _contradiction(kind, f"dialect={dialect!r}")
     if said and str(zarr_format) not in (said, "2"):
         raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
-    if location.format == "zarr":
-        dialect = "zarr"
     version = str(said or zarr_format)
     if version not in ("1", "2", "3", "3-draft"):
         raise ValueError(f"zarr_format is one of 1, 2, 3, '3-draft'; found {zarr_format!r}")
-    if version == "1":
-        dialect = "zarr"
     return Layout(
-        zarr_format=version, dialect=dialect, array_dimensions=location.xarray is not False
+        zarr_format=version,
+        dialect="zarr" if kind == "zarr" or version == "1" else dialect,
+        array_dimensions=location.xarray is not False,
     )
 
 
