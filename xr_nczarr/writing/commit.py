@@ -252,8 +252,6 @@ class _Target:
         asked = job.write_empty_chunks
         empty = options.write_empty_chunks if asked is None else asked
         self.write_empty_chunks = empty or job.fill_is_spelled
-        self.shape = job.node.shape
-        self.dtype = job.node.dtype
         self.scalar = not job.data.ndim
 
     def __setitem__(self, selection: Any, values: Any) -> None:

@@ -19,7 +19,6 @@ from xr_nczarr.writing.fitting import PACKING, fill_value_of, packing_dtype
 from xr_nczarr.writing.sources import blockwise
 from xr_nczarr.writing.text import typed_text
 
-Array = Any
 _TIMES = "mM"
 _TIME_KEYS = ("units", "calendar")
 # The kinds of stored types, by the kind of values that they can hold.
