@@ -129,9 +129,9 @@ def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Give the dtype to pack numbers in, since xarray does it in place, and fails for integers."""
-    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
-    if dtype.kind == "f" or (scale is None and offset is None):
+    if dtype.kind == "f" or not _is_packed(encoding):
         return dtype
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
     whole = dtype if offset is None else np.result_type(dtype, np.asarray(offset))
     return whole if scale is None else np.dtype("f8")
 
