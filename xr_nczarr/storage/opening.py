@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fsspec.implementations.local import LocalFileSystem
+
 from xr_nczarr.errors import (
     AccessDeniedError,
     ConflictError,
@@ -22,7 +24,7 @@ from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.replacing import Sync
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.transport import below_folders, is_local
+from xr_nczarr.storage.transport import below_folders
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import Location, parse_url, split_name
 from xr_nczarr.storage.zip import ZipStore
@@ -84,7 +86,7 @@ def open_store(
         if not (hasattr(target, "fs") and hasattr(target, "root")):
             return MemoryStore(target)
         filesystem, root = below_folders(target.fs, target.root)
-        if not is_local(filesystem):
+        if not isinstance(filesystem, LocalFileSystem):
             return FilesystemStore(filesystem, root, **rules)
         # fsspec would write over files in place: half of one would be left of a killed write.
         path = os.path.abspath(root)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
 
 from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
@@ -286,11 +285,6 @@ def below_folders(filesystem: Any, root: str) -> tuple[Any, str]:
     while isinstance(filesystem, DirFileSystem):
         filesystem, root = filesystem.fs, "/".join(filter(None, (filesystem.path, root)))
     return filesystem, root
-
-
-def is_local(filesystem: Any) -> bool:
-    """Tell the filesystem of this machine."""
-    return isinstance(filesystem, LocalFileSystem)
 
 
 def filesystem_at(
