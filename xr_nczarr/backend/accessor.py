@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import xarray
 
 import xr_nczarr
+from xr_nczarr.backend.options import OPEN_OPTIONS
 from xr_nczarr.backend.origin import origin_of
 from xr_nczarr.errors import NotFoundError
 
@@ -30,7 +30,7 @@ class NczarrAccessor:
                 "what it was opened from stayed in another process",
                 remedy="Ask xr_nczarr.info with the URL",
             )
-        options = {item.name: getattr(origin.options, item.name) for item in fields(origin.options)}
+        options = {name: getattr(origin.options, name) for name in OPEN_OPTIONS}
         return xr_nczarr.info(origin.target, **options)
 
     def report(self, client: Any = None) -> Any:

@@ -66,14 +66,14 @@ class OpenedStore:
             When the store has no such group.
         """
         group = self.root
-        for name in (path or "").split("/"):
-            if name and name not in group.groups:
+        for name in filter(None, (path or "").split("/")):
+            if name not in group.groups:
                 raise NotFoundError(
                     f"there is no group {quote(path)!r}",
                     remedy="See what is there with xr_nczarr.open_hierarchy",
                     store=self.store.name,
                 )
-            group = group.groups[name] if name else group
+            group = group.groups[name]
         return group
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
