@@ -24,7 +24,7 @@ ROOMS = {
     "chunks": {"codecs", "storage", "events", "model", "errors"},
     "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
     "writing": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "tools": {"writing", "backend", "netcdf", "hierarchy", "formats", "chunks", *BELOW},
+    "tools": {"writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "cli": {"tools", "writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "__init__": {"tools", "writing", "backend", "model", "errors"},
     "__main__": {"cli"},

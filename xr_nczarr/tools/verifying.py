@@ -16,8 +16,7 @@ import numpy as np
 from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
-from xr_nczarr.formats.journal import JOURNAL
-from xr_nczarr.hierarchy import FORMATS, Document
+from xr_nczarr.hierarchy import FORMATS, JOURNAL, Document
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
