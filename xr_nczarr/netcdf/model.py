@@ -126,6 +126,11 @@ class Group:
         for group in self.groups.values():
             yield from group.walk()
 
+    def all_variables(self) -> Iterator[Variable]:
+        """Give the variables of this group and of all below it."""
+        for group in self.walk():
+            yield from group.variables.values()
+
 
 def inherited_dimension(
     name: str, size: int, path: str, group_at: Callable[[str], Group]

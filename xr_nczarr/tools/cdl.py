@@ -82,7 +82,7 @@ def dump(
     }
     """
     opened, top = open_whole(target, options)
-    paths = {variable.path for group in opened.root.walk() for variable in group.variables.values()}
+    paths = {variable.path for variable in opened.root.all_variables()}
     return Cdl(
         opened,
         name if name is not None else _dataset_name(opened.store.name),
@@ -111,8 +111,8 @@ class Cdl:
     @property
     def left_out(self) -> list[str]:
         """What CDL or this program has no word for, one sentence each."""
-        found = (item for group in self.opened.root.walk() for item in group.variables.values())
-        return [*self._without_spelling(), *filter(None, map(_reason_to_leave_out, found))]
+        reasons = map(_reason_to_leave_out, self.opened.root.all_variables())
+        return [*self._without_spelling(), *filter(None, reasons)]
 
     @property
     def whole(self) -> bool:

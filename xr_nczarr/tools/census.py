@@ -43,15 +43,14 @@ def take_census(
     """
     arrays: _Arrays = {}
     found: dict[str, Stored] = {}
-    for group in opened.root.walk():
-        for variable in group.variables.values():
-            if variable.node is not None and variable.error is None:
-                shape = variable.shape or variable.node.shape
-                extent = counts(shape, variable.node.object_shape)
-                stored = found[variable.path] = Stored(math.prod(extent))
-                keys = variable.node.chunk_keys
-                folder = (keys.prefix if extent else keys.scalar).rpartition("/")[0]
-                arrays.setdefault(folder, []).append((variable.node, extent, stored))
+    for variable in opened.root.all_variables():
+        if variable.node is not None and variable.error is None:
+            shape = variable.shape or variable.node.shape
+            extent = counts(shape, variable.node.object_shape)
+            stored = found[variable.path] = Stored(math.prod(extent))
+            keys = variable.node.chunk_keys
+            folder = (keys.prefix if extent else keys.scalar).rpartition("/")[0]
+            arrays.setdefault(folder, []).append((variable.node, extent, stored))
     try:
         for key, size in stored_sizes(opened.store):
             stored_of = _owner(key, arrays)

@@ -68,8 +68,8 @@ class Overview:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        variables = (item for group in self.root.walk() for item in group.variables.values())
-        largest = max([1, *(self.describe(item).get("raw_bytes") or 0 for item in variables)])
+        described = map(self.describe, self.root.all_variables())
+        largest = max([1, *(found.get("raw_bytes") or 0 for found in described)])
         parts = [self._group_html(self.root, largest)]
         if self.unlisted:
             parts.append(f"<div>{faint('chunks are not counted: ' + text(self.unlisted))}</div>")

@@ -35,14 +35,13 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
     elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not universal:
         problem = "take annotations for attributes, or open nothing (4.9.1, and what is unlimited)"
         yield OLD_NETCDF_C, "/", problem, _UNIVERSAL
-    for group in root.walk():
-        for variable in group.variables.values():
-            node = opened.hierarchy.nodes.get(variable.path)
-            if isinstance(node, ArrayNode) and version == "2":
-                yield from _in_zarr(variable, node, plain=root.dialect == "zarr")
-                yield from _in_netcdf(variable, node)
-            if isinstance(node, ArrayNode) and version != "2" and node.dimension_names is None:
-                yield XARRAY, node.path, "opens no group with an array without names", "nczarr copy"
+    for variable in root.all_variables():
+        node = opened.hierarchy.nodes.get(variable.path)
+        if isinstance(node, ArrayNode) and version == "2":
+            yield from _in_zarr(variable, node, plain=root.dialect == "zarr")
+            yield from _in_netcdf(variable, node)
+        if isinstance(node, ArrayNode) and version != "2" and node.dimension_names is None:
+            yield XARRAY, node.path, "opens no group with an array without names", "nczarr copy"
 
 
 def _in_zarr(variable: Variable, node: ArrayNode, *, plain: bool) -> Iterator[Concern]:

@@ -246,8 +246,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     known = {key for path in nodes for key in module.node_keys(path)}
     known |= {module.CONSOLIDATED_KEY, *module.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
-    for group in opened.root.walk():
-        broken |= {each.path for each in group.variables.values() if each.error is not None}
+    broken |= {each.path for each in opened.root.all_variables() if each.error is not None}
     for key in keys:
         folder, _, name = key.rpartition("/")
         document = key in known or (name in SIDECARS and f"/{folder}" in nodes)

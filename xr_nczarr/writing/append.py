@@ -314,8 +314,7 @@ class _Planner:
         appended = {job.node.path for job in self.jobs if job.appended}
         left = [
             each.path
-            for group in self.opened.root.walk()
-            for each in group.variables.values()
+            for each in self.opened.root.all_variables()
             if each.path not in appended
             and any(dimension.path in self.grown for dimension in each.dimensions)
         ]
