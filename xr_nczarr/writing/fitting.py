@@ -129,7 +129,7 @@ def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Give the dtype to pack numbers in, since xarray does it in place, and fails for integers."""
-    if dtype.kind == "f" or not _is_packed(encoding):
+    if dtype.kind == "f":
         return dtype
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
     whole = dtype if offset is None else np.result_type(dtype, np.asarray(offset))
