@@ -73,8 +73,7 @@ def string_data(
 
 def _cast(block: Any, dtype: np.dtype[Any], name: str) -> Any:
     if block.dtype.hasobject:
-        missing = Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
-        block = np.where(missing, "", block)
+        block = np.where(_missing(block), "", block)
     try:
         cast, whole = block.astype(dtype), block.astype(dtype.kind)
     except (UnicodeEncodeError, UnicodeDecodeError) as error:
@@ -94,13 +93,16 @@ def _objects(block: Any) -> int:
     texts = [isinstance(item, str) for item in block.ravel().tolist()]
     if all(texts):
         return _TEXTS if texts else _MISSING
-    others = ~(np.array(texts) | Variable("x", block.ravel()).isnull().to_numpy())
+    others = ~(np.array(texts) | _missing(block).ravel())
     return _OTHERS if others.any() else _TEXTS if any(texts) else _MISSING
 
 
 def _without_missing(block: Any) -> Any:
     texts = np.empty(block.shape, TEXT)
-    texts[...] = np.where(
-        Variable("x", block.ravel()).isnull().to_numpy(), "", block.ravel()
-    ).reshape(block.shape)
+    texts[...] = np.where(_missing(block), "", block)
     return texts
+
+
+def _missing(block: Any) -> Any:
+    """Tell which items are missing, as xarray has it."""
+    return Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
