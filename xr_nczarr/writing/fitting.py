@@ -12,7 +12,7 @@ from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.sources import blockwise
+from xr_nczarr.writing.sources import block_variable, blockwise
 
 _KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
 PACKING = ("scale_factor", "add_offset")
@@ -108,8 +108,7 @@ def _fitting_times(variable: Variable, encoding: Mapping[str, Any], name: str) -
 
 
 def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
-    dimensions = [f"d{axis}" for axis in range(times.ndim)]
-    given = Variable(dimensions, times, {}, dict(encoding))
+    given = block_variable(times, encoding)
     encoded = CFTimedeltaCoder().encode(CFDatetimeCoder().encode(given, name), name)
     if "units" not in encoded.attrs:  # objects that are no times
         return times
@@ -145,7 +144,7 @@ def _checked(
     lowest, highest = np.fmin.reduce(given, None), np.fmax.reduce(given, None)
     extremes = np.array([lowest, highest], given.dtype)
     with np.errstate(all="ignore"):
-        packed = CFScaleOffsetCoder().encode(Variable("x", extremes, {}, dict(encoding))).to_numpy()
+        packed = CFScaleOffsetCoder().encode(block_variable(extremes, encoding)).to_numpy()
         if dtype.kind == "f":
             wrong = np.isfinite(extremes) & ~np.isfinite(packed.astype(dtype))
         else:

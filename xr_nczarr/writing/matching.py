@@ -16,7 +16,7 @@ from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
 from xr_nczarr.writing.fitting import PACKING, fill_value_of, packing_dtype
-from xr_nczarr.writing.sources import blockwise
+from xr_nczarr.writing.sources import block_variable, blockwise
 from xr_nczarr.writing.text import typed_text
 
 _TIMES = "mM"
@@ -129,8 +129,7 @@ def _cf_encoded(given: Variable, name: str) -> Variable:
 
 def _encoded_times(given: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
     """Give times in the stored units; refuse those that come back as others."""
-    variable = Variable([f"d{axis}" for axis in range(given.ndim)], given, {}, dict(encoding))
-    encoded = _cf_encoded(variable, name)
+    encoded = _cf_encoded(block_variable(given, encoding), name)
     units = encoding.get("units")
     decode_times = CFDatetimeCoder(use_cftime=(given.dtype == object) or None)
     back = conventions.decode_cf_variable(
@@ -177,7 +176,7 @@ def _encoded_block(
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
     fill = fill_value_of(encoding)
     numbers = given.astype(packing_dtype(given.dtype, encoding), copy=False)
-    variable = Variable([f"d{axis}" for axis in range(given.ndim)], numbers, {}, dict(encoding))
+    variable = block_variable(numbers, encoding)
     inexact = [kind.dtype for kind in (given, np.empty(0, dtype)) if kind.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         packed = CFMaskCoder().encode(CFScaleOffsetCoder().encode(variable)).to_numpy()

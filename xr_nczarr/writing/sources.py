@@ -170,6 +170,11 @@ def blockwise(function: Callable[..., Any], data: Any, dtype: np.dtype[Any], *re
     return data.map_blocks(function, *rest, dtype=dtype, meta=empty)
 
 
+def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
+    """Give a block as a variable of that encoding, for xarray's coders."""
+    return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
+
+
 def largest(function: Callable[[Any], int], data: Any) -> int:
     """Give the largest of what a function tells of an array, dask's block by block."""
     if not hasattr(data, "dask"):
