@@ -159,5 +159,10 @@ DECODE_DEFAULTS: Mapping[str, Any] = {
 }
 """xarray's own decoding options; `xarray.open_dataset` documents them."""
 
+AS_STORED: Mapping[str, Any] = {
+    name: False if default is True else default for name, default in DECODE_DEFAULTS.items()
+}
+"""Those by which everything is as it is stored."""
+
 OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))
 DECODE_OPTIONS = tuple(DECODE_DEFAULTS)

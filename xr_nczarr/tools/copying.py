@@ -15,7 +15,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from xr_nczarr.backend.lazy import LazyArray
-from xr_nczarr.backend.options import DECODE_DEFAULTS, OpenOptions
+from xr_nczarr.backend.options import AS_STORED, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
@@ -42,10 +42,6 @@ from xr_nczarr.writing.sources import in_blocks, lazy_array_in
 from xr_nczarr.writing.target import UNFINISHED, WRITER_LOCK, check_empty, open_existing
 from xr_nczarr.writing.writer import layout_of, plan_creation
 
-# The options of xarray by which everything is as it is stored.
-_AS_STORED: dict[str, Any] = dict.fromkeys(
-    ("mask_and_scale", "decode_times", "concat_characters", "decode_coords"), False
-)
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 
@@ -250,7 +246,7 @@ def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) ->
         )
     given: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
-        datasets = xr.open_groups(path, engine=engine, **_AS_STORED, **given)
+        datasets = xr.open_groups(path, engine=engine, **AS_STORED, **given)
     else:
         datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **given)}
     is_file = os.path.isfile(path)
@@ -272,7 +268,7 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
     """Open what the engine opens; what only a store says goes into the variables' encoding."""
     opened = open_netcdf(source, OpenOptions(storage_options=options, on_unsupported="raise"))
     found = _Source(
-        datasets=open_groups(opened, opened.root, {**DECODE_DEFAULTS, **_AS_STORED}),
+        datasets=open_groups(opened, opened.root, AS_STORED),
         state=lambda: fingerprint(opened.store),
         dimensions={group.path: dict(group.dimensions) for group in opened.root.walk()},
     )

@@ -13,7 +13,7 @@ from xarray import DataArray, Dataset, DataTree, Variable
 from xarray.core.indexing import VectorizedIndexer
 
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
-from xr_nczarr.backend.options import DECODE_OPTIONS, OpenOptions
+from xr_nczarr.backend.options import AS_STORED, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
@@ -159,8 +159,7 @@ def explain(
     else:
         opened = open_netcdf(target, OpenOptions(**options))
         # Without decoding, which looks at the first and last of the times.
-        decoding = dict.fromkeys(DECODE_OPTIONS, False) | {"drop_variables": None}
-        datasets = open_groups(opened, opened.group(opened.options.group), decoding)
+        datasets = open_groups(opened, opened.group(opened.options.group), AS_STORED)
     arrays = {
         f"{path}/{name}".lstrip("/"): variable
         for path, dataset in datasets.items()
