@@ -74,7 +74,7 @@ class ReferenceSet(ByFields):
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|" if self.generators else ""  # a key that ends in a slash is a key too
+        folder = f"{key}|"  # a key that ends in a slash is a key too
         while folder:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())
