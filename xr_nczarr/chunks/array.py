@@ -171,10 +171,10 @@ class ChunkedArray:
         out = np.empty(plan.shape, self.node.dtype if dtype is None else dtype)
         if out.size:
             reader = PartReader(
-                self.node,
-                self._source,
-                self.codec,
-                self.layout,
+                node=self.node,
+                store=self._source,
+                codec=self.codec,
+                layout=self.layout,
                 axes=plan.axes,
                 sliced=plan.sliced,
                 out=out,

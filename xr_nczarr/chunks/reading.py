@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,11 @@ Convert = Callable[[Array, Array], None]
 Both may be the same array."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PartReader:
     """Reads the parts of one plan into one result, from any number of threads.
 
-    Parameters
+    Attributes
     ----------
     axes, sliced
         The plan's: how to transpose a chunk before a part's source is taken, and whether that and
@@ -43,40 +45,29 @@ class PartReader:
         See `ReadOptions` and `ChunkedArray.read`.
     """
 
-    def __init__(
-        self,
-        node: ArrayNode,
-        store: Store,
-        codec: ChunkCodec,
-        layout: Layout,
-        *,
-        axes: tuple[int, ...] | None,
-        sliced: bool,
-        out: Array,
-        missing_chunks: str,
-        convert: Convert | None,
-        events: Events | None = None,
-    ) -> None:
-        self.node = node
-        self.store = store
-        self.codec = codec
-        self.layout = layout
-        self.axes = axes
-        self.out = out
-        self.missing_chunks = missing_chunks
-        self.events = events
-        self.convert = convert
-        self.in_place = sliced and out.dtype == node.dtype
-        objects = isinstance(layout, ChunkObjects)
-        self.ranged = codec.raw and objects
+    node: ArrayNode
+    store: Store
+    codec: ChunkCodec
+    layout: Layout
+    axes: tuple[int, ...] | None
+    sliced: bool
+    out: Array
+    missing_chunks: str
+    events: Events | None
+    convert: Convert | None
+
+    def __post_init__(self) -> None:
+        self.in_place = self.sliced and self.out.dtype == self.node.dtype
+        objects = isinstance(self.layout, ChunkObjects)
+        self.ranged = self.codec.raw and objects
         # Three small reads instead of a large one: not where each is a round trip.
-        names = [spec.name for spec in node.codecs]
-        large = (codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
-        self.blocks = objects and large and names == ["blosc"] and not store.remote
+        names = [spec.name for spec in self.node.codecs]
+        large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
+        self.blocks = objects and large and names == ["blosc"] and not self.store.remote
         self._known_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
         # What local files have: reading right into memory that is there.
-        self.fetch_into = getattr(store, "fetch_into", None) if self.ranged else None
-        self.fetch_ranges_into = getattr(store, "fetch_ranges_into", None)
+        self.fetch_into = getattr(self.store, "fetch_into", None) if self.ranged else None
+        self.fetch_ranges_into = getattr(self.store, "fetch_ranges_into", None)
 
     def read(self, batch: list[ChunkPart]) -> None:
         """Fetch, decode and place the parts of one batch."""
