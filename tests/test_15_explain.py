@@ -167,3 +167,17 @@ def test_chunks_are_drawn_where_a_selection_left_fewer_dimensions():
         (opened["c"], "1 × 1 chunks"),
     ):
         assert told in found.nczarr.explain()._repr_html_()
+
+
+def test_more_chunks_than_can_be_looked_up_are_left_out_and_a_selection_of_them_is_not():
+    document = {"zarr_format": 2, "shape": [1001, 1000], "chunks": [1, 1], "dtype": "|u1"}
+    document |= {"fill_value": 0, "order": "C", "compressor": None, "filters": None}
+    attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
+    store = {
+        ".zgroup": b'{"zarr_format": 2}',
+        "v/.zarray": json.dumps(document).encode(),
+        "v/.zattrs": json.dumps(attributes).encode(),
+    }
+    assert "1,001,000 chunks" in xr_nczarr.explain(store).left_out["v"]
+    (reading,) = xr_nczarr.explain(store, {"y": slice(2)}).readings
+    assert (reading.chunks, reading.all_chunks) == (2000, 1_001_000)

@@ -29,6 +29,9 @@ from xr_nczarr.tools.text import byte_text, columns, extent_text
 from xr_nczarr.writing.sources import lazy_arrays
 
 Selection = Mapping[Any, Any]
+_MOST_CHUNKS = 1_000_000
+"""Each is looked up by itself: more take minutes, and memory without bound."""
+
 _HEAD = ["variable", "selected", "chunks", "requests", "fetched", "decoded"]
 
 
@@ -232,6 +235,8 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
             )
     except IndexError as error:
         raise ConflictError(str(error), variable=name) from error
+    if plan.count > _MOST_CHUNKS:
+        return f"its {plan.count:,} chunks are more than are looked up one by one: select fewer"
     return _planned(name, tuple(map(str, variable.dims)), lazy.stored, plan)
 
 
