@@ -87,7 +87,7 @@ def assert_same_variable(found, expected):
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(top=groups())
 def test_interpret_undoes_annotate(zarr_format, dialect, top):
     stored = annotate(top, zarr_format=zarr_format, dialect=dialect)

@@ -131,8 +131,7 @@ def test_what_is_being_replaced_is_the_old_or_the_new_or_no_dataset(layout, old)
         assert objects == whole
 
 
-@pytest.mark.parametrize("coordinate", [True, False])
-@pytest.mark.parametrize("unlimited", [None, "t"])
+@pytest.mark.parametrize(("unlimited", "coordinate"), [(None, True), ("t", False)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinate):
     before = {}

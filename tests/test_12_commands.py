@@ -50,8 +50,9 @@ def test_a_closed_pipe_ends_the_command_silently():
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("target", "code"), [("one", 0), ("nothing", 2)])
-@pytest.mark.parametrize("command", ["dump", "info"])
+@pytest.mark.parametrize(
+    ("command", "target", "code"), [("dump", "one", 0), ("info", "nothing", 2)]
+)
 def test_closed_streams_change_no_exit_code_and_no_other_stream(command, target, code, tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
     shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from xr_nczarr.backend.decoding import Unpacking
 from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.errors import MetadataError
 
 DTYPES = [
     f"{order}{kind}" for order in "<>" for kind in ("i1", "u1", "i2", "u2", "i4", "i8", "f4", "f8")
@@ -71,7 +72,7 @@ def as_store(stored, attributes):
     return {key: data if isinstance(data, bytes) else data.encode() for key, data in store.items()}
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(packed_variables())
 def test_fused_decoding_is_bit_identical_to_xarrays(case):
     stored, attributes = case
@@ -115,6 +116,16 @@ PIECES = [
 ]
 
 
+def lacks_values(variable):
+    """Whether values are missing among booleans, which have none for them."""
+    try:
+        variable.load()
+    except MetadataError:
+        assert variable.dtype == bool
+        return True
+    return False
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
@@ -145,4 +156,6 @@ def test_variables_are_decoded_as_each_would_be_alone(drawn, options):
             assert found[name].dtype == variable.dtype
             assert repr(found[name].encoding) == repr(variable.encoding)
             assert repr(found[name].attrs) == repr(variable.attrs)
-        xr.testing.assert_identical(found, expected)
+        missing = [name for name in expected.variables if lacks_values(expected[name])]
+        assert missing == [name for name in found.variables if lacks_values(found[name])]
+        xr.testing.assert_identical(found.drop_vars(missing), expected.drop_vars(missing))

@@ -74,7 +74,7 @@ def assemble(plan, values, chunk_shape):
     return out.reshape(plan.result_shape)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(orthogonal_selections())
 def test_an_orthogonal_plan_selects_what_numpy_selects(case):
     shape, chunk_shape, selection = case
@@ -88,7 +88,7 @@ def test_an_orthogonal_plan_selects_what_numpy_selects(case):
     np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(orthogonal_selections())
 @example(((9,), (5,), (np.array([0, 2, 4, 5]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5, 6]),)))
@@ -104,7 +104,7 @@ def test_a_whole_part_covers_its_chunk_within_the_array(case):
         assert part.whole == (taken.sum() == inside)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_pointwise_plan_selects_what_numpy_selects(data):
     shape, chunk_shape = data.draw(grids(least_rank=1))

@@ -97,7 +97,7 @@ def rendered_by_jinja2(member):
     return expanded
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(generators())
 def test_lazy_lookups_equal_the_full_expansion_rendered_by_jinja2(member):
     document = {"version": 1, "gen": [member]}
