@@ -156,6 +156,6 @@ def test_variables_are_decoded_as_each_would_be_alone(drawn, options):
             assert found[name].dtype == variable.dtype
             assert repr(found[name].encoding) == repr(variable.encoding)
             assert repr(found[name].attrs) == repr(variable.attrs)
-        missing = [name for name in expected.variables if lacks_values(expected[name])]
-        assert missing == [name for name in found.variables if lacks_values(found[name])]
+        missing = [name for name in expected.variables if lacks_values(expected.variables[name])]
+        assert missing == [name for name in found.variables if lacks_values(found.variables[name])]
         xr.testing.assert_identical(found.drop_vars(missing), expected.drop_vars(missing))
