@@ -5,10 +5,13 @@ import pickle
 import random
 import tracemalloc
 
+import numpy as np
 import pytest
 
 from xr_nczarr.errors import ReferenceSetError
-from xr_nczarr.references import Target, parse_references
+from xr_nczarr.references import Target, parse_references, spec
+from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.spec import tabulate
 from xr_nczarr.references.table import Table
 
 
@@ -25,8 +28,8 @@ def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
 
 
 def one_by_one(refs):
-    """Give the set as it is read from a dictionary: without the scan of a document."""
-    return dict(parse_references({"version": 1, "refs": refs}).items())
+    """Give the set as it is read without the scan of a document."""
+    return dict(ReferenceSet(tabulate(dict(refs))).items())
 
 
 SETS = {
@@ -88,6 +91,25 @@ def test_a_scanned_document_is_the_same_as_its_members(name, layout):
         if layout == "slashes":
             text = text.replace("/", "\\/")
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
+
+
+def test_a_dictionary_is_scanned_as_its_text_is(monkeypatch):
+    refs = {
+        key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
+        for key, value in regular().items()
+    }
+    monkeypatch.setattr(spec, "_target", None)  # would be called for each
+    references = parse_references({"version": 1, "refs": refs | {"x": b"\0\1", "y": {"n": 1}}})
+    assert references.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 31 * 1999, 40)
+    assert [references.resolve(key).data for key in "xy"] == [b"\0\1", b'{"n": 1}']
+    assert references.count == len(refs) + 2
+
+
+def test_a_wrong_value_in_a_large_dictionary_is_told_by_its_key():
+    for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}):
+        with pytest.raises(ReferenceSetError, match="found") as info:
+            parse_references(regular() | {"t/5": wrong})
+        assert info.value.key == "t/5"
 
 
 def test_a_million_references_would_take_thirty_megabytes_while_they_are_read():

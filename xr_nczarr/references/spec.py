@@ -169,25 +169,49 @@ def _load(
 
     The last is the text of all but these rows, None for what is no text.
     """
+    members: dict[str, Any] | None = None
+    data: bytes | None = None
     if isinstance(document, Mapping):
         members = dict(document)
-        return members, _refs(members), TableBuilder(), None
-    data = document.encode() if isinstance(document, str) else bytes(document)
-    if len(data) > limits.max_consolidated_bytes:
-        raise LimitError(
-            f"the reference document has {len(data):,} bytes", remedy="Raise max_consolidated_bytes"
-        )
+        # Scanning text is several times as fast as looking at a million lists one by one.
+        with suppress(TypeError, ValueError):  # what has no text is told below by its key
+            data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
+    else:
+        data = document.encode() if isinstance(document, str) else bytes(document)
+        if len(data) > limits.max_consolidated_bytes:
+            raise LimitError(
+                f"the reference document has {len(data):,} bytes",
+                remedy="Raise max_consolidated_bytes",
+            )
     builder = TableBuilder()
-    scanned = scan_document(data, builder)
+    scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
         with suppress(ReferenceSetError):  # below it is told where it is in the document itself
-            members = parse_members(scanned[0])
-            refs = _refs(members)
+            parsed = parse_members(scanned[0])
+            refs = _refs(parsed)
             # All marks among the references: no stretch was within an inline object or elsewhere.
             if take_marks(refs) == scanned[1]:
-                return members, refs, builder, scanned[0]
-    members = parse_members(data)
+                return parsed, refs, builder, scanned[0]
+    if members is None:
+        assert data is not None
+        members = parse_members(data)
     return members, _refs(members), TableBuilder(), data
+
+
+def _as_json(value: Any) -> Any:
+    """Give what stands for a value in JSON, of those that only an object can hold."""
+    if isinstance(value, bytes):
+        return _inline_text(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+def _inline_text(value: bytes) -> str:
+    is_base64 = value.startswith(b"base64:")  # fsspec decodes it in bytes too, kerchunk gives such
+    return value.decode("latin-1") if is_base64 else encode_inline(value)
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
@@ -228,9 +252,8 @@ def _texts(value: Any, place: str) -> dict[str, str]:
 def _entry(key: str, value: Any, render_url: Callable[[str], str]) -> Entry:
     if isinstance(value, str):
         return value
-    if isinstance(value, bytes):  # fsspec decodes base64 in bytes too, and kerchunk gives such
-        is_base64 = value.startswith(b"base64:")
-        return value.decode("latin-1") if is_base64 else encode_inline(value)
+    if isinstance(value, bytes):
+        return _inline_text(value)
     if isinstance(value, Mapping):
         return json.dumps(value)
     return _target(key, value, render_url)
