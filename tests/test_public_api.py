@@ -47,7 +47,8 @@ def test_the_public_names_are_these():
 
 def test_the_public_names_are_completed_and_helped_before_they_are_imported():
     code = "import xr_nczarr; assert {*xr_nczarr.__all__} <= {*dir(xr_nczarr)}"
-    code += "; import pydoc; assert 'to_nczarr(obj' in pydoc.plain(pydoc.render_doc(xr_nczarr))"
+    code += "; import pydoc; page = pydoc.plain(pydoc.render_doc(xr_nczarr))"
+    code += "; assert 'to_nczarr(obj' in ''.join(page.split())"  # Python 3.13 folds signatures
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
