@@ -194,6 +194,8 @@ def test_d57_packed_values_use_the_stored_encoding(path):
         ({"p": {"dtype": "i2", "_FillValue": -1}}, 1.5),
         ({"p": {"dtype": "i2", "_FillValue": -1}}, -1.0),
         ({"p": {"dtype": "f4"}}, 1e300),
+        (PACKED, np.inf),
+        ({"p": {"dtype": "i2", "_FillValue": -1}}, -np.inf),
     ],
 )
 def test_d57_what_the_stored_encoding_does_not_hold_is_refused(path, encoding, value, dask):

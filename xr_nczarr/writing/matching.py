@@ -191,7 +191,8 @@ def _encoded_block(
         room = 2 * np.abs(given) * max((np.finfo(each).eps for each in inexact), default=0)
         if scale is not None and integral:
             room = room + abs(float(scale)) * (1e-6 if exactly else 0.5 + 1e-6)
-        wrong = ~((held == given) | (np.abs(held - given) <= room))
+        near = np.isfinite(given) & (np.abs(held - given) <= room)
+        wrong = ~(near | (held == given))
         if fill is not None:
             filled = np.isnan(stored) if fill != fill else stored == dtype.type(fill)
         else:
