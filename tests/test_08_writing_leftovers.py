@@ -1,6 +1,7 @@
 """What opening leaves in the encoding, and attributes and texts that a store cannot hold."""
 
 import dask.array as da
+import netCDF4
 import numcodecs
 import numpy as np
 import pytest
@@ -325,3 +326,25 @@ def test_a_compressor_that_is_named_twice_is_applied_twice(tmp_path, name):
     opened = xr.open_dataset(tmp_path / "a.zarr", engine="nczarr")
     assert [codec["id"] for codec in opened.v.encoding["codecs"]] == [name] * 2
     xr.testing.assert_equal(opened.load(), given)
+
+
+@pytest.mark.filterwarnings("ignore:variable names has data in the form of a dask array")
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_the_fill_value_of_characters_stays_and_is_put_into_no_text(tmp_path, chunks, dialect):
+    source = tmp_path / "source.nc"
+    with netCDF4.Dataset(source, "w") as file:
+        file.createDimension("x", 2)
+        file.createDimension("length", 3)
+        names = file.createVariable("names", "S1", ("x", "length"), fill_value=b" ")
+        names._Encoding = "utf-8"
+        names[:] = np.array(["ab ", "é "])
+    with xr.open_dataset(source, engine="netcdf4", chunks=chunks) as dataset:
+        xr_nczarr.to_nczarr(dataset, tmp_path / "copy", dialect=dialect)
+        again = opened(tmp_path / "copy")
+        xr.testing.assert_identical(again.load(), dataset.load())
+        assert again.names.encoding["_FillValue"] == b" "
+        holed = dataset.where(xr.DataArray([True, False], dims="x"))
+        holed.names.encoding = dataset.names.encoding
+    xr_nczarr.to_nczarr(holed, tmp_path / "holed", dialect=dialect)
+    assert opened(tmp_path / "holed").names.values.tolist() == ["ab ", ""]

@@ -166,12 +166,14 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
     filled = filled or encoding.get("_FillValue") is not None
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # what was opened as truth values: NaN would be true
-    unsigned = None if filled else encoding.pop("_Unsigned", None)
+    # xarray keeps `_Unsigned` beside a fill value only, and puts that of characters into text.
+    aside = () if filled else ("_Unsigned",)
+    aside = ("_FillValue",) if not explicit and _joined(variable) else aside
+    kept = {key: encoding.pop(key) for key in aside if encoding.get(key) is not None}
     if encoding != variable.encoding:
         variable = variable.copy(deep=False)
         variable.encoding = encoding
-        if unsigned is not None:  # which xarray keeps beside a fill value only
-            variable.attrs["_Unsigned"] = unsigned
+        variable.attrs.update(kept)
     return variable
 
 
@@ -190,7 +192,7 @@ def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
     """Give a variable that is CF-encoded already as it is to be stored."""
-    variable = _in_file_types(variable, name, layout)
+    variable = _in_file_types(variable, name, layout, not explicit and _joined(variable))
     encoding, attributes = dict(variable.encoding), dict(variable.attrs)
     data = variable.data
     if is_unicode_dtype(variable.dtype):
@@ -239,7 +241,13 @@ def encode_variable(
     )
 
 
-def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
+def _joined(variable: Variable) -> bool:
+    """Tell whether opening joined characters to text, of which their fill value is none."""
+    found = variable.encoding
+    return {"_Encoding", "char_dim_name"} <= found.keys() and found.get("dtype") == "S1"
+
+
+def _in_file_types(variable: Variable, name: str, layout: Layout, of_characters: bool) -> Variable:
     """Give the variable without Python objects but text, bytes as netCDF's characters."""
     if layout.pure and variable.attrs.get("dtype") == "bool" and variable.dtype == np.dtype("i1"):
         variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
@@ -255,7 +263,10 @@ def _in_file_types(variable: Variable, name: str, layout: Layout) -> Variable:
             "found bytes that end in NUL, which pads bytes of fixed width: it would be lost",
             remedy="Write them as unsigned integers, or remove it",
         )
+    fill = variable.attrs.pop("_FillValue", None) if of_characters else None
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
+    if fill is not None:
+        variable.attrs["_FillValue"] = fill
     if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
         variable = variable.copy(data=blockwise(decoded, variable.data, TEXT))
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
