@@ -348,6 +348,9 @@ def test_old_netcdf_c_knows_neither_the_new_layout_nor_filters_without_plugins(
     assert b"_nczarr_group" in text
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, mode="w", unlimited_dims="x")
     assert subprocess.run(dump, capture_output=True, timeout=60).returncode
+    xr_nczarr.upgrade(store, "universal")
+    assert "chunks longer than a dimension" in str(xr_nczarr.verify(store))
+    assert subprocess.run(dump, capture_output=True, timeout=60).returncode
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, mode="w")
     xr_nczarr.upgrade(store, "universal")
     assert xr_nczarr.verify(store).findings == []

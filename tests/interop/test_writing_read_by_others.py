@@ -336,6 +336,17 @@ def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
     assert "float64 t(time, y, x)" in text or "double t(time, y, x)" in text
 
 
+@pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
+@pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
+@pytest.mark.parametrize("chunks", [None, (9,)])
+def test_netcdf_c_4_9_0_opens_what_grows_along_one_dimension(path, dialect, chunks):
+    dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
+    given = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
+    to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **given)
+    to_nczarr(dataset, path, append_dim="time")
+    assert "v = 1, 2, 3, 1, 2, 3" in cdl(nczarr_url(path))
+
+
 def describe(group):
     """Everything netcdf-c tells of a file: dimensions, types, attributes, filters' results."""
     own = {

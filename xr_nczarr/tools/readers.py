@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from operator import gt
 
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.hierarchy import FORMATS
@@ -35,8 +36,12 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
     elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not universal:
         problem = "take annotations for attributes, or open nothing (4.9.1, and what is unlimited)"
         yield OLD_NETCDF_C, "/", problem, _UNIVERSAL
+    old = universal or root.dialect in ("nczarr-4.8.1", "nczarr-4.9.1")
     for variable in root.all_variables():
         node = opened.hierarchy.nodes.get(variable.path)
+        if old and isinstance(node, ArrayNode) and any(map(gt, node.chunk_shape, node.shape)):
+            problem = "open no store with chunks longer than a dimension (4.9.0 does not)"
+            yield OLD_NETCDF_C, node.path, problem, "nczarr copy --dialect universal"
         if isinstance(node, ArrayNode) and version == "2":
             yield from _in_zarr(variable, node, plain=root.dialect == "zarr")
             yield from _in_netcdf(variable, node)

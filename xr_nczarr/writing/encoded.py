@@ -62,6 +62,11 @@ class Layout:
         """Whether the array documents are those of Zarr version 3 or its draft."""
         return self.zarr_format.startswith("3")
 
+    @property
+    def chunks_within(self) -> bool:
+        """Whether netcdf-c 4.9.0 is to open it, which refuses chunks longer than a dimension."""
+        return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVariable:
@@ -331,6 +336,8 @@ def make_node(
         chunk = chunk_shape(
             encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
         )
+    if layout.chunks_within:
+        chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
     # Other versions do not have shards: what was left over from a version 3 store is no request.
     shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
     required = explicit or encoding.get("chunks") == chunk
