@@ -196,6 +196,8 @@ def test_d57_packed_values_use_the_stored_encoding(path):
         ({"p": {"dtype": "f4"}}, 1e300),
         (PACKED, np.inf),
         ({"p": {"dtype": "i2", "_FillValue": -1}}, -np.inf),
+        ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, 256.0),
+        ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, -2.0),
     ],
 )
 def test_d57_what_the_stored_encoding_does_not_hold_is_refused(path, encoding, value, dask):
@@ -205,6 +207,20 @@ def test_d57_what_the_stored_encoding_does_not_hold_is_refused(path, encoding, v
     with pytest.raises(ConflictError, match=r"not held|do not fit"):
         to_nczarr(wrong.chunk() if dask else wrong, path, append_dim="time")
     xr.testing.assert_identical(read(path), before)
+
+
+def test_d57_the_least_integer_is_not_taken_for_zero(path):
+    to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
+    refused(path, "not held", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time")
+
+
+def test_d57_signed_integers_that_mean_unsigned_ones_hold_these(path):
+    encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
+    to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
+    to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
+    found = read(path).p
+    np.testing.assert_array_equal(found, [1.0, 100.0, 127.0, np.nan, 64.0, 0.0])
+    assert found.encoding["dtype"] == "i1"
 
 
 def test_d57_a_finer_packing_than_the_stored_one_is_refused(path):

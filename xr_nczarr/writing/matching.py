@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,11 @@ def encode_as_stored(
     own_scale = {key: given.encoding[key] for key in PACKING if key in given.encoding}
     given.attrs = {}
     given.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
-    if given.dtype.kind in "iufb" and dtype.kind in "iuf" and "_Unsigned" not in given.encoding:
+    if given.dtype.kind in "iufb" and dtype.kind in "iuf":
         finer = any(given.encoding.get(key) != value for key, value in own_scale.items())
+        meant, encoding = _without_sign(dtype, given.encoding)
         return blockwise(
-            _encoded_block, given.data, dtype, given.encoding, dtype, finer, target.path
+            _encoded_block, given.data, dtype, encoding, meant, dtype, finer, target.path
         )
     time = _is_time(given)
     if not time:
@@ -166,12 +168,33 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     return values.astype(dtype)
 
 
+def _without_sign(
+    dtype: np.dtype[Any], encoding: Mapping[str, Any]
+) -> tuple[np.dtype[Any], dict[str, Any]]:
+    """Give the type that ``_Unsigned`` says the stored one is meant as, and the encoding in it."""
+    encoding = dict(encoding)
+    kind = {"true": "u", "false": "i"}.get(encoding.pop("_Unsigned", None), dtype.kind)
+    if dtype.kind == "f" or kind == dtype.kind:
+        return dtype, encoding
+    meant = np.dtype(dtype.str.replace(dtype.kind, kind))
+    for key in ("_FillValue", "missing_value"):
+        if encoding.get(key) is not None:
+            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
+    return meant, encoding
+
+
 def _encoded_block(
-    given: Any, encoding: dict[str, Any], dtype: np.dtype[Any], exactly: bool, path: str
+    given: Any,
+    encoding: dict[str, Any],
+    dtype: np.dtype[Any],
+    kept: np.dtype[Any],
+    exactly: bool,
+    path: str,
 ) -> Any:
     """Give numbers in the stored encoding; refuse those that come back as others.
 
-    Packing rounds to its steps (unless `exactly`), floats to their type; all else is exact.
+    Packing rounds to its steps (unless `exactly`), floats to their type; all else is exact. The
+    integers of `dtype` are `kept` as those of the same size with or without a sign.
     """
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
     fill = fill_value_of(encoding)
@@ -191,7 +214,9 @@ def _encoded_block(
         room = 2 * np.abs(given) * max((np.finfo(each).eps for each in inexact), default=0)
         if scale is not None and integral:
             room = room + abs(float(scale)) * (1e-6 if exactly else 0.5 + 1e-6)
-        near = np.isfinite(given) & (np.abs(held - given) <= room)
+        # Integers are not subtracted as such: the difference from the least wraps.
+        wide = np.result_type(held, given, np.float32)
+        near = np.isfinite(given) & (np.abs(np.subtract(held, given, dtype=wide)) <= room)
         wrong = ~(near | (held == given))
         if fill is not None:
             filled = np.isnan(stored) if fill != fill else stored == dtype.type(fill)
@@ -205,7 +230,7 @@ def _encoded_block(
             remedy="Convert the values first, or write the variable anew with another encoding",
             variable=path,
         )
-    return stored
+    return stored.view(kept)
 
 
 def check_equal(name: str, given: Variable, stored: Variable) -> None:
