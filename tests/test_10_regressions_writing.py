@@ -223,6 +223,14 @@ def test_d57_signed_integers_that_mean_unsigned_ones_hold_these(path):
     assert found.encoding["dtype"] == "i1"
 
 
+def test_d57_of_two_values_for_what_is_missing_one_is_written_and_both_are_refused(path):
+    to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
+    assert np.isnan(read(path).p.encoding["_FillValue"])
+    to_nczarr(packed(3.0, np.nan), path, append_dim="time")
+    np.testing.assert_array_equal(read(path).p, [1.0, 2.0, 3.0, np.nan])
+    refused(path, "not held", packed(99.0), append_dim="time")
+
+
 def test_d57_a_finer_packing_than_the_stored_one_is_refused(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)

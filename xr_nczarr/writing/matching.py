@@ -199,7 +199,15 @@ def _encoded_block(
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
     fill = fill_value_of(encoding)
     numbers = given.astype(packing_dtype(given.dtype, encoding), copy=False)
-    variable = block_variable(numbers, encoding)
+    marks = [
+        mark
+        for key in ("_FillValue", "missing_value")
+        if encoding.get(key) is not None
+        for mark in np.ravel(encoding[key])
+    ]
+    # xarray writes both, of different values, but encodes nothing more with them.
+    alone = {"missing_value": None} if encoding.get("_FillValue") is not None else {}
+    variable = block_variable(numbers, encoding | alone)
     inexact = [kind.dtype for kind in (given, np.empty(0, dtype)) if kind.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         packed = CFMaskCoder().encode(CFScaleOffsetCoder().encode(variable)).to_numpy()
@@ -218,10 +226,9 @@ def _encoded_block(
         wide = np.result_type(held, given, np.float32)
         near = np.isfinite(given) & (np.abs(np.subtract(held, given, dtype=wide)) <= room)
         wrong = ~(near | (held == given))
-        if fill is not None:
-            filled = np.isnan(stored) if fill != fill else stored == dtype.type(fill)
-        else:
-            filled = np.zeros(given.shape, bool) if integral else np.isnan(stored)
+        filled = np.isnan(stored) if not marks and not integral else np.zeros(given.shape, bool)
+        for mark in marks:
+            filled = filled | (np.isnan(stored) if mark != mark else stored == dtype.type(mark))
         wrong = np.where(missing, ~filled, wrong | filled)
     if np.any(wrong):
         raise ConflictError(
