@@ -41,6 +41,10 @@ def dataset(values, lazy=False):
         ([1, 2 + 1j], {"dtype": "f8"}, r"\(2\+1j\) does not fit the encoding dtype float64"),
         ([0, 2], {"dtype": "?"}, "2 does not fit the encoding dtype bool"),
         ([1, 0.5], {"dtype": "?"}, "0.5 does not fit"),
+        (np.array([1, -2], "i2"), {"dtype": "i2", "_Unsigned": "true"}, "-2 does not fit"),
+        (np.array([1, 200], "u1"), {"dtype": "u1", "_Unsigned": "false"}, "200 does not fit"),
+        ([1, 2], {"dtype": "u2", "_FillValue": -1}, "-1 does not fit the encoding dtype uint16"),
+        ([1.0, 2.0], {"dtype": "i2", "_FillValue": np.nan}, "nan does not fit"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, encoding, told, lazy):
@@ -72,6 +76,15 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
         ([1, 3], {"dtype": "i1", "add_offset": 2, "_FillValue": 0}, [1, 3]),
         (np.array([1, 200], "u1"), {"dtype": "i1", "_Unsigned": "true", "_FillValue": 0}, [1, 200]),
         (np.array([-1, 2], "i1"), {"dtype": "u1", "_Unsigned": "false", "_FillValue": 0}, [-1, 2]),
+        (np.array([1, 200], "u1"), {"dtype": "u4", "_Unsigned": "true", "_FillValue": 9}, [1, 200]),
+        (
+            np.array([1, 200], "u1"),
+            {"dtype": "u4", "_Unsigned": "false", "_FillValue": 9},
+            [1, 200],
+        ),
+        ([200, np.nan], {"dtype": "i8", "_Unsigned": "true", "_FillValue": -1}, [200, np.nan]),
+        (np.array([3e9], "f4"), {"dtype": "i4", "_Unsigned": "true"}, np.array([3e9], "u4")),
+        ([1e19], {"dtype": "i8", "_Unsigned": "true"}, np.array([1e19]).astype("u8")),
         ([1 + 0j, 2], {"dtype": "f4"}, [1, 2]),
         ([0, 1], {"dtype": "?"}, [False, True]),
         ([], {"dtype": "i1"}, []),

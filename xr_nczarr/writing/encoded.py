@@ -24,7 +24,7 @@ from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.fitting import fitting
+from xr_nczarr.writing.fitting import fill_value_of, fitting
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.requested import (
     asks_for_bytes,
@@ -130,10 +130,9 @@ def encode_dataset(
     for name, given in encoding.items():
         variables[name].encoding = given
         check_encoding(name, given)
-    variables = {
-        name: fitting(_prepared(variable, name, name in encoding), str(name))
-        for name, variable in variables.items()
-    }
+    for name, variable in variables.items():
+        prepared = _prepared(variable, name, name in encoding)
+        variables[name] = _set_aside(fitting(prepared, str(name)), name in encoding)
     variables, attributes = conventions.cf_encoder(variables, attributes)
     encoded = {}
     for given_name, variable in variables.items():
@@ -168,14 +167,25 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
     if "source" in encoding and not filled:
         # A file without _FillValue is copied without: xarray would give its floats one of NaN.
         encoding.setdefault("_FillValue", None)
-    filled = filled or encoding.get("_FillValue") is not None
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # what was opened as truth values: NaN would be true
-    # xarray keeps `_Unsigned` beside a fill value only, and puts that of characters into text.
+    if encoding != variable.encoding:
+        variable = variable.copy(deep=False)
+        variable.encoding = encoding
+    return variable
+
+
+def _set_aside(variable: Variable, explicit: bool) -> Variable:
+    """Give a variable with attributes already where xarray would lose or misplace its encoding.
+
+    It keeps `_Unsigned` beside a fill value only, and puts that of characters into text.
+    """
+    encoding = dict(variable.encoding)
+    filled = variable.attrs.get("_FillValue", fill_value_of(encoding)) is not None
     aside = () if filled else ("_Unsigned",)
     aside = ("_FillValue",) if not explicit and _joined(variable) else aside
     kept = {key: encoding.pop(key) for key in aside if encoding.get(key) is not None}
-    if encoding != variable.encoding:
+    if kept:
         variable = variable.copy(deep=False)
         variable.encoding = encoding
         variable.attrs.update(kept)

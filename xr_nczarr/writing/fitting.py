@@ -14,7 +14,6 @@ from xarray.coding.variables import CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.writing.sources import block_variable, blockwise
 
-_KINDS = {"true": "u", "false": "i"}  # of values, by what `_Unsigned` says
 PACKING = ("scale_factor", "add_offset")
 _TOLD = (*PACKING, "units", "_FillValue")
 _KEYS = (*_TOLD, "missing_value", "calendar", "dtype", "_Unsigned")
@@ -45,23 +44,36 @@ def fitting(variable: Variable, name: str) -> Variable:
         return variable.to_base_variable().copy(data=data)
     if kinds[0] not in "biuf" or kinds[1] not in "iuf":
         return variable
-    if np.can_cast(variable.dtype, dtype) and not packed:
+    # Of such xarray takes the bits in the size that is given, whatever that is.
+    by_bits = "_Unsigned" in encoding and dtype.kind in "iu"
+    stored, (dtype, encoding) = dtype, without_sign(dtype, encoding)
+    fill = fill_value_of(encoding)
+    if dtype.kind in "iu" and fill is not None and _outside(np.ravel(fill).tolist(), dtype).any():
+        raise _refused(fill, encoding, dtype, name)
+    if np.can_cast(variable.dtype, dtype) and not packed and not by_bits:
         return variable
-    if dtype.kind in "iu":
-        unsigned = str(encoding.get("_Unsigned", variable.attrs.get("_Unsigned")))
-        dtype = np.dtype(f"{_KINDS.get(unsigned, dtype.kind)}{dtype.itemsize}")
     variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
-    given = packing_dtype(variable.dtype, encoding)
+    given = np.dtype("f8") if by_bits and packed else packing_dtype(variable.dtype, encoding)
     data = blockwise(_checked, variable.data, given, given, encoding, dtype, name)
-    if (
-        given.kind == "f"
-        and dtype.kind in "iu"
-        and not packed
-        and not _passes(fill_value_of(encoding))
-    ):
-        data = blockwise(_filled, data, dtype, dtype, fill_value_of(encoding))
+    if dtype.kind in "iu" and not packed and (by_bits or not _passes(fill)):
+        data = blockwise(_filled, data, stored, dtype, stored, 0 if fill is None else fill)
     variable.data = data
     return variable
+
+
+def without_sign(
+    dtype: np.dtype[Any], encoding: Mapping[str, Any]
+) -> tuple[np.dtype[Any], dict[str, Any]]:
+    """Give the type that ``_Unsigned`` says the stored one is meant as, and the encoding in it."""
+    encoding = dict(encoding)
+    kind = {"true": "u", "false": "i"}.get(str(encoding.pop("_Unsigned", None)), dtype.kind)
+    if dtype.kind not in "iu" or kind == dtype.kind:
+        return dtype, encoding
+    meant = np.dtype(dtype.str.replace(dtype.kind, kind))
+    for key in ("_FillValue", "missing_value"):
+        if encoding.get(key) is not None:
+            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
+    return meant, encoding
 
 
 def _is_packed(encoding: Mapping[str, Any]) -> bool:
@@ -86,11 +98,11 @@ def _passes(fill: Any) -> bool:
     return number is None or int(float(number)) == number
 
 
-def _filled(numbers: Any, dtype: np.dtype[Any], fill: Any) -> Any:
-    """Give floats as integers, NaN as the fill value."""
+def _filled(numbers: Any, dtype: np.dtype[Any], stored: np.dtype[Any], fill: Any) -> Any:
+    """Give numbers as integers, NaN as the fill value, in the bits of the stored ones."""
     filled = np.full(numbers.shape, fill, dtype)
     np.copyto(filled, np.around(numbers), casting="unsafe", where=~np.isnan(numbers))
-    return filled
+    return filled.view(stored)
 
 
 def _fitting_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
-from xr_nczarr.writing.fitting import PACKING, fill_value_of, packing_dtype
+from xr_nczarr.writing.fitting import PACKING, fill_value_of, packing_dtype, without_sign
 from xr_nczarr.writing.sources import block_variable, blockwise
 from xr_nczarr.writing.text import typed_text
 
@@ -55,7 +54,7 @@ def encode_as_stored(
     given.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if given.dtype.kind in "iufb" and dtype.kind in "iuf":
         finer = any(given.encoding.get(key) != value for key, value in own_scale.items())
-        meant, encoding = _without_sign(dtype, given.encoding)
+        meant, encoding = without_sign(dtype, given.encoding)
         return blockwise(
             _encoded_block, given.data, dtype, encoding, meant, dtype, finer, target.path
         )
@@ -166,21 +165,6 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ConflictError(f"found {values.dtype}, the store holds {dtype}")
     return values.astype(dtype)
-
-
-def _without_sign(
-    dtype: np.dtype[Any], encoding: Mapping[str, Any]
-) -> tuple[np.dtype[Any], dict[str, Any]]:
-    """Give the type that ``_Unsigned`` says the stored one is meant as, and the encoding in it."""
-    encoding = dict(encoding)
-    kind = {"true": "u", "false": "i"}.get(encoding.pop("_Unsigned", None), dtype.kind)
-    if dtype.kind == "f" or kind == dtype.kind:
-        return dtype, encoding
-    meant = np.dtype(dtype.str.replace(dtype.kind, kind))
-    for key in ("_FillValue", "missing_value"):
-        if encoding.get(key) is not None:
-            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
-    return meant, encoding
 
 
 def _encoded_block(
