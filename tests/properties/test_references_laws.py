@@ -28,7 +28,7 @@ domains = st.one_of(
         lambda start, count, step: {"start": start, "stop": start + count * step, "step": step},
         integers,
         st.integers(0, 6),
-        st.integers(1, 4),
+        st.integers(-4, 4).filter(bool),
     ),
     st.lists(integers, max_size=4, unique=True),
     st.lists(st.text(alphabet="ab.1", min_size=1, max_size=2), max_size=3, unique=True),

@@ -361,16 +361,19 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
 def _domain(value: Any, place: str) -> Domain:
     """Give what a dimension runs through: a range, or the items of a list."""
 
-    def integer(number: Any, least: int = -LARGEST_DIMENSION) -> int:
-        if type(number) is not int or not least <= number <= LARGEST_DIMENSION:
+    def integer(number: Any) -> int:
+        if type(number) is not int or abs(number) > LARGEST_DIMENSION:
             raise ReferenceSetError(
-                f"found {quote(repr(number))}, expected an integer of at least {least}", place=place
+                f"found {quote(repr(number))}, expected an integer from -2⁶¹ to 2⁶¹", place=place
             )
         return number
 
     if isinstance(value, Mapping):
         start, stop = integer(value.get("start", 0)), integer(value.get("stop"))
-        return range(start, stop, integer(value.get("step", 1), least=1))
+        step = integer(value.get("step", 1))
+        if step == 0:
+            raise ReferenceSetError("found step 0, expected another integer", place=place)
+        return range(start, stop, step)
     items = tuple(_typed(value, Sequence, place))
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
 
