@@ -122,6 +122,25 @@ def test_links_out_of_the_store_are_followed_unless_told_otherwise(
         fetch(strict, "link")
 
 
+def test_a_link_to_nothing_is_an_error_and_not_absent(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    for link, target in (("0", "gone"), ("t", "not_mounted"), ("u", "disk")):
+        os.symlink(tmp_path / target, f"{store.root}/{link}")
+    for key in ("0", "t/0.0", "t/sub/0"):
+        for action in (
+            lambda key=key: fetch(store, key),
+            lambda key=key: list(store.fetch_ranges([ByteRange(key, 0, 1)])),
+            lambda key=key: store.fetch_into(key, memoryview(bytearray(1))),
+            lambda key=key: store.size(key),
+        ):
+            with pytest.raises(StorageError, match="leads to nothing") as caught:
+                action()
+            assert caught.value.key == key
+    assert fetch(store, "u/0") is None
+    store.put([("0", b"1")])
+    assert fetch(store, "0") == b"1"
+
+
 def test_a_file_cut_while_it_is_read_is_an_error(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

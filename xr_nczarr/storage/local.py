@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from xr_nczarr.errors import NotFoundError, RefusedError, StorageError
+from xr_nczarr.errors import NotFoundError, RefusedError, StorageError, quote
 from xr_nczarr.storage.keys import check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import first_byte, too_large
@@ -286,7 +286,7 @@ class LocalStore:
         try:
             return os.open(path, _READ)
         except (FileNotFoundError, NotADirectoryError):
-            self._check_root()
+            self._check_absent(path, key)
             return None
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
@@ -329,6 +329,21 @@ class LocalStore:
     def _check_root(self) -> None:
         if self.must_exist and not os.path.isdir(self.root):
             raise NotFoundError("the directory is no longer there", store=self.name)
+
+    def _check_absent(self, path: str, key: str) -> None:
+        """Refuse to take for absent what a link stands for: it may only be elsewhere now."""
+        while len(path) > len(self.root):
+            if os.path.islink(path) and not os.path.exists(path):
+                raise StorageError(
+                    f"the symbolic link {quote(path)} leads to nothing",
+                    remedy="Fetch or mount what it stands for, or remove it.",
+                    store=self.name,
+                    key=key,
+                )
+            path = path.rpartition("/")[0]
+            if len(path) > len(self.root) and os.path.exists(path):
+                return
+        self._check_root()
 
     def _check_inside(self, path: str, key: str) -> None:
         root = os.path.realpath(self.root)
