@@ -422,6 +422,18 @@ class TestTrust:
         with pytest.raises(RefusedError):
             read(target, allow=[str(tmp_path / "inside")])
 
+    def test_a_local_path_without_a_scheme_may_be_allowed(self, served, tmp_path):
+        copy = tmp_path / "copy.bin"
+        with open(f"{served.root}/data.bin", "rb") as file:
+            copy.write_bytes(file.read())
+        put(served.root, "refs.json", version0(str(copy)))
+        target = f"{served.url}/refs.json"
+        assert read(target, allow=[f"{tmp_path}/"]) == VALUES.tolist()
+        assert read(target, allow=[f"file://{tmp_path}/"]) == VALUES.tolist()
+        with pytest.raises(RefusedError, match="allow") as caught:
+            read(target, allow=[str(tmp_path / "inside")])
+        assert f"'{tmp_path}/'" in str(caught.value)
+
     def test_another_host_may_be_allowed(self, served, tmp_path):
         with HttpServer(served.root) as other:
             put(served.root, "refs.json", version0(f"{other.url}/data.bin"))

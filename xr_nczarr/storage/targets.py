@@ -69,7 +69,8 @@ class Targets:
         elif self.protocol is not None and "::" not in text and not text.startswith("/"):
             text = f"{self.protocol}://{text}"
         elif text.startswith("/") and remote:
-            raise RefusedError(f"refers to the local path {quote(text)} from a remote set")
+            self.trust.check(text)  # a local path, wherever the set is
+            return text
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
             raise RefusedError(f"refers to {quote(text)}, above the root of where the set is")
@@ -78,6 +79,8 @@ class Targets:
 
     def is_local(self, text: str) -> bool:
         """Tell whether a reference means a local file."""
+        if text.startswith("/"):
+            return True
         if "://" not in text and self.protocol is not None:
             return False
         return local_path(absolute_url(text, self.document)) is not None
