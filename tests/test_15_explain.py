@@ -1,12 +1,15 @@
 """``nczarr explain``: what it says is what a read then does."""
 
 import json
+import tracemalloc
 
+import dask.array
 import numpy as np
 import pytest
 import xarray as xr
 
 import xr_nczarr
+from xr_nczarr.chunks.grid import count_touched, plan_selection
 from xr_nczarr.cli.main import main
 
 
@@ -181,3 +184,28 @@ def test_more_chunks_than_can_be_looked_up_are_left_out_and_a_selection_of_them_
     assert "1,001,000 chunks" in xr_nczarr.explain(store).left_out["v"]
     (reading,) = xr_nczarr.explain(store, {"y": slice(2)}).readings
     assert (reading.chunks, reading.all_chunks) == (2000, 1_001_000)
+
+
+@pytest.mark.parametrize("step", [1, 3, 70])
+def test_ten_million_chunks_are_counted_without_planning_them(step):
+    dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000_000 * step, chunks=-1))})
+    store = {}
+    encoding = {"v": {"chunks": 2 * step}}
+    xr_nczarr.to_nczarr(dataset, store, encoding=encoding, compute=False)
+    tracemalloc.start()
+    try:
+        found = xr_nczarr.explain(store, {"x": slice(None, None, -step)})
+        assert "10,000,000 chunks" in found.left_out["v"]
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
+)
+def test_the_chunks_that_are_counted_are_those_that_are_planned(selection):
+    for chunk in (1, 3, 10, 200):
+        plan = plan_selection([100], [chunk], [selection])
+        assert count_touched([100], [chunk], [selection]) == plan.count

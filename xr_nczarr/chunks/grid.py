@@ -133,6 +133,22 @@ def plan_selection(
     return Plan(tuple(lengths), tuple(result), count, None, sliced, pieces)
 
 
+def count_touched(
+    shape: Sequence[int], chunk_shape: Sequence[int], selection: Iterable[Selector]
+) -> int:
+    """Give the number of parts of `plan_selection`, which may be more than memory holds."""
+    count = 1
+    for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
+        if isinstance(selector, slice):
+            taken = range(size)[selector]
+            # Steps longer than a chunk take each element from another, shorter ones leave none out.
+            ends = [position // chunk for position in (*taken[:1], *taken[-1:])]
+            count *= min(len(taken), 1 + max(ends, default=0) - min(ends, default=0))
+        elif isinstance(selector, np.ndarray):
+            count *= len(np.unique(all_in_range(selector, size) // chunk))
+    return count
+
+
 def plan_points(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[slice | Positions]
 ) -> Plan:

@@ -16,7 +16,7 @@ from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
 from xr_nczarr.backend.options import AS_STORED, OpenOptions
 from xr_nczarr.backend.reader import open_groups, open_netcdf
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
+from xr_nczarr.chunks.grid import ChunkPart, Plan, count_touched, plan_points, plan_selection
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.windows import byte_window
 from xr_nczarr.errors import AccessDeniedError, ConflictError, UnsupportedError, quote
@@ -230,14 +230,21 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
         else:
             node = lazy.stored.node
             places = key.tuple if key is not None else (slice(None),) * len(lazy.shape)
-            plan = plan_selection(
-                node.shape, node.chunk_shape, places if lazy.shape else (0,) * len(node.shape)
-            )
+            places = places if lazy.shape else (0,) * len(node.shape)
+            # A plan of them all is what would take the memory.
+            count = count_touched(node.shape, node.chunk_shape, places)
+            if count > _MOST_CHUNKS:
+                return _too_many(count)
+            plan = plan_selection(node.shape, node.chunk_shape, places)
     except IndexError as error:
         raise ConflictError(str(error), variable=name) from error
     if plan.count > _MOST_CHUNKS:
-        return f"its {plan.count:,} chunks are more than are looked up one by one: select fewer"
+        return _too_many(plan.count)
     return _planned(name, tuple(map(str, variable.dims)), lazy.stored, plan)
+
+
+def _too_many(count: int) -> str:
+    return f"its {count:,} chunks are more than are looked up one by one: select fewer"
 
 
 def _unwrapped(data: Any) -> tuple[Any, Any]:
