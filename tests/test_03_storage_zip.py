@@ -14,6 +14,7 @@ from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError, StorageError, UnsupportedError
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, open_store
+from xr_nczarr.storage.keys import one_level
 
 
 def write(path: Path, entries: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
@@ -286,3 +287,21 @@ def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
     ):
         with pytest.raises(StorageError, match="changed"):
             action()
+
+
+def test_a_level_is_listed_without_going_through_what_lies_below_or_beside_it() -> None:
+    class Counted(list[str]):
+        looked_at = 0
+
+        def __getitem__(self, at):  # type: ignore[no-untyped-def]
+            self.looked_at += 1
+            return super().__getitem__(at)
+
+    below = [f"a{mark}/{number}" for mark in ("", "-", "/b", "0") for number in range(1000)]
+    keys = Counted(sorted([*below, "a", "a.b", "a/.zarray", "b/.zgroup"]))
+    assert one_level(keys, "") == (["a", "a.b"], ["a", "a-", "a0", "b"])
+    assert one_level(keys, "a/b/") == (sorted(map(str, range(1000))), [])
+    keys.looked_at = 0
+    assert one_level(keys, "b/") == ([".zgroup"], [])
+    one_level(keys, "")
+    assert keys.looked_at < 200

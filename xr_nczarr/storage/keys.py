@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,6 +11,8 @@ from weakref import WeakValueDictionary
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.protocol import Listing, Store
+
+_AFTER_SLASH = chr(ord("/") + 1)
 
 
 def check_key(key: str, store: str) -> None:
@@ -36,15 +39,19 @@ def check_target(target: str, store: str) -> bool:
     return is_key
 
 
-def one_level(keys: Iterable[str], prefix: str) -> Listing:
-    """Give the level directly below `prefix` of all `keys`, sorted."""
-    objects: set[str] = set()
-    prefixes: set[str] = set()
-    for key in keys:
-        if key.startswith(prefix):
-            name, slash, _ = key[len(prefix) :].partition("/")
-            (prefixes if slash else objects).add(name)
-    return Listing(sorted(objects), sorted(prefixes))
+def one_level(keys: Sequence[str], prefix: str) -> Listing:
+    """Give the level directly below `prefix` of `keys`, which are sorted; it is sorted too.
+
+    What lies deeper is not gone through: a tree of many groups is listed group by group.
+    """
+    objects: list[str] = []
+    prefixes: list[str] = []
+    at = bisect_left(keys, prefix)
+    while at < len(keys) and keys[at].startswith(prefix):
+        name, slash, _ = keys[at][len(prefix) :].partition("/")
+        (prefixes if slash else objects).append(name)
+        at = bisect_left(keys, f"{prefix}{name}{_AFTER_SLASH}", at) if slash else at + 1
+    return Listing(objects, sorted(prefixes))
 
 
 def stored_keys(store: Store, prefix: str = "") -> Iterator[str]:

@@ -49,7 +49,7 @@ class MemoryStore:
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted."""
         check_prefix(prefix, self.name)
-        return one_level(self.mapping, prefix)
+        return one_level(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
 
     def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield key and size in bytes of every object below `prefix`."""

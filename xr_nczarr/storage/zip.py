@@ -40,6 +40,7 @@ class ZipStore:
         self.key = key
         self.max_object_bytes = max_object_bytes
         self._index: dict[str, Entry] | None = None
+        self._sorted: list[str] | None = None
         self.name = f"{folder.name}/{key}"
         self.remote = folder.remote
         self.lock = KeyLocks()
@@ -66,7 +67,7 @@ class ZipStore:
     def bounded(self, most: int) -> ZipStore:
         """Give the store that reads no object of more than `most` bytes."""
         store = ZipStore(self.folder, self.key, min(most, self.max_object_bytes))
-        store._index = self._entries()
+        store._index, store._sorted = self._entries(), self._sorted
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -113,7 +114,7 @@ class ZipStore:
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted."""
         check_prefix(prefix, self.name)
-        return one_level(self._entries(), prefix)
+        return one_level(self._keys(), prefix)
 
     def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield key and size in bytes of every object below `prefix`."""
@@ -163,7 +164,7 @@ class ZipStore:
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
-        self._index = None
+        self._index = self._sorted = None
         staging.discard()
 
     def _target(self) -> str:
@@ -193,6 +194,12 @@ class ZipStore:
                 raise NotFoundError("there is no such zip file", store=self.name)
             self._index = read_index(self._read, size, self.name)
         return self._index
+
+    def _keys(self) -> list[str]:
+        """Give the keys in their order; they are sorted once."""
+        if self._sorted is None:
+            self._sorted = sorted(self._entries())
+        return self._sorted
 
     def _entry(self, key: str) -> Entry | None:
         """Give an entry that can be decoded within the limits, None if there is none."""
