@@ -139,6 +139,16 @@ def test_what_a_dialect_cannot_say_is_told_and_nothing_is_written(tmp_path: Path
     assert contents(store) == before
 
 
+def test_what_annotations_name_is_not_listed_group_by_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = xr.DataTree.from_dict({"/a/b": xr.Dataset({"t": 1}), "/c": xr.Dataset({"t": 2})})
+    xr_nczarr.to_nczarr(tree, tmp_path / "store")
+    # Each would go through all the keys of the store.
+    monkeypatch.setattr(MemoryStore, "list_names", None)
+    assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
+
+
 def test_a_store_of_this_dialect_stays_as_it_is(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)

@@ -29,6 +29,7 @@ from xr_nczarr.netcdf.annotations import (
     XARRAY_DIMENSIONS,
     find_types,
     is_bookkeeping,
+    listed_children,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
@@ -127,7 +128,12 @@ def upgrade(
         hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
         hierarchy = replace(hierarchy, nodes=_as_before(hierarchy, source))
         documents = rendered(hierarchy, consolidated=consolidated)
-        again = open_hierarchy(MemoryStore(documents), zarr_format=zarr_format, consolidated=False)
+        again = open_hierarchy(
+            MemoryStore(documents),
+            zarr_format=zarr_format,
+            consolidated=False,
+            listed_children=listed_children,
+        )
         written = interpret(again)
         lost = list(_differences(root, written))
         if lost:
