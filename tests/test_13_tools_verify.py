@@ -62,6 +62,28 @@ def test_a_whole_store_has_no_errors_and_all_its_chunks_are_read(
     assert xr_nczarr.verify(tmp_path / "store", sample=2).decoded == 3
 
 
+def test_of_ten_million_chunks_those_that_are_there_are_read(tmp_path: Path) -> None:
+    array = zarr.create_array(
+        tmp_path / "store/a", shape=(3, 10_000_000), chunks=(1, 1), dtype="i2", zarr_format=2
+    )
+    array[2, 9_999_999] = array[0, 7] = 1
+    zarr.open_group(tmp_path / "store", mode="a", zarr_format=2)
+    found = xr_nczarr.verify(tmp_path / "store", sample=2)
+    assert (found.chunks, found.decoded) == ({"/a": (2, 30_000_000)}, 2)
+    (tmp_path / "store/a/2.9999999").write_bytes(b"damaged")
+    assert [place for place, _ in errors(tmp_path / "store")] == ["a/2.9999999"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_chunk_that_is_not_there_is_an_error_where_none_may_be_missing(
+    tmp_path: Path, zarr_format: int
+) -> None:
+    store = make(tmp_path / "store", zarr_format=zarr_format)
+    (store / {2: "a/1.1", 3: "a/c/1/1"}[zarr_format]).unlink()
+    assert errors(store) == []
+    assert len(errors(store, missing_chunks="raise")) == 1
+
+
 def damage_chunk(store: Path) -> None:
     data = bytearray((store / "a/1.1").read_bytes())
     data[-1] ^= 1  # of the checksum

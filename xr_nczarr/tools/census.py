@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
@@ -23,11 +24,14 @@ class Stored:
         Number of those that are there, of `total`.
     stored_bytes
         Their size; None when the store does not tell.
+    numbers
+        Where in the grid, in C order, those lie that are there; empty unless they are asked for.
     """
 
     total: int
     present: int = 0
     stored_bytes: int | None = 0
+    numbers: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
 
 _Arrays = dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]]
@@ -39,7 +43,7 @@ def take_census(
 ) -> tuple[dict[str, Stored], str]:
     """Give what is stored of each variable, by path; or nothing, and why it cannot be listed.
 
-    Keys that are no chunk's are appended to `others`.
+    With `others`, to which keys that are no chunk's are appended, the chunks are told one by one.
     """
     arrays: _Arrays = {}
     found: dict[str, Stored] = {}
@@ -53,11 +57,13 @@ def take_census(
             arrays.setdefault(folder, []).append((variable.node, extent, stored))
     try:
         for key, size in stored_sizes(opened.store):
-            stored_of = _owner(key, arrays)
+            stored_of, number = _owner(key, arrays)
             if stored_of is None:
                 if others is not None:
                     others.append(key)
             else:
+                if others is not None:
+                    stored_of.numbers.append(number)
                 stored_of.present += 1
                 if size is None or stored_of.stored_bytes is None:
                     stored_of.stored_bytes = None
@@ -68,22 +74,25 @@ def take_census(
     return found, ""
 
 
-def _owner(key: str, arrays: _Arrays) -> Stored | None:
-    """Give the array one of whose objects lies at `key`."""
+def _owner(key: str, arrays: _Arrays) -> tuple[Stored | None, int]:
+    """Give the array one of whose objects lies at `key`, and where in its grid."""
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]
         for node, extent, stored in arrays.get(folder, ()):
             keys = node.chunk_keys
             if key == keys.scalar and not extent:
-                return stored
+                return stored, 0
             if extent and key.startswith(keys.prefix):
                 index = key[len(keys.prefix) :]
                 separator = keys.separator if keys.separator in index else keys.alternative
                 names = index.split(separator or keys.separator)
                 if len(names) == len(extent) and _inside(names, extent):
-                    return stored
-    return None
+                    number = 0
+                    for name, count in zip(names, extent, strict=True):
+                        number = number * count + int(name)
+                    return stored, number
+    return None, 0
 
 
 def _inside(names: Iterable[str], extent: tuple[int, ...]) -> bool:

@@ -20,13 +20,14 @@ from xr_nczarr.hierarchy import FORMATS, JOURNAL, Document
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.tools.census import take_census
+from xr_nczarr.tools.census import Stored, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told
 from xr_nczarr.writing.target import LOCK_OBJECT, UNFINISHED
 
 _AT_ONCE = 1024
+_THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
 _LISTED = "present, and not listed"
 _ORPHAN = "Remove it, unless what is missing is the document of its array or group"
 _CONSOLIDATE = "Run nczarr consolidate, unless it is the single document that is wrong"
@@ -69,7 +70,7 @@ class Verification(Told):
         By path of the array: stored objects that are there, and of how many; empty where the
         store cannot be listed.
     decoded
-        Number of chunks that were read.
+        Number of chunks that were read: of those that the store lists, where it can be listed.
     """
 
     store: str
@@ -103,7 +104,8 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
     Parameters
     ----------
     sample
-        Read at most so many chunks of each array, chosen at random; None for all.
+        Read at most so many chunks of each array, chosen at random among those that are there
+        where the store can be listed; None for all.
     **options
         See `OpenOptions`. With `group`, only the chunks of that group are read.
 
@@ -125,6 +127,8 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
     result = Verification(store=opened.store.name)
     found = result.findings
     found += _consolidated(opened)
+    others: list[str] = []
+    census, reason = take_census(opened, others)
     read = {group.path for group in top.walk()}
     for group in opened.root.walk():
         if group.error is not None:
@@ -136,11 +140,9 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
             if variable.error is not None:
                 found.append(_error(variable.path, variable.error))
             elif variable.node is not None and group.path in read:
-                count, damaged = _decode(opened, variable, sample)
+                count, damaged = _decode(opened, variable, sample, census.get(variable.path))
                 result.decoded += count
                 found += damaged
-    others: list[str] = []
-    census, reason = take_census(opened, others)
     result.chunks = {path: (stored.present, stored.total) for path, stored in census.items()}
     if reason:
         found.append(Finding("warning", "/", f"cannot be listed: {reason}"))
@@ -210,16 +212,22 @@ def _same(single: Document, inner: Document) -> bool:
 
 
 def _decode(
-    opened: OpenedStore, variable: Variable, sample: int | None
+    opened: OpenedStore, variable: Variable, sample: int | None, stored: Stored | None
 ) -> tuple[int, list[Finding]]:
-    """Read the chunks of one array; give their number, and what is wrong with them."""
+    """Read the chunks of one array; give their number, and what is wrong with them.
+
+    Those that the store does not list are not asked for, unless to be without one is an error.
+    """
     node = readable_node(variable, opened.options.assume_endian)
     options = replace(opened.options.reading, threads=1)
     array = ChunkedArray(node, opened.store, options)
     grid = counts(node.shape, node.chunk_shape)
     total = math.prod(grid)
     chosen: Sequence[int] = range(total)
-    if sample is not None and sample < total:
+    same = stored is not None and stored.total == total and not node.shards and not node.chunk_runs
+    if stored is not None and same and options.missing_chunks != "raise":
+        chosen = sorted(set(stored.numbers))
+    if sample is not None and sample < len(chosen):
         chosen = sorted(random.sample(chosen, sample))
 
     def read(number: int) -> Finding | None:
@@ -233,9 +241,10 @@ def _decode(
 
     found: list[Finding] = []
     numbers = iter(chosen)
+    spread = opened.store.remote or array.chunk_bytes >= _THREADED_FROM_BYTES
     with ThreadPoolExecutor(thread_name_prefix="nczarr-verify") as pool:
         while batch := list(itertools.islice(numbers, _AT_ONCE)):
-            found += filter(None, pool.map(read, batch))
+            found += filter(None, (pool.map if spread else map)(read, batch))
     # What concerns the codec as a whole is said once.
     return len(chosen), list(dict.fromkeys(found))
 
