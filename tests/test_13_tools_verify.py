@@ -201,6 +201,15 @@ def test_what_is_left_over_is_told(tmp_path: Path) -> None:
     assert {"a/7.0", "notes.txt"} <= {finding.place for finding in found.findings}
 
 
+def test_a_name_of_thousands_of_digits_is_no_chunk() -> None:
+    store: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, store)
+    key = "t/" + "1" * 5000
+    found = xr_nczarr.verify({**store, key: b"old"})
+    assert key in {finding.place for finding in found.findings}
+    assert found.whole
+
+
 def unknown_type(store: Path, member: str) -> None:
     document = next(store.glob(f"a/{member}"))
     document.write_text(document.read_text().replace("<f8", "<q9").replace("float64", "quux"))

@@ -97,6 +97,9 @@ def _owner(key: str, arrays: _Arrays) -> tuple[Stored | None, int]:
 
 def _inside(names: Iterable[str], extent: tuple[int, ...]) -> bool:
     return all(
-        name.isdecimal() and str(int(name)) == name and int(name) < count
+        name.isdecimal()
+        and len(name) <= len(str(count))  # Python makes no number of thousands of digits
+        and str(int(name)) == name
+        and int(name) < count
         for name, count in zip(names, extent, strict=True)
     )
