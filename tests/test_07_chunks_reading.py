@@ -108,6 +108,16 @@ def test_whole_chunks_decode_without_a_buffer_that_is_not_used(tmp_path, codec, 
     assert peak < values.nbytes + buffers * stored.chunk_bytes + (1 << 20)
 
 
+@pytest.mark.parametrize("dtype", ["<f4", ">i2", "M8[ns]", "S3", "?"])
+def test_large_results_begin_at_a_cache_line(tmp_path, dtype):
+    values = np.arange(400_000).reshape(4, 100_000).astype(dtype)
+    stored = array(tmp_path, values, (2, 50_000))
+    for selection in ((slice(None), slice(None)), (1, slice(None)), (slice(None), slice(5, 9))):
+        found = stored.read(selection)
+        np.testing.assert_array_equal(found, values[selection])
+        assert found.nbytes < 1 << 17 or found.ctypes.data % 64 == 0
+
+
 def test_blocks_are_of_one_file_even_if_it_is_replaced_meanwhile(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))

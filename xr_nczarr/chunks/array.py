@@ -36,6 +36,8 @@ _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
 _CROWDING_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
+_CACHE_LINE = 64
+_ALIGNED_FROM_BYTES = 128 << 10  # which malloc takes from the system alone
 _SPARE_BYTES = 1 << 20  # netcdf-c leaves the ends of longer chunks that it overwrites
 
 
@@ -168,7 +170,7 @@ class ChunkedArray:
             )
         make_plan = plan_points if pointwise else plan_selection
         plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
-        out = np.empty(plan.shape, self.node.dtype if dtype is None else dtype)
+        out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
         if out.size:
             reader = PartReader(
                 node=self.node,
@@ -264,6 +266,20 @@ class ChunkedArray:
             run()
             for helper in helpers:
                 helper.result()
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Give an array whose values are not set, a large one at the beginning of a cache line.
+
+    NumPy's own begin 16 bytes behind the beginning of a page, to which AMD's Zen 3 takes three
+    times as long to copy what the system reads.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < _ALIGNED_FROM_BYTES or dtype.hasobject:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + _CACHE_LINE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def _processors() -> int:
