@@ -248,3 +248,12 @@ def test_plain_http_is_read_only(http_server, capsys) -> None:
     for command in ("upgrade", "consolidate"):
         assert main([command, f"{http_server.url}/store"]) == 2
         assert "plain HTTP is read only" in capsys.readouterr().err
+
+
+def test_a_reference_set_is_read_only(tmp_path: Path, capsys) -> None:
+    write_vintage(tmp_path / "store", numbers("4.10"), "4.10")
+    xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
+    for command in ("upgrade", "consolidate"):
+        assert main([command, str(tmp_path / "set.json")]) == 2
+        told = capsys.readouterr().err
+        assert "a reference set is read only. Do it where the store lies" in told

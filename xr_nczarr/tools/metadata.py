@@ -33,7 +33,14 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
-from xr_nczarr.storage import FilesystemStore, MemoryStore, Store, fetch_present, open_store
+from xr_nczarr.storage import (
+    FilesystemStore,
+    MemoryStore,
+    ReferenceStore,
+    Store,
+    fetch_present,
+    open_store,
+)
 from xr_nczarr.tools.text import Told, dimension_text
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
 from xr_nczarr.writing.journal import settle
@@ -168,9 +175,13 @@ def _changing(
 ) -> Iterator[tuple[Store, OpenedStore]]:
     """Open a store by its single documents, alone, after undoing a change that was interrupted."""
     store = open_store(target, storage_options=storage_options)
-    if isinstance(store, FilesystemStore) and store.web:
-        remedy = "Do it where the store lies, or copy it first"
-        raise UnsupportedError("plain HTTP is read only", remedy=remedy, store=store.name)
+    web = isinstance(store, FilesystemStore) and store.web
+    if web or isinstance(store, ReferenceStore):
+        raise UnsupportedError(
+            f"{'plain HTTP' if web else 'a reference set'} is read only",
+            remedy="Do it where the store lies, or copy it first",
+            store=store.name,
+        )
     with sole_writer(store, "a", lambda: owner):
         settle(store)
         opened = open_existing(store, "a")
