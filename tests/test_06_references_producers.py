@@ -13,6 +13,7 @@ from tests.reading import read
 hdf = pytest.importorskip("kerchunk.hdf")
 combine = pytest.importorskip("kerchunk.combine")
 netcdf3 = pytest.importorskip("kerchunk.netCDF3")
+df = pytest.importorskip("kerchunk.df")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -156,6 +157,20 @@ def test_d45_records_of_netcdf3_are_apart_by_their_padding(tmp_path):
     assert length == 5
     assert (second - first) % 4 == 0
     assert read(document).bytes.values[:, 0].tolist() == [0, 5, 10]
+
+
+def test_relative_urls_start_beside_the_set_also_in_parquet(tmp_path, monkeypatch):
+    write_hdf5(tmp_path / "a.nc")
+    monkeypatch.chdir(tmp_path)
+    document = hdf.SingleHdf5ToZarr("a.nc", inline_threshold=0).translate()
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    df.refs_to_dataframe(document, "set.parq")
+    monkeypatch.chdir("/")
+    with xr.open_dataset(tmp_path / "a.nc") as expected:
+        for name in ("set.json", "set.parq"):
+            for options in ({}, {"trust": "none"}):
+                found = xr.open_dataset(tmp_path / name, engine="nczarr", **options)
+                np.testing.assert_array_equal(found.packed, expected.packed)
 
 
 def tiff(folder, number=0):

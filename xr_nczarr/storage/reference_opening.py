@@ -211,7 +211,7 @@ def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
         if data is None:
             raise NotFoundError("there is no reference set")
         references = parse_parquet_references(data, fetch)
-        return ReferenceStore(references, options.targets(f"{url}/"), mask(url))
+        return ReferenceStore(references, options.targets(url), mask(url))
     fetch = partial(_fetch, _folder(folder + url[len(path) :], options))
     document, references = ReferenceDocument(fetch=fetch, name=name, **options.parsing).open()
     return ReferenceStore(references, options.targets(url), mask(url), document)
