@@ -85,6 +85,8 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
         ([200, np.nan], {"dtype": "i8", "_Unsigned": "true", "_FillValue": -1}, [200, np.nan]),
         (np.array([3e9], "f4"), {"dtype": "i4", "_Unsigned": "true"}, np.array([3e9], "u4")),
         ([1e19], {"dtype": "i8", "_Unsigned": "true"}, np.array([1e19]).astype("u8")),
+        ([2.0, np.nan], {"dtype": "i2", "scale_factor": 2, "_FillValue": -1}, [2.0, np.nan]),
+        ([2, 4], {"dtype": "i2", "scale_factor": 2}, [2.0, 4.0]),
         ([1 + 0j, 2], {"dtype": "f4"}, [1, 2]),
         ([0, 1], {"dtype": "?"}, [False, True]),
         ([], {"dtype": "i1"}, []),

@@ -24,7 +24,7 @@ from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.fitting import fill_value_of, fitting
+from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.requested import (
     asks_for_bytes,
@@ -151,7 +151,7 @@ def _check_attributes(attributes: Mapping[Any, Any]) -> None:
 
 def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
     """Give a variable whose leftover encoding means here what it meant where it was opened."""
-    encoding = dict(variable.encoding)
+    encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # Of text that was opened it was the longest then: xarray would cut what is longer now.
         del encoding["dtype"]
@@ -169,9 +169,8 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
         encoding.setdefault("_FillValue", None)
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # what was opened as truth values: NaN would be true
-    if encoding != variable.encoding:
-        variable = variable.copy(deep=False)
-        variable.encoding = encoding
+    variable = variable.copy(deep=False)
+    variable.encoding = encoding
     return variable
 
 

@@ -61,6 +61,12 @@ def fitting(variable: Variable, name: str) -> Variable:
     return variable
 
 
+def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an encoding whose scale is no integer: xarray would take its type for the values'."""
+    scale = np.asarray(encoding.get("scale_factor"))
+    return {**encoding, "scale_factor": float(scale)} if scale.dtype.kind in "iu" else {**encoding}
+
+
 def without_sign(
     dtype: np.dtype[Any], encoding: Mapping[str, Any]
 ) -> tuple[np.dtype[Any], dict[str, Any]]:

@@ -15,7 +15,13 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
-from xr_nczarr.writing.fitting import PACKING, fill_value_of, packing_dtype, without_sign
+from xr_nczarr.writing.fitting import (
+    PACKING,
+    fill_value_of,
+    packing_dtype,
+    with_float_scale,
+    without_sign,
+)
 from xr_nczarr.writing.sources import block_variable, blockwise
 from xr_nczarr.writing.text import typed_text
 
@@ -54,7 +60,7 @@ def encode_as_stored(
     given.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if given.dtype.kind in "iufb" and dtype.kind in "iuf":
         finer = any(given.encoding.get(key) != value for key, value in own_scale.items())
-        meant, encoding = without_sign(dtype, given.encoding)
+        meant, encoding = without_sign(dtype, with_float_scale(given.encoding))
         return blockwise(
             _encoded_block, given.data, dtype, encoding, meant, dtype, finer, target.path
         )
