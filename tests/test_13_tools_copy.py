@@ -158,6 +158,7 @@ def test_codecs_that_are_asked_for_leave_none_of_the_sources_scalars(
 
 def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     xr_nczarr.copy(source, {}, chunks={"t": 2})  # imports what copying needs
+    sources._BLOCK_BYTES = 160 * 200 * 4  # a chunk, since each thread holds a block of older dask
     peaks = []
     for transfer._MOST_REARRANGED in sizes:
         tracemalloc.start()
@@ -179,7 +180,7 @@ def test_what_is_cut_anew_is_held_in_parts(tmp_path: Path) -> None:
         copied = xr.open_dataset(tmp_path / target, engine="nczarr", chunks={})["a"]
         assert copied.encoding["chunks"] == (60, 20, 20)
         np.testing.assert_array_equal(copied.values, values)
-    assert parts < values.nbytes / 2 < whole
+    assert parts < whole / 3
 
 
 def test_a_copy_in_parts_that_was_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
