@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 import xr_nczarr
 from xr_nczarr.errors import ChunkError, ConflictError
 
-pytestmark = pytest.mark.filterwarnings("ignore:saving variable v with floating point data")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:saving variable v with floating point data"),
+    pytest.mark.filterwarnings("ignore:variable 'v' will be stored as signed integers"),
+]
 
 PACKED = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 5.0, "_FillValue": -32768}
 
@@ -45,6 +48,8 @@ def dataset(values, lazy=False):
         (np.array([1, 200], "u1"), {"dtype": "u1", "_Unsigned": "false"}, "200 does not fit"),
         ([1, 2], {"dtype": "u2", "_FillValue": -1}, "-1 does not fit the encoding dtype uint16"),
         ([1.0, 2.0], {"dtype": "i2", "_FillValue": np.nan}, "nan does not fit"),
+        ([1, 2], {"dtype": "i2", "_FillValue": "x"}, "x does not fit"),
+        ([1.0], {"dtype": "i2", "_Unsigned": "true", "_FillValue": 70_000}, "70000 does not fit"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, encoding, told, lazy):
@@ -82,6 +87,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
             {"dtype": "u4", "_Unsigned": "false", "_FillValue": 9},
             [1, 200],
         ),
+        ([3, np.nan], {"dtype": "i1", "_Unsigned": "true", "_FillValue": 255}, [3, np.nan]),
         ([200, np.nan], {"dtype": "i8", "_Unsigned": "true", "_FillValue": -1}, [200, np.nan]),
         (np.array([3e9], "f4"), {"dtype": "i4", "_Unsigned": "true"}, np.array([3e9], "u4")),
         ([1e19], {"dtype": "i8", "_Unsigned": "true"}, np.array([1e19]).astype("u8")),

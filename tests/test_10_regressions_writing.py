@@ -231,6 +231,14 @@ def test_d57_of_two_values_for_what_is_missing_one_is_written_and_both_are_refus
     refused(path, "not held", packed(99.0), append_dim="time")
 
 
+@pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
+def test_d57_a_missing_value_that_no_stored_integer_is_stands_in_no_way(path):
+    attributes = {"_FillValue": np.int16(-1), "missing_value": 1e20}
+    to_nczarr(xr.Dataset({"p": ("time", np.array([1], "i2"), attributes)}), path)
+    to_nczarr(packed(3.0, np.nan), path, append_dim="time")
+    np.testing.assert_array_equal(read(path).p, [1.0, 3.0, np.nan])
+
+
 def test_d57_a_finer_packing_than_the_stored_one_is_refused(path):
     to_nczarr(packed(1.0, 2.0), path, encoding=PACKED)
     finer = packed(3.33)

@@ -46,25 +46,38 @@ def fitting(variable: Variable, name: str) -> Variable:
         return variable
     # Of such xarray takes the bits in the size that is given, whatever that is.
     by_bits = "_Unsigned" in encoding and dtype.kind in "iu"
-    stored, (dtype, encoding) = dtype, without_sign(dtype, encoding)
+    asked, stored = encoding, dtype
+    dtype, encoding = without_sign(dtype, encoding)
+    _check_fill(asked, stored, dtype, name)
     fill = fill_value_of(encoding)
-    if dtype.kind in "iu" and fill is not None and _outside(np.ravel(fill).tolist(), dtype).any():
-        raise _refused(fill, encoding, dtype, name)
     if np.can_cast(variable.dtype, dtype) and not packed and not by_bits:
         return variable
     variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
     given = np.dtype("f8") if by_bits and packed else packing_dtype(variable.dtype, encoding)
     data = blockwise(_checked, variable.data, given, given, encoding, dtype, name)
-    if dtype.kind in "iu" and not packed and (by_bits or not _passes(fill)):
+    if not packed and (by_bits or (given.kind == "f" and dtype.kind in "iu" and not _passes(fill))):
         data = blockwise(_filled, data, stored, dtype, stored, 0 if fill is None else fill)
     variable.data = data
     return variable
 
 
+def _check_fill(
+    encoding: Mapping[str, Any], stored: np.dtype[Any], meant: np.dtype[Any], name: str
+) -> None:
+    """Refuse a fill value that is no integer as they are stored, nor as they are meant."""
+    fill = np.ravel(fill_value_of(encoding))
+    if stored.kind not in "iu" or fill.tolist() == [None]:
+        return
+    types = (stored, meant)
+    if fill.dtype.kind not in "biuf" or all(_outside(fill.tolist(), each).any() for each in types):
+        raise _refused(fill[0], encoding, stored, name)
+
+
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Give an encoding whose scale is no integer: xarray would take its type for the values'."""
     scale = np.asarray(encoding.get("scale_factor"))
-    return {**encoding, "scale_factor": float(scale)} if scale.dtype.kind in "iu" else {**encoding}
+    whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
+    return {**encoding, **whole}
 
 
 def without_sign(
@@ -78,7 +91,8 @@ def without_sign(
     meant = np.dtype(dtype.str.replace(dtype.kind, kind))
     for key in ("_FillValue", "missing_value"):
         if encoding.get(key) is not None:
-            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
+            with np.errstate(invalid="ignore"):  # one that fits neither is refused
+                encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
     return meant, encoding
 
 

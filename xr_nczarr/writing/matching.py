@@ -218,7 +218,8 @@ def _encoded_block(
         wrong = ~(near | (held == given))
         filled = np.isnan(stored) if not marks and not integral else np.zeros(given.shape, bool)
         for mark in marks:
-            filled = filled | (np.isnan(stored) if mark != mark else stored == dtype.type(mark))
+            same = stored == (mark if integral else dtype.type(mark))  # an integer may be beyond it
+            filled = filled | (np.isnan(stored) if mark != mark else same)
         wrong = np.where(missing, ~filled, wrong | filled)
     if np.any(wrong):
         raise ConflictError(
