@@ -1,6 +1,7 @@
 """The rooms and who may enter them: read from the files' own imports."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def test_a_library_stays_in_its_room(path):
     for name in imports(path):
         rooms = LIBRARIES.get(name.split(".")[0])
         assert rooms is None or room_of(path) in rooms, f"{name} belongs to {rooms}"
+
+
+def test_one_module_knows_the_operating_system():
+    asking = re.compile(r"sys\.platform|os\.name\b|fcntl|msvcrt|ctypes|(?:has|get)attr\(os\b")
+    found = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
+    # What forks and counts processors knows no files.
+    assert found == {"storage/system.py", "locks.py", "chunks/array.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -193,7 +193,7 @@ def test_deleting_below_a_prefix_leaves_the_object_of_that_name(writable: Store)
 def test_a_lock_can_be_taken_again(writable: Store) -> None:
     with writable.lock("a/0.0"):
         assert writable.list_names("a/").objects == [".zarray", "0.0", "0.1"]
-    with writable.lock("a/0.0"), writable.lock("new/0"):
+    with writable.lock("a/0.0"), writable.lock("new/0"), writable.lock(""):
         writable.put([("new/0", b"1")])
     assert writable.list_names("new/").objects == ["0"]
 

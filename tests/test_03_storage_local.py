@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,11 @@ from xr_nczarr.errors import (
     NotFoundError,
     RefusedError,
     StorageError,
-    UnsupportedError,
 )
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, LocalStore, in_one_step, local, open_store, replacing
+from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, in_one_step, open_store, system
+from xr_nczarr.storage.keys import names_alike
+from xr_nczarr.storage.system import Sync
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ def test_a_file_cut_while_it_is_read_is_an_error(
 ) -> None:
     store.put([("a", b"12345678")])
     parts = iter([b"123", b""] * 2)
-    monkeypatch.setattr(local, "_pread", lambda *_: next(parts))
+    monkeypatch.setattr(system, "pread", lambda *_: next(parts))
     for action in (
         lambda: fetch(store, "a"),
         lambda: list(store.fetch_ranges([ByteRange("a", 0, 8)])),
@@ -159,7 +161,7 @@ def test_ranges_are_read_where_the_system_has_no_pread(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
-    monkeypatch.setattr(local, "_pread", local._read_from)
+    monkeypatch.setattr(system, "pread", system._read_from)
     ranges = [ByteRange("a", 5, 3), ByteRange("a", -8, 2), ByteRange("a", 2, 0)]
     assert list(store.fetch_ranges(ranges)) == [b"678", b"12", b""]
     assert fetch(store, "a") == b"12345678"
@@ -180,11 +182,11 @@ def test_a_whole_chunk_is_read_into_a_buffer_of_its_size_only(store: LocalStore)
     assert matrix.tobytes() == b"12345678"
 
 
-@pytest.mark.parametrize("pread", [local._pread_into, local._read_into_from])
+@pytest.mark.parametrize("pread", [system.preadv, system._read_into_from])
 def test_ranges_are_read_into_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, pread: Callable[..., int]
 ) -> None:
-    monkeypatch.setattr(local, "_pread_into", pread)
+    monkeypatch.setattr(system, "preadv", pread)
     store.put([("a", b"12345678")])
     buffers = [memoryview(bytearray(length)) for length in (3, 2, 0)]
     assert store.fetch_ranges_into("a", [(5, 3), (-8, 2), (2, 0)], buffers)
@@ -198,7 +200,7 @@ def test_a_range_that_the_system_gives_in_pieces_is_read_to_its_end(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
-    monkeypatch.setattr(local, "_pread_into", lambda *_: 2)
+    monkeypatch.setattr(system, "preadv", lambda *_: 2)
     buffer = memoryview(bytearray(5))
     assert store.fetch_ranges_into("a", [(1, 5)], [buffer])
     assert bytes(buffer) == b"23456"
@@ -234,31 +236,132 @@ def test_written_files_honour_the_umask_and_long_names_fit(store: LocalStore) ->
         assert store.list_names("a/").objects == [key[2:]]
 
 
-@pytest.mark.parametrize("sync", ["commit", "all", "none"])
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was forced to the disk: names of files and directories, ``*`` for a file system."""
+    names: list[str] = []
+    fsync, sync_filesystem = os.fsync, system.sync_filesystem
+
+    def note_file(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        names.append("temporary" if path.endswith(".tmp") else os.path.basename(path))
+        fsync(descriptor)
+
+    def note_file_system(path: str) -> None:
+        names.append("*")
+        sync_filesystem(path)
+
+    monkeypatch.setattr(os, "fsync", note_file)
+    monkeypatch.setattr(system, "sync_filesystem", note_file_system)
+    return names
+
+
+EACH = ["temporary", "x.zarr", "b", "x.zarr", "temporary", "c", "*", "x.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("sync", "syncfs", "expected"),
+    [
+        ("commit", True, ["*"]),
+        ("commit", False, EACH),
+        ("all", True, EACH),
+        ("all", False, EACH),
+        ("none", True, []),
+        ("none", False, []),
+    ],
+)
 def test_what_is_forced_to_the_disk_follows_sync(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, sync: str
+    store: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+    synced: list[str],
+    sync: Sync,
+    syncfs: bool,
+    expected: list[str],
 ) -> None:
-    calls: list[str] = []
-    fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), fsync(fd))[1])
-    monkeypatch.setattr("xr_nczarr.storage.local.sync_filesystem", lambda _: calls.append("syncfs"))
+    if not syncfs:
+        monkeypatch.setattr(system, "_syncfs", None)
     store = LocalStore(store.root, sync)
-    store.put([("a", b"1")])
+    store.put([("a", b"1"), ("b/c/0", b"1")])
     store.flush()
-    assert (
-        calls
-        == {
-            "commit": ["syncfs"],
-            "all": ["fsync", "fsync", "syncfs"],
-            "none": [],
-        }[sync]
-    )
+    store.delete("a")
+    assert synced == expected
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_without_syncfs_a_staged_copy_is_forced_to_the_disk(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
+) -> None:
+    store.put([("a/0", b"1")])
+    monkeypatch.setattr(system, "_syncfs", None)
+    if not links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    staging = store.staging(empty=False)
+    store.commit(staging)
+    folder = os.path.basename(staging.root)
+    copies = [] if links else ["0"]
+    assert synced == [*copies, folder, "a", "*", os.path.basename(os.path.dirname(store.root))]
+
+
+def refuse_links(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_a_zip_file_is_forced_to_the_disk_before_it_gets_its_name(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    for sync in ("commit", "none"):
+        with in_one_step(ZipStore.local(str(tmp_path / "x.zip"), sync=sync), empty=True) as new:
+            new.put([("a", b"1")])
+            new.flush()
+    assert synced == ["temporary", tmp_path.name]
 
 
 def test_the_file_system_is_really_flushed(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
-        replacing.sync_filesystem(f"{store.root}/none")
+        system.sync_filesystem(f"{store.root}/none")
+
+
+def test_on_macos_the_cache_of_the_drive_is_emptied(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    results = [0, errno.ENOTSUP, errno.EIO]
+
+    def fcntl(descriptor: int, command: int) -> None:
+        assert os.path.samestat(os.fstat(descriptor), os.stat(store.root))
+        calls.append(command)
+        if results[len(calls) - 1]:
+            raise OSError(results[len(calls) - 1], "")
+
+    monkeypatch.setattr(system, "_syncfs", None)
+    monkeypatch.setattr(system, "_FULL_SYNC", 51)
+    monkeypatch.setattr(system, "_fcntl", SimpleNamespace(fcntl=fcntl))
+    store.flush()
+    store.flush()  # on a file system that knows no such call
+    with pytest.raises(StorageError):
+        store.flush()
+    assert calls == [51, 51, 51]
+
+
+def test_on_macos_two_names_are_swapped_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renameat2 = system._renameat2
+
+    def renamex_np(one: bytes, other: bytes, flags: int) -> int:
+        assert flags == 2  # RENAME_SWAP
+        return int(renameat2(-100, one, -100, other, 2))
+
+    monkeypatch.setattr(system, "_renameat2", None)
+    assert not system.exchange(str(tmp_path / "one"), str(tmp_path / "other"))
+    monkeypatch.setattr(system, "_renamex_np", renamex_np)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").touch()
+    assert system.exchange(str(tmp_path / "one"), str(tmp_path / "other"))
+    assert os.listdir(tmp_path / "one") == ["of other"]
+    assert not system.exchange(str(tmp_path / "one"), str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("exchange", [True, False])
@@ -267,7 +370,7 @@ def test_a_staged_store_takes_the_place_of_whatever_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, there: str
 ) -> None:
     if not exchange:
-        monkeypatch.setattr(replacing, "_exchange", lambda *_: False)
+        monkeypatch.setattr(system, "exchange", lambda *_: False)
     target = LocalStore(str(tmp_path / "x"))
     if there == "file":
         (tmp_path / "x").write_bytes(b"")
@@ -300,7 +403,7 @@ def test_a_replacement_that_fails_half_way_brings_the_old_store_back(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         rename(source, target)
 
-    monkeypatch.setattr(replacing, "_exchange", lambda *_: False)
+    monkeypatch.setattr(system, "exchange", lambda *_: False)
     monkeypatch.setattr(os, "rename", fail_once)
     with pytest.raises(StorageError):
         store.commit(staging)
@@ -345,12 +448,11 @@ def test_a_lock_excludes_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_without_locks_of_the_system_a_partial_write_is_refused(
+def test_a_system_without_locks_of_files_has_those_of_the_process(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(UnsupportedError, match="safe_chunks=False"), store.lock("a"):
-        pass
+    monkeypatch.setattr(system, "_fcntl", None)
+    test_a_lock_excludes_threads(store)
 
 
 def test_an_error_inside_a_lock_stays_what_it_is(store: LocalStore) -> None:
@@ -367,3 +469,51 @@ def test_an_error_names_the_store_and_not_what_is_to_take_its_place(
     with pytest.raises(RefusedError) as info, in_one_step(store, empty=True) as staging:
         staging.put([("a/../b", b"")])
     assert info.value.store == store.name
+
+
+@pytest.mark.parametrize(
+    ("new", "there", "alike"),
+    [
+        (["a/.zarray", "A/.zarray"], [], [("A/.zarray", "", "A", "a")]),
+        (["a/.zarray", "a/.zattrs"], ["a/.zgroup", ".zgroup"], []),
+        (["A/b/c", "A/b/d"], ["a/.zgroup"], [("A/b/c", "", "A", "a")]),
+        (["g/a", "h/A"], ["A"], []),
+        (["g/a"], ["x/1", "X/1"], []),
+        (["zarr.JSON/0"], ["zarr.json"], [("zarr.JSON/0", "", "zarr.JSON", "zarr.json")]),
+        (["\u00e9"], ["e\u0301"], [("\u00e9", "", "\u00e9", "e\u0301")]),
+        (["g/straße"], ["g/STRASSE"], [("g/straße", "g", "straße", "STRASSE")]),
+        ([], ["a", "A"], []),
+    ],
+    ids=["new", "same", "folder", "elsewhere", "others", "document", "accent", "sharp s", "none"],
+)
+def test_names_that_some_file_system_may_take_for_one_are_told(
+    new: list[str], there: list[str], alike: list[tuple[str, ...]]
+) -> None:
+    assert list(names_alike(new, there)) == alike
+
+
+def test_the_file_system_itself_is_asked_whether_two_names_are_one(tmp_path: Path) -> None:
+    for one, other in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
+        # Of the system that runs this.
+        (tmp_path / one[-9:]).touch()
+        same = (tmp_path / other[-9:]).exists()
+        assert system.are_one_name(str(tmp_path), one, other) == same
+        (tmp_path / one[-9:]).unlink()
+    assert system.are_one_name(str(tmp_path), "a", "a")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_path_lies_in_a_folder_and_in_none_whose_name_only_begins_so(tmp_path: Path) -> None:
+    folder = str(tmp_path / "a")
+    os.makedirs(f"{folder}/b")
+    os.symlink(folder, tmp_path / "link")
+    for path in (folder, f"{folder}/b", f"{folder}/none", f"{tmp_path}/link/b"):
+        assert system.is_inside(path, folder)
+        assert system.is_inside(path, "/")
+        assert system.is_inside(path, str(tmp_path / "link"))
+    for path in (f"{folder}b", f"{folder}/../c", str(tmp_path)):
+        assert not system.is_inside(path, folder)
+    assert system.is_same_place(folder, str(tmp_path / "link"))
+    assert system.is_same_place(f"{folder}/none", f"{tmp_path}/link/none")
+    assert not system.is_same_place(folder, f"{folder}/b")
+    assert not system.is_same_place(folder, f"{folder}/none")

@@ -6,19 +6,21 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 
 from xr_nczarr.storage.caching import PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
-from xr_nczarr.storage.fingerprint import boot, file_fingerprint, fingerprint
-from xr_nczarr.storage.keys import stored_sizes
+from xr_nczarr.storage.fingerprint import file_fingerprint, fingerprint
+from xr_nczarr.storage.keys import WRITER_LOCK, stored_sizes
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
-from xr_nczarr.storage.protocol import ByteRange, Listing, Store, fetch_present
+from xr_nczarr.storage.protocol import ByteRange, Listing, Store, check_new_keys, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.replacing import in_one_step
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.system import boot, is_inside, is_same_place
 from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
 __all__ = [
+    "WRITER_LOCK",
     "ByteRange",
     "FilesystemStore",
     "Listing",
@@ -31,11 +33,14 @@ __all__ = [
     "Store",
     "ZipStore",
     "boot",
+    "check_new_keys",
     "fetch_present",
     "file_fingerprint",
     "fingerprint",
     "has_nczarr_metadata",
     "in_one_step",
+    "is_inside",
+    "is_same_place",
     "open_store",
     "parse_url",
     "stored_sizes",

@@ -39,18 +39,6 @@ def file_fingerprint(path: str) -> str:
     return _digest([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
-def boot() -> str:
-    """Give what names the time since this machine was started; empty where the system has none.
-
-    Within it, what was put into files is there even if nobody forced it to the disk.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-
-
 def _files(folder: str) -> Iterable[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+from unicodedata import normalize
 from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import RefusedError, quote
@@ -13,6 +14,10 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.protocol import Listing, Store
 
 _AFTER_SLASH = chr(ord("/") + 1)
+
+
+WRITER_LOCK = ".nczarr-writer.lock"
+"""What a writer of metadata puts into a store while it is there: an object, or a locked file."""
 
 
 def check_key(key: str, store: str) -> None:
@@ -24,6 +29,48 @@ def check_key(key: str, store: str) -> None:
             remedy="Keys are names joined by '/'; none is empty, '.' or '..'; no '\\\\', no NUL.",
             store=store,
         )
+
+
+class Alike(NamedTuple):
+    """Two names in `folder` that some file systems take for one; `name` is part of `key`."""
+
+    key: str
+    folder: str
+    name: str
+    other: str
+
+
+def names_alike(new: Iterable[str], there: Iterable[str] = ()) -> Iterator[Alike]:
+    """Yield pairs of names that differ in case alone, or in how accents are spelled.
+
+    `new` and `there` are keys; each pair has a name of a new one.
+    """
+    names: dict[tuple[str, str], str] = {}
+    for key in there:
+        for folder, name in _names(key):
+            names[folder, plain_name(name)] = name
+    seen: set[tuple[str, str]] = set()
+    for key in new:
+        for folder, name in _names(key):
+            if (folder, name) in seen:
+                continue
+            seen.add((folder, name))
+            other = names.setdefault((folder, plain_name(name)), name)
+            if other != name:
+                yield Alike(key, folder, name, other)
+
+
+def _names(key: str) -> Iterator[tuple[str, str]]:
+    """Yield each name of a key, the last one first, behind the folder that it is in."""
+    while key:
+        folder, _, name = key.rpartition("/")
+        yield folder, name
+        key = folder
+
+
+def plain_name(name: str) -> str:
+    """Return what is the same for all names that some file system takes for one."""
+    return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def check_prefix(prefix: str, store: str) -> None:

@@ -16,27 +16,29 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from xr_nczarr.errors import NotFoundError, RefusedError, StorageError, quote
-from xr_nczarr.storage.keys import check_key, check_prefix, check_target
+from xr_nczarr.errors import ConflictError, NotFoundError, RefusedError, StorageError, quote
+from xr_nczarr.storage import system
+from xr_nczarr.storage.keys import (
+    WRITER_LOCK,
+    check_key,
+    check_prefix,
+    check_target,
+    names_alike,
+)
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import first_byte, too_large
 from xr_nczarr.storage.replacing import (
-    Sync,
+    copy_tree,
     hidden_path,
     is_hidden,
-    link_or_copy,
-    locked,
     made_meanwhile,
     remove,
     replace_directory,
-    sync_directory,
-    sync_filesystem,
     write_file,
 )
 from xr_nczarr.storage.retries import failing_as_ours, storage_error
+from xr_nczarr.storage.system import Sync, syncs_each
 
-# O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _LONGEST_READ = 1 << 30  # Linux reads at most 2 GiB less a page at once
 
 
@@ -100,7 +102,7 @@ class LocalStore:
         try:
             # One byte more is asked for: what comes says itself whether the size is right.
             try:
-                size: int = _read_into(descriptor, (buffer, bytearray(1)))
+                size = system.readv(descriptor, (buffer, bytearray(1)))
             except OSError:
                 size = -1  # what is wrong shows below
             if size == buffer.nbytes:
@@ -128,7 +130,7 @@ class LocalStore:
                 if not 0 <= start <= start + length <= size:
                     start = first_byte(ByteRange(key, start, length), size, self.name)
                 try:
-                    found = _pread_into(descriptor, (buffer,), start)
+                    found = system.preadv(descriptor, (buffer,), start)
                 except OSError:
                     found = -1  # what is wrong shows below
                 if found != length:
@@ -169,7 +171,7 @@ class LocalStore:
                     if not 0 <= start <= start + length <= size:
                         start = first_byte(one, size, self.name)
                     try:
-                        data = _pread(descriptor, length, start)
+                        data = system.pread(descriptor, length, start)
                     except OSError:
                         data = b""  # what is wrong shows below
                     if len(data) != length:
@@ -181,19 +183,20 @@ class LocalStore:
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects, each whole or not at all, replacing what was there."""
         for key, data in items:
-            check_key(key, self.name)
+            path = self._path(key)
             with failing_as_ours(self.name, key):
                 self._check_root()  # what was removed meanwhile is not begun anew
-                write_file(f"{self.root}/{key}", data, sync=self.sync)
+                write_file(path, data, sync=self.sync)
 
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted; empty when there is nothing."""
         check_prefix(prefix, self.name)
+        path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
         prefixes: list[str] = []
         with failing_as_ours(self.name, prefix):
             try:
-                with os.scandir(f"{self.root}/{prefix}") as entries:
+                with os.scandir(path) as entries:
                     for entry in entries:
                         if not is_hidden(entry.name):
                             (prefixes if entry.is_dir() else objects).append(entry.name)
@@ -203,22 +206,25 @@ class LocalStore:
 
     def delete(self, prefix: str) -> None:
         """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
-        path = f"{self.root}/{prefix}".rstrip("/")
+        is_object = check_target(prefix, self.name)
+        path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
         with failing_as_ours(self.name, prefix), missing:
-            if check_target(prefix, self.name):
-                os.unlink(path)
+            if is_object:
+                system.unlink(path)
             elif prefix and os.path.isdir(path):
                 remove(path)
             else:
                 for name in os.listdir(path):
                     remove(f"{path}/{name}")
+            if syncs_each(self.sync):
+                system.sync_directory(os.path.dirname(path) if prefix else path)
 
     def flush(self) -> None:
         """Force everything written so far to the disk, unless `sync` is ``"none"``."""
         if self.sync != "none" and os.path.isdir(self.root):
             with failing_as_ours(self.name):
-                sync_filesystem(self.root)
+                system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
         """Give the size of an object in bytes, None when it is not there."""
@@ -232,13 +238,15 @@ class LocalStore:
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Keep all who take this lock from reading, merging and writing `key` meanwhile."""
-        check_key(key, self.name)
-        path = f"{self.root}/{key}"
+        """Keep all who take this lock from reading, merging and writing `key` meanwhile.
+
+        An empty key is the lock of those who write metadata.
+        """
+        path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with failing_as_ours(self.name, key):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                held.enter_context(locked(hidden_path(path, "lock", unique=False)))
+                held.enter_context(system.locked(path))
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
@@ -252,7 +260,7 @@ class LocalStore:
             if empty or not os.path.isdir(self.root):
                 os.makedirs(root)
             else:
-                shutil.copytree(os.path.realpath(self.root), root, copy_function=link_or_copy)
+                copy_tree(os.path.realpath(self.root), root, sync=syncs_each(self.sync))
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
@@ -271,20 +279,76 @@ class LocalStore:
                     raise made_meanwhile(self.name) from error
                 raise
             if self.sync != "none":
-                sync_directory(os.path.dirname(target))
+                system.sync_directory(os.path.dirname(target))
 
     def discard(self) -> None:
         """Remove the whole directory: a staging store that will not be committed."""
         shutil.rmtree(self.root, ignore_errors=True)
 
+    def check_new_keys(self, new: Iterable[str], there: Iterable[str]) -> None:
+        """Refuse to add keys that the file system does not know, or not from each other.
+
+        Parameters
+        ----------
+        there
+            Keys of other objects of the store.
+
+        Raises
+        ------
+        RefusedError
+            For a name that the system has no files of; the error bears the key.
+        ConflictError
+            For names that differ in their case, or in how accents are spelled, and are one name on
+            this file system.
+        """
+        new = list(new)
+        for key in new:
+            self._path(key)
+        folder = self.root
+        while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+            folder = os.path.dirname(folder)
+        for key, _, name, other in names_alike(new, there):
+            with failing_as_ours(self.name):
+                same = system.are_one_name(folder, name, other)
+            if same:
+                raise ConflictError(
+                    f"{quote(repr(name))} and {quote(repr(other))} are one name on this file "
+                    "system, so that one would replace the other",
+                    remedy="Rename one of them, or write to a file system that tells upper from "
+                    "lower case, or to an object store",
+                    store=self.name,
+                    key=key,
+                )
+
+    def _path(self, key: str) -> str:
+        check_key(key, self.name)
+        why = system.why_refused(key)
+        if why is not None:
+            raise RefusedError(
+                f"there can be no file of this name: {why}",
+                remedy="Rename the variable or group, or use an object store.",
+                store=self.name,
+                key=key,
+            )
+        return f"{self.root}/{key}"
+
+    def _writer_lock(self) -> str:
+        """Return the path of the lock of those who write metadata.
+
+        It lies in the directory, beside which not everybody may write, and goes with it when it is
+        replaced; where that cannot be, it lies beside it.
+        """
+        if system.MOVES_OPEN_DIRECTORIES:
+            return f"{self.root}/{WRITER_LOCK}"
+        return hidden_path(os.path.realpath(self.root), "lock", unique=False)
+
     def _open(self, key: str) -> int | None:
         """Open an object; give its descriptor, None when it is not there."""
-        check_key(key, self.name)
-        path = f"{self.root}/{key}"
+        path = self._path(key)
         if not self.follow_symlinks:
             self._check_inside(path, key)
         try:
-            return os.open(path, _READ)
+            return system.open_to_read(path)
         except (FileNotFoundError, NotADirectoryError):
             self._check_absent(path, key)
             return None
@@ -308,7 +372,8 @@ class LocalStore:
         missing = length
         try:
             while missing or not parts:
-                data = _pread(descriptor, min(missing, _LONGEST_READ), start + length - missing)
+                start_at = start + length - missing
+                data = system.pread(descriptor, min(missing, _LONGEST_READ), start_at)
                 if len(data) == length:
                     return data
                 parts.append(data)
@@ -346,36 +411,10 @@ class LocalStore:
         self._check_root()
 
     def _check_inside(self, path: str, key: str) -> None:
-        root = os.path.realpath(self.root)
-        if not os.path.realpath(path).startswith(root + os.sep):
+        if not system.is_inside(path, self.root):
             raise RefusedError(
                 "a symbolic link leads out of the store",
                 remedy="If you trust the store, open it with follow_symlinks=True.",
                 store=self.name,
                 key=key,
             )
-
-
-def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Read once into the first buffer, for systems without ``readv``; give the bytes read."""
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        count = file.readinto(buffers[0]) or 0
-        return count + len(file.read(1) if count == buffers[0].nbytes else b"")
-
-
-def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Read once from `start`, for systems without ``pread``."""
-    os.lseek(descriptor, start, os.SEEK_SET)
-    return os.read(descriptor, length)
-
-
-def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Read once from `start` into the first buffer, for systems without ``preadv``."""
-    data = _read_from(descriptor, buffers[0].nbytes, start)
-    buffers[0][: len(data)] = data
-    return len(data)
-
-
-_read_into = getattr(os, "readv", _read_some)
-_pread = getattr(os, "pread", _read_from)
-_pread_into = getattr(os, "preadv", _read_into_from)

@@ -74,6 +74,13 @@ def fetch_present(store: Store, keys: Sequence[str]) -> Iterator[tuple[str, Byte
             yield key, data
 
 
+def check_new_keys(store: Store, new: Iterable[str], there: Iterable[str]) -> None:
+    """Refuse to add keys that a store cannot hold beside those that are there; most hold any."""
+    own: Any = getattr(store, "check_new_keys", None)
+    if own is not None:
+        own(new, there)
+
+
 def bounded(store: Store, most: int) -> Store:
     """Give a store that reads no object of more than `most` bytes; the same where it cannot."""
     own: Any = getattr(store, "bounded", None)

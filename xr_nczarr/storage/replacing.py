@@ -1,36 +1,28 @@
-"""Files and directories that are replaced in one step, locked, and forced to the disk."""
+"""Files and directories that are replaced in one step."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from typing import Any, Literal
+from typing import Any
 
-from xr_nczarr.errors import ExistsError, NczarrError, UnsupportedError
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_OFFSET = ctypes.c_int64
-_AT_FDCWD, _RENAME_EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
-_WRITTEN_EARLY = 256 << 10
-"""From which size on it pays to let the disk begin before the flush; smaller files go together."""
-
-Sync = Literal["commit", "all", "none"]
+from xr_nczarr.errors import ExistsError, NczarrError
+from xr_nczarr.storage import system
+from xr_nczarr.storage.system import Sync, syncs_each
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
-    """Give a name beside `path` that no store lists, and that is short enough for any disk."""
-    folder, _, name = path.rpartition("/")
+    """Return a path beside `path` that no store lists, and that is short enough for any disk."""
+    folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
-    return f"{folder}/.{name[:48]}{token}.{ending}"
+    return os.path.join(folder, f".{name[:48]}{token}.{ending}")
 
 
 def is_hidden(name: str) -> bool:
-    """Tell the files that writing leaves beside the objects for a while from the objects."""
+    """Return whether a file is one that writing leaves beside the objects for a while."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
@@ -40,33 +32,42 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
     With ``"all"`` it is on the disk before it gets its name, and its name as well. With
     ``"commit"`` the disk begins to write a large one, so that the flush finds less to do.
     """
-    temporary = hidden_path(path, "tmp")
+    temporary, each = hidden_path(path, "tmp"), syncs_each(sync)
     try:
-        descriptor = os.open(temporary, _CREATE, 0o666)
+        descriptor = system.open_to_create(temporary)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(temporary, _CREATE, 0o666)
+        _make_folders(os.path.dirname(path), sync=each)
+        descriptor = system.open_to_create(temporary)
     try:
         try:
             view = memoryview(data).cast("B")
             done = 0
             while done < len(view):
                 done += os.write(descriptor, view[done:])
-            if sync == "all":
+            if each:
                 os.fsync(descriptor)
-            elif sync == "commit" and len(view) >= _WRITTEN_EARLY:
-                begin = _c_function("sync_file_range")
-                if begin is not None:  # it waits for nothing; the flush meets its failure again
-                    begin(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
+            elif sync == "commit":
+                system.start_sync(descriptor, len(view))
         finally:
             os.close(descriptor)
-        os.replace(temporary, path)
+        system.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    if sync == "all":
-        sync_directory(os.path.dirname(path))
+    if each:
+        system.sync_directory(os.path.dirname(path))
+
+
+def _make_folders(path: str, *, sync: bool) -> None:
+    """Make a folder and those above it; `sync` forces their names to the disk."""
+    there = path
+    while not os.path.isdir(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)
+    os.makedirs(path, exist_ok=True)
+    while sync and path != there:
+        path = os.path.dirname(path)
+        system.sync_directory(path)
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
@@ -78,18 +79,18 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     is a short one, and a process that is killed in it leaves the old one under a hidden name.
     """
     if exclusive or not os.path.lexists(old):
-        os.rename(new, old)
+        system.rename_onto_empty(new, old)
         return
     if os.path.isdir(old):
         shutil.copymode(old, new)
     away = new
-    if not _exchange(new, old):
+    if not system.exchange(new, old):
         away = hidden_path(old, "staging")
-        os.rename(old, away)
+        system.rename(old, away)
         try:
-            os.rename(new, old)
+            system.rename(new, old)
         except OSError:
-            os.rename(away, old)
+            system.rename(away, old)
             raise
     remove(away)
 
@@ -121,98 +122,31 @@ def made_meanwhile(name: str) -> ExistsError:
     )
 
 
-def link_or_copy(source: str, copy: str) -> None:
-    """Give a file a second name, or copy it where the file system has no hard links.
+def copy_tree(source: str, target: str, *, sync: bool) -> None:
+    """Make a directory with hard links to the files of another one, but for what writing left.
 
-    What writing leaves beside the objects for a while is left out.
+    Files are copied where the file system has no hard links. `sync` forces all to the disk.
     """
-    if is_hidden(os.path.basename(source)):
-        return
-    try:
-        os.link(source, copy)
-    except OSError:
-        shutil.copy2(source, copy)
+
+    def link_or_copy(file: str, copy: str) -> None:
+        if is_hidden(os.path.basename(file)):
+            return
+        try:
+            os.link(file, copy)
+        except OSError:
+            shutil.copy2(file, copy)
+            if sync:
+                system.sync_file(copy)
+
+    shutil.copytree(source, target, copy_function=link_or_copy)
+    if sync:
+        for folder, _, _ in os.walk(target):
+            system.sync_directory(folder)
 
 
 def remove(path: str) -> None:
     """Remove a file, a link or a whole directory."""
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
+        system.remove_tree(path)
     else:
-        os.unlink(path)
-
-
-def sync_filesystem(path: str) -> None:
-    """Force all that was written to the file system of the directory `path` to the disk."""
-    syncfs = _c_function("syncfs")
-    if syncfs is None:
-        # Windows has no such call; macOS has only the one for all file systems.
-        getattr(os, "sync", lambda: None)()
-        return
-    with _opened(path) as descriptor:
-        if syncfs(descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-
-def sync_directory(path: str) -> None:
-    """Force the names in a directory to the disk (Windows has no such call)."""
-    if os.name == "posix":
-        with _opened(path) as descriptor:
-            os.fsync(descriptor)
-
-
-@contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Hold a lock that excludes other processes and threads, as a file that is gone afterwards."""
-    try:
-        import fcntl
-    except ImportError:
-        raise UnsupportedError(
-            "this system has no file locks, which writing a chunk in part needs",
-            remedy="Write whole chunks, or pass safe_chunks=False and write from one process.",
-        ) from None
-    while True:
-        with _opened(path, os.O_RDWR | os.O_CREAT) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Its last holder may have removed the file while we waited for it.
-            if _same_file(descriptor, path):
-                try:
-                    yield
-                finally:
-                    # Not where it went with its directory, which was replaced whole.
-                    with suppress(OSError):  # what is left of it can be locked again
-                        if _same_file(descriptor, path):
-                            os.unlink(path)
-                return
-
-
-@contextmanager
-def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _same_file(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _exchange(one: str, other: str) -> bool:
-    """Swap two names in one step; False where the system or the file system cannot."""
-    rename = _c_function("renameat2")
-    if rename is None:
-        return False
-    paths = os.fsencode(one), os.fsencode(other)
-    return bool(rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0)
-
-
-@cache
-def _c_function(name: str) -> Any:
-    """Give a function of the C library that Python has no name for, None where there is none."""
-    return getattr(ctypes.CDLL(None, use_errno=True), name, None) if os.name == "posix" else None
+        system.unlink(path)

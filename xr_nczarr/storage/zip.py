@@ -9,19 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from xr_nczarr.errors import NotFoundError, UnsupportedError
+from xr_nczarr.storage import system
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, fetch_present
 from xr_nczarr.storage.ranges import cut_ranges, first_byte, too_large
-from xr_nczarr.storage.replacing import (
-    Sync,
-    hidden_path,
-    in_one_step,
-    is_hidden,
-    made_meanwhile,
-    sync_filesystem,
-)
+from xr_nczarr.storage.replacing import hidden_path, in_one_step, is_hidden, made_meanwhile
 from xr_nczarr.storage.retries import failing_as_ours
+from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.zip_index import HEADER, Entry, damaged, data_start, decode, read_index
 
 
@@ -135,9 +130,11 @@ class ZipStore:
     def staging(self, *, empty: bool = False) -> LocalStore:
         """Give a directory beside the file with its objects, for `commit` to pack."""
         target = self._target()
-        staging = LocalStore(target, self._local_folder().sync).staging()
+        # Only the file is forced to the disk, once it is packed.
+        staging = LocalStore(target, "none").staging()
         if not empty and os.path.lexists(target):
             try:
+                staging.check_new_keys(self._entries(), ())
                 staging.put(fetch_present(self, list(self._entries())))
             except BaseException:
                 staging.discard()
@@ -150,22 +147,28 @@ class ZipStore:
         Entries are stored, each name once, below a folder named as the file, directories first:
         netcdf-c reads no other layout, and zarr-python reads it with that folder as the path.
         """
-        target = self._target()
+        folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
         try:
             with failing_as_ours(self.name):
                 with zipfile.ZipFile(temporary, "x", strict_timestamps=False) as file:
                     _pack(file, staging.root, f"{self.key.removesuffix('.zip')}/")
-                if staging.sync != "none":
-                    sync_filesystem(os.path.dirname(target))
+                if folder.sync != "none":
+                    system.sync_file(temporary)
                 if exclusive and os.path.lexists(target):
                     raise made_meanwhile(self.name)
-                os.replace(temporary, target)
+                system.replace(temporary, target)
+                if folder.sync != "none":
+                    system.sync_directory(os.path.dirname(target))
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
         self._index = self._sorted = None
         staging.discard()
+
+    def check_new_keys(self, new: Iterable[str], there: Iterable[str]) -> None:
+        """Refuse to add keys that the staging directory does not tell apart: see `LocalStore`."""
+        LocalStore(os.path.dirname(self._target())).check_new_keys(new, there)
 
     def _target(self) -> str:
         return os.path.realpath(f"{self._local_folder().root}/{self.key}")

@@ -29,6 +29,7 @@ from xr_nczarr.storage import (
     boot,
     file_fingerprint,
     fingerprint,
+    is_inside,
     open_store,
     parse_url,
 )
@@ -39,7 +40,7 @@ from xr_nczarr.writing.datasets import Request, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.writing.sources import in_blocks, lazy_array_in
-from xr_nczarr.writing.target import UNFINISHED, WRITER_LOCK, check_empty, open_existing
+from xr_nczarr.writing.target import UNFINISHED, check_empty, open_existing
 from xr_nczarr.writing.writer import layout_of, plan_creation
 
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
@@ -199,11 +200,7 @@ def copy(
             name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
             asked = str((name, zarr_format, dialect, chunks, codecs, consolidated))
             owner = hashlib.sha256(asked.encode()).hexdigest
-            lock = (
-                store.lock(WRITER_LOCK)
-                if local
-                else sole_writer(store, "w", owner, force=overwrite)
-            )
+            lock = store.lock("") if local else sole_writer(store, "w", owner, force=overwrite)
             held.enter_context(lock)
             exists, resumed, anew = _found(store, mark, overwrite)
             staged = exists and local
@@ -287,10 +284,8 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
 def _check_beside(store: Store, origin: _Source) -> None:
     """Refuse a target within the source, of which it would be a part."""
     stores = (array.store for array in origin.arrays.values())
-    for folder in {os.path.realpath(one.root) for one in stores if isinstance(one, LocalStore)}:
-        if isinstance(store, LocalStore) and os.path.realpath(store.root).startswith(
-            folder + os.sep
-        ):
+    for folder in {one.root for one in stores if isinstance(one, LocalStore)}:
+        if isinstance(store, LocalStore) and is_inside(os.path.dirname(store.root), folder):
             problem = "it lies within the store that is to be copied"
             raise RefusedError(problem, remedy="Copy to another place", store=store.name)
 

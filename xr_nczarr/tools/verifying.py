@@ -20,11 +20,12 @@ from xr_nczarr.hierarchy import FORMATS, JOURNAL, Document
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
+from xr_nczarr.storage import WRITER_LOCK
 from xr_nczarr.tools.census import Stored, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told
-from xr_nczarr.writing.target import LOCK_OBJECT, UNFINISHED
+from xr_nczarr.writing.target import UNFINISHED
 
 _AT_ONCE = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
@@ -263,7 +264,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run it again")
-        elif key == LOCK_OBJECT:
+        elif key == WRITER_LOCK:
             problem = "a write changes the store now, or was killed"
             yield Finding("warning", key, problem, "Wait for it, or run it again")
         elif document or not above or not broken.isdisjoint(above):

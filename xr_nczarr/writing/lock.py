@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from xr_nczarr.errors import ConflictError, NczarrError
-from xr_nczarr.storage import FilesystemStore, LocalStore, Store
-from xr_nczarr.writing.target import LOCK_OBJECT, WRITER_LOCK, is_nothing
+from xr_nczarr.storage import WRITER_LOCK, FilesystemStore, LocalStore, Store
+from xr_nczarr.writing.target import is_nothing
 
 
 @contextmanager
@@ -36,13 +36,13 @@ def sole_writer(
     if not lockable or (isinstance(store, LocalStore) and is_nothing(store)):
         yield
     elif not isinstance(store, FilesystemStore):
-        with store.lock(WRITER_LOCK):
+        with store.lock(""):
             yield
     else:
         mark = f"{owner()} ".encode()
         lock = mark + secrets.token_hex(8).encode()
-        if not store.create(LOCK_OBJECT, lock):
-            (found,) = store.fetch([LOCK_OBJECT])
+        if not store.create(WRITER_LOCK, lock):
+            (found,) = store.fetch([WRITER_LOCK])
             if found is not None and not force and not bytes(found).startswith(mark):
                 raise ConflictError(
                     "another write is changing this store, or was killed",
@@ -50,19 +50,19 @@ def sole_writer(
                     "be, remove this object, or pass overwrite='force' to to_nczarr: documents of "
                     "it are put back first",
                     store=store.name,
-                    key=LOCK_OBJECT,
+                    key=WRITER_LOCK,
                 )
-            store.put([(LOCK_OBJECT, lock)])
+            store.put([(WRITER_LOCK, lock)])
         try:
             yield
         except BaseException as error:
             try:
-                store.delete(LOCK_OBJECT)
+                store.delete(WRITER_LOCK)
             except NczarrError as second:  # the first one says more
                 error.add_note(f"The lock is left as well: {second}")
             raise
         try:
-            store.delete(LOCK_OBJECT)
+            store.delete(WRITER_LOCK)
         except NczarrError as error:
             error.remedy = "All is written; only the lock is left: remove that object"
             raise

@@ -6,7 +6,6 @@ A write must not destroy what it still has to read, and not hold more of it than
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.errors import RefusedError
-from xr_nczarr.storage import LocalStore, MemoryStore, Store
+from xr_nczarr.storage import LocalStore, MemoryStore, Store, is_same_place
 
 _TASKS_LOOKED_INTO = 3
 _LOADED_WHOLE_BYTES = 1 << 20
@@ -124,7 +123,7 @@ def refuse_reading(
 
 def _same(one: Store, other: Store) -> bool:
     if isinstance(one, LocalStore) and isinstance(other, LocalStore):
-        return os.path.realpath(one.root) == os.path.realpath(other.root)
+        return is_same_place(one.root, other.root)
     if isinstance(one, MemoryStore) and isinstance(other, MemoryStore):
         return one.mapping is other.mapping
     return one.remote == other.remote and one.name == other.name

@@ -1,0 +1,388 @@
+"""What the operating system offers for files, and what is used where it does not.
+
+No other module of the layer asks which system it runs on. Every call that some system lacks is
+looked up here and has a substitute; docs/reference/versions.md lists them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, Literal, TypeVar
+
+from xr_nczarr.errors import quote
+from xr_nczarr.storage.keys import KeyLocks
+
+_T = TypeVar("_T")
+
+Sync = Literal["commit", "all", "none"]
+
+_WINDOWS = sys.platform == "win32"
+
+MOVES_OPEN_DIRECTORIES = not _WINDOWS
+"""Whether a directory can be renamed while a file in it is open."""
+
+
+def _optional_module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl, _msvcrt = _optional_module("fcntl"), _optional_module("msvcrt")
+_FULL_SYNC: int | None = getattr(_fcntl, "F_FULLFSYNC", None)
+
+# O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_OFFSET = ctypes.c_int64
+_AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
+_MIN_EARLY_BYTES = 256 << 10  # smaller files are written together when the disk is flushed
+# Seconds. Readers of a chunk, virus scanners and indexers close a file within moments.
+_WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
+_LOCK_WAIT = 0.01
+
+_DEVICES = frozenset(
+    {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"}
+    | {f"{port}{number}" for port in ("COM", "LPT") for number in "0123456789¹²³"}
+)
+_SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
+_REFUSED_CHARACTERS = frozenset('<>:"\\|?*') | {chr(code) for code in range(32)}
+
+
+def _c_library() -> Any:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):  # Windows
+        return None
+
+
+_library = _c_library()
+# Not in Python: the first three are of Linux, the last of macOS.
+_renameat2 = getattr(_library, "renameat2", None)
+_syncfs = getattr(_library, "syncfs", None)
+_sync_file_range = getattr(_library, "sync_file_range", None)
+_renamex_np = getattr(_library, "renamex_np", None)
+
+
+# ---- Reading
+
+
+def open_to_read(path: str) -> int:
+    """Return a descriptor of a file; opening a pipe or a device does not block."""
+    try:
+        return os.open(path, _READ)
+    except PermissionError:
+        # Another process may be replacing the file. Windows also refuses directories.
+        if not _WINDOWS or os.path.isdir(path):
+            raise
+        return _patiently(os.open, path, _READ)
+
+
+def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
+    """Read into the first buffer and count one byte more, where there is no ``readv``."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        count = file.readinto(buffers[0]) or 0
+        return count + len(file.read(1) if count == buffers[0].nbytes else b"")
+
+
+def _read_from(descriptor: int, length: int, start: int) -> bytes:
+    """Read once from `start`, where there is no ``pread``."""
+    os.lseek(descriptor, start, os.SEEK_SET)
+    return os.read(descriptor, length)
+
+
+def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
+    """Read once from `start` into the first buffer, where there is no ``preadv``."""
+    data = _read_from(descriptor, buffers[0].nbytes, start)
+    buffers[0][: len(data)] = data
+    return len(data)
+
+
+readv: Callable[[int, Sequence[Any]], int] = getattr(os, "readv", _read_some)
+pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_from)
+preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", _read_into_from)
+
+
+# ---- Replacing
+
+
+def open_to_create(path: str) -> int:
+    """Return a descriptor of a new file, to be written."""
+    return os.open(path, _CREATE, 0o666)
+
+
+def replace(source: str, target: str) -> None:
+    """Rename a file, in place of the one that is there."""
+    _patiently(os.replace, source, target)
+
+
+def rename(source: str, target: str) -> None:
+    """Rename a file or directory to a name that is free."""
+    _patiently(os.rename, source, target)
+
+
+def rename_onto_empty(source: str, target: str) -> None:
+    """Rename a directory to a name that is free or that of an empty directory.
+
+    Raises
+    ------
+    OSError
+        With EEXIST, ENOTEMPTY or ENOTDIR when something else has the name.
+    """
+    if _WINDOWS:  # which never renames onto a directory
+        with suppress(FileNotFoundError):
+            os.rmdir(target)
+    rename(source, target)
+
+
+def unlink(path: str) -> None:
+    """Remove a file or a link."""
+    _patiently(os.unlink, path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all that is below it."""
+    _patiently(shutil.rmtree, path)
+
+
+def exchange(one: str, other: str) -> bool:
+    """Swap two names in one step; False where the system or the file system cannot."""
+    paths = os.fsencode(one), os.fsencode(other)
+    if _renameat2 is not None:
+        return bool(_renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE) == 0)
+    return _renamex_np is not None and bool(_renamex_np(*paths, _EXCHANGE) == 0)
+
+
+def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
+    """Run an operation again while Windows refuses it because another program has a file open."""
+    for wait in _WAITS:
+        with suppress(PermissionError):
+            return operation(*arguments)
+        time.sleep(wait)
+    try:
+        return operation(*arguments)
+    except PermissionError as error:
+        if _WINDOWS:
+            error.strerror = f"{error.strerror}; another program may have a file open"
+        raise
+
+
+# ---- Forcing to the disk
+
+
+def syncs_each(sync: Sync) -> bool:
+    """Return whether each file has to be forced to the disk by itself.
+
+    So it is with ``"all"``, and with ``"commit"`` where no call does it for a whole file system.
+    """
+    return sync == "all" or (sync == "commit" and _syncfs is None)
+
+
+def start_sync(descriptor: int, size: int) -> None:
+    """Let the disk begin with a large file, so that `sync_filesystem` finds less to do.
+
+    Nothing is waited for; a failure is reported by `sync_filesystem` again.
+    """
+    if _sync_file_range is not None and size >= _MIN_EARLY_BYTES:
+        _sync_file_range(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
+
+
+def sync_filesystem(path: str) -> None:
+    """Force the file system of the directory `path` to the disk; see `syncs_each`.
+
+    Without ``syncfs`` only the cache of the drive is left to be emptied, for which macOS alone has
+    a call of its own.
+    """
+    if _syncfs is None:
+        if _FULL_SYNC is not None:
+            with _opened(path) as descriptor:
+                _empty_drive_cache(descriptor)
+        return
+    with _opened(path) as descriptor:
+        if _syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+def sync_file(path: str) -> None:
+    """Force a file to the disk."""
+    with _opened(path, os.O_RDWR) as descriptor:  # Windows syncs none that is opened to be read
+        os.fsync(descriptor)
+        if _FULL_SYNC is not None:
+            _empty_drive_cache(descriptor)
+
+
+def sync_directory(path: str) -> None:
+    """Force the names in a directory to the disk; Windows cannot, and journals them."""
+    if not _WINDOWS:
+        with _opened(path) as descriptor:
+            os.fsync(descriptor)
+
+
+def _empty_drive_cache(descriptor: int) -> None:
+    """Do what ``fsync`` leaves out on macOS."""
+    try:
+        _fcntl.fcntl(descriptor, _FULL_SYNC)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+            raise  # file systems of other machines do not know it
+
+
+@contextmanager
+def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+# ---- Locks
+
+_process_locks = KeyLocks()
+
+
+@contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Hold a lock that excludes other processes and threads, as a file that is gone afterwards.
+
+    The lock ends with its process. A system with neither ``flock`` nor ``msvcrt.locking`` (none
+    that is known runs more than one process) excludes threads alone.
+    """
+    if _fcntl is None and _msvcrt is None:
+        with _process_locks(path):
+            yield
+        return
+    descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        _unlock(descriptor, path)
+
+
+def _lock(path: str) -> int:
+    while True:
+        descriptor = _patiently(os.open, path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if _fcntl is not None:
+                _fcntl.flock(descriptor, _fcntl.LOCK_EX)
+            else:
+                _wait_for(descriptor)
+            # The last holder may have removed the file, or moved it with its directory.
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    while True:
+        try:
+            _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+        except PermissionError:  # LK_LOCK would look once a second, and give up after ten
+            time.sleep(_LOCK_WAIT)
+        else:
+            return
+
+
+def _unlock(descriptor: int, path: str) -> None:
+    """Remove the file unless it was moved; what is left of it can be locked again."""
+    try:
+        with suppress(OSError):
+            if _fcntl is None:
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                _msvcrt.locking(descriptor, _msvcrt.LK_UNLCK, 1)
+            elif _is_at(descriptor, path):
+                os.unlink(path)
+    finally:
+        os.close(descriptor)
+    if _fcntl is None:
+        with suppress(OSError):  # while others have the file open
+            os.unlink(path)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+# ---- Names and paths
+
+
+def why_refused(key: str) -> str | None:
+    """Return why no file can have the names of a key, None if it can. Only Windows refuses any.
+
+    https://learn.microsoft.com/windows/win32/fileio/naming-a-file
+    """
+    if not _WINDOWS:
+        return None
+    for name in key.split("/"):
+        shown = quote(repr(name))
+        wrong = sorted(_REFUSED_CHARACTERS.intersection(name))
+        if wrong:
+            return f"Windows allows no {wrong[0]!r} in {shown}"
+        if name.endswith((".", " ")):
+            return f"Windows drops the {name[-1]!r} at the end of {shown}"
+        if name.partition(".")[0].rstrip(" ").upper() in _DEVICES:
+            return f"Windows takes {shown} for a device"
+    return None
+
+
+def is_device(path: str) -> bool:
+    """Return whether an absolute path without links is of the system, or of one of its devices."""
+    if not _WINDOWS:
+        return f"{path}/".startswith(_SYSTEM_FOLDERS)
+    drive, names = os.path.splitdrive(path.replace(os.sep, "/"))
+    return drive.startswith(("//./", "//?/")) or why_refused(names) is not None
+
+
+def are_one_name(folder: str, one: str, other: str) -> bool:
+    """Return whether the file system of `folder` takes two names for the same, by trying it."""
+    first = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    token = secrets.token_hex(4)
+    path, alias = (f"{folder}/.{token}{name[first : first + 32]}.tmp" for name in (one, other))
+    os.close(open_to_create(path))
+    try:
+        return os.path.lexists(alias)
+    finally:
+        unlink(path)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a path leads to a folder, or to something below it, links followed."""
+    real, parent = (os.path.normcase(os.path.realpath(each)) for each in (path, folder))
+    return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Return whether two paths lead to the same file or directory, or would."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # of what is not there
+        return is_inside(one, other) and is_inside(other, one)
+
+
+def boot() -> str:
+    """Return what names the time since the machine was started, empty where the system has none.
+
+    Within it, what was written is still there even if it was not forced to the disk.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
