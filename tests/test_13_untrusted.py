@@ -12,6 +12,7 @@ from tests.fuzz import oracle
 from tests.servers import HttpServer
 from tests.stores import array_document, put
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError
+from xr_nczarr.storage.trust import Trust
 
 MIB = 1 << 20
 NAMED = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})
@@ -274,3 +275,18 @@ def test_objects_of_text_are_bounded_before_they_are_made(codec, tmp_path):
     with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:
         xr.open_dataset(store, engine="nczarr", max_chunk_bytes=64 * MIB).v.load()
     assert isinstance(caught.value, LimitError)
+
+
+@pytest.mark.parametrize(
+    ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
+)
+def test_a_set_in_no_folder_names_nothing_elsewhere(document, inside):
+    """What comes before the last slash of its name is empty, which is no folder of all URLs."""
+    trust = Trust().narrowed(document)
+    for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
+        with pytest.raises(RefusedError):
+            trust.check(url)
+        with pytest.raises(RefusedError):
+            trust.check_redirect("https://example.org/b.nc", url)
+    if inside is not None:
+        trust.check(inside)

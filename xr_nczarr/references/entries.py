@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -145,10 +146,11 @@ def absolute_url(url: str, document_url: str) -> str:
     if chain and "://" not in first:
         return first + chain + absolute_url(url, rest)
     scheme, mark, location = first.rpartition("://")
+    if not mark:  # a path of this system, which on Windows may begin with a drive
+        path = os.path.normpath(os.path.join(os.path.dirname(location), url))
+        return path.replace(os.sep, "/") + chain + rest
     if scheme in {"http", "https"}:
         location = re.split(r"[?#]", location, maxsplit=1)[0]
-    host, slash, path = location.partition("/") if mark else ("", "", location)
-    joined = posixpath.join(posixpath.dirname(slash + path), url)
-    if mark:
-        joined = "/" + joined.lstrip("/")
+    host, slash, path = location.partition("/")
+    joined = "/" + posixpath.join(posixpath.dirname(slash + path), url).lstrip("/")
     return f"{scheme}{mark}{host}{posixpath.normpath(joined)}{chain}{rest}"

@@ -22,11 +22,11 @@ from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
-from xr_nczarr.storage.replacing import Sync
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.transport import below_folders
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import Location, parse_url, split_name
+from xr_nczarr.storage.url import Location, absolute_path, parse_url, split_name
 from xr_nczarr.storage.zip import ZipStore
 
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
@@ -89,7 +89,7 @@ def open_store(
         if not isinstance(filesystem, LocalFileSystem):
             return FilesystemStore(filesystem, root, **rules)
         # fsspec would write over files in place: half of one would be left of a killed write.
-        path = os.path.abspath(root)
+        path = absolute_path(root)
         return LocalStore(path, sync, must_exist, follow_symlinks and trusted, largest)
     if not isinstance(target, str | os.PathLike):
         if hasattr(target, "fetch"):

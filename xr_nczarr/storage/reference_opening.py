@@ -21,8 +21,8 @@ from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.targets import Targets
-from xr_nczarr.storage.trust import Trust, is_below, local_path, origin_of
-from xr_nczarr.storage.url import mask, parse_url, split_name
+from xr_nczarr.storage.trust import Trust, is_below, origin_of
+from xr_nczarr.storage.url import absolute_path, local_path, mask, parse_url, split_name
 
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
@@ -101,7 +101,7 @@ class ReferenceOptions:
     def targets(self, document: str | None) -> Targets:
         """Give the rules for what a set refers to: that at `document`, or one in memory (None)."""
         # What keeps the document on a disk keeps nothing of what lies beside it.
-        place = f"{os.getcwd()}/" if document is None else _CACHES.sub("", document)
+        place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
         options = _by_prefix(
             {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
         )

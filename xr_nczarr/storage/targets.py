@@ -16,7 +16,8 @@ from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import SizedStore
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.trust import Trust, is_below, local_path
+from xr_nczarr.storage.trust import Trust, is_below
+from xr_nczarr.storage.url import absolute_path, is_rooted, local_path
 
 _LARGEST_FILE = 1 << 62
 
@@ -66,9 +67,9 @@ class Targets:
         scheme, mark, rest = text.partition("://")
         if mark:
             text = scheme.lower() + mark + rest
-        elif self.protocol is not None and "::" not in text and not text.startswith("/"):
+        elif self.protocol is not None and "::" not in text and not is_rooted(text):
             text = f"{self.protocol}://{text}"
-        elif text.startswith("/") and remote:
+        elif is_rooted(text) and remote:
             self.trust.check(text)  # a local path, wherever the set is
             return text
         url = absolute_url(text, self.document)
@@ -79,7 +80,7 @@ class Targets:
 
     def is_local(self, text: str) -> bool:
         """Tell whether a reference means a local file."""
-        if text.startswith("/"):
+        if is_rooted(text):
             return True
         if "://" not in text and self.protocol is not None:
             return False
@@ -115,8 +116,7 @@ class Targets:
 def key_in(store: SizedStore, url: str) -> str:
     """Give the key of a URL in the store of its place."""
     if isinstance(store, LocalStore):
-        path = os.path.abspath(str(local_path(url)))
-        return os.path.splitdrive(path)[1].replace(os.sep, "/").lstrip("/")
+        return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
     if "::" in url:
         assert isinstance(store, TargetStore)
         return store.root + store.query

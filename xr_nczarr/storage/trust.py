@@ -10,12 +10,11 @@ import urllib.parse
 from dataclasses import dataclass
 
 from xr_nczarr.errors import RefusedError, quote
-from xr_nczarr.storage.url import mask
+from xr_nczarr.storage import system
+from xr_nczarr.storage.url import local_path, mask
 
 # NUL, and halves of characters but those by which Python spells bytes that are no UTF-8.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
-_SPECIAL = ("/dev/", "/proc/", "/sys/")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?=:)")
 _PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
 # What only carries bytes. Others of fsspec run what they are sent (dask), or templates (reference).
 _CARRIERS = frozenset(
@@ -53,8 +52,7 @@ class Trust:
             return Trust("nowhere:", self.allow, narrow=True)
         path = local_path(document)
         if path is not None:
-            folder = path.rpartition("/")[0]
-            return Trust("nowhere:", (folder, *self.allow), narrow=True)
+            return Trust("nowhere:", (os.path.dirname(path), *self.allow), narrow=True)
         folder = document.rpartition("::")[2].partition("?")[0].rpartition("/")[0]
         return Trust(folder, self.allow, narrow=True)
 
@@ -73,17 +71,17 @@ class Trust:
         """
         if _NO_NAME.search(url):
             raise RefusedError(f"refers to {quote(url)}, which no file can be called")
-        real = None
-        for link in url.split("::"):
-            path = local_path(link)
-            real = None if path is None else os.path.realpath(path)
+        paths = [local_path(link) for link in url.split("::")]
+        near = all(path is None or self._may_resolve(path) for path in paths)
+        for path in filter(None, paths if near else ()):
+            real = os.path.realpath(path)
             # What opens the file of a chain asks nothing: not even whether it ever ends.
-            odd = real is not None and link != url and _is_special(real)
-            if real is not None and (odd or f"{real}/".startswith(_SPECIAL)):
+            odd = len(paths) > 1 and _is_special(real)
+            if odd or system.is_device(real):
                 raise RefusedError(f"refers to {quote(path)}, which is no plain file")
         if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
             return
-        if self._is_allowed(url, real):
+        if near and self._is_allowed(url):
             return
         shown = quote(mask(url))
         raise RefusedError(
@@ -106,7 +104,7 @@ class Trust:
             self.check(target)
             return
         if self.narrow:
-            right, place = web and self._is_allowed(target, None), "outside of what is opened"
+            right, place = web and self._is_allowed(target), "outside of what is opened"
         else:
             right, place = web and not is_private(_host(target)), "no public host"
         if not right:
@@ -125,29 +123,28 @@ class Trust:
             return not redirected
         return host in map(_host, (self.origin, *self.allow))
 
-    def _is_allowed(self, url: str, real: str | None) -> bool:
+    def _may_resolve(self, path: str) -> bool:
+        """Return whether a path may be looked at: Windows logs in to the server of a share."""
+        share = os.path.splitdrive(path)[0]
+        if self.origin is None or not share.startswith("//"):
+            return True
+        allowed = (os.path.splitdrive(each)[0] for each in map(local_path, self.allow) if each)
+        return os.path.normcase(share) in map(os.path.normcase, allowed)
+
+    def _is_allowed(self, url: str) -> bool:
         if "::" in url:
             return url in self.allow
-        if real is not None:
-            allowed = [os.path.realpath(path) for path in map(local_path, self.allow) if path]
-            return any(f"{real}/".startswith(f"{path.rstrip('/')}/") for path in allowed)
+        path = local_path(url)
+        if path is not None:
+            return any(system.is_inside(path, each) for each in map(local_path, self.allow) if each)
         climbs = "/../" in f"{urllib.parse.unquote(url)}/"
-        if self.origin is not None and is_below(url, self.origin) and not (climbs and self.narrow):
+        if self.origin and is_below(url, self.origin) and not (climbs and self.narrow):
             return True
         return not climbs and any(
             is_below(url, prefix) and (_host(prefix) != "" or not is_private(_host(url)))
             for prefix in self.allow
+            if local_path(prefix) is None
         )
-
-
-def local_path(url: str) -> str | None:
-    """Give the path that an absolute path or a ``file:`` URL names, None for other URLs."""
-    scheme = _SCHEME.match(url)
-    if scheme is None:
-        return url
-    if scheme[0].lower() not in ("file", "local") or url[scheme.end() :].startswith("::"):
-        return None
-    return re.sub(r"^:(//(localhost(?=/))?)?", "", url[scheme.end() :])
 
 
 def _protocols(url: str) -> list[str]:

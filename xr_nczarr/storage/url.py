@@ -25,6 +25,10 @@ _CHOICES = {
 _WORDS = [word for words in _CHOICES.values() for word in words]
 _PROFILE = ("awsprofile", "aws.profile")
 
+# Of a single letter is a drive of Windows.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
+
 # Host names of Amazon S3, with the bucket in the path or in front.
 _AMAZON = re.compile(
     r"(?:(?P<bucket>.+)\.)?s3(?:[.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(?::\d+)?",
@@ -86,7 +90,7 @@ def parse_url(target: object) -> Location:
         return Location("")
     url = os.path.expanduser(os.fsdecode(target))  # as all that xarray opens and writes
     if os.path.lexists(url):
-        return Location(os.path.abspath(url))
+        return Location(absolute_path(url))
     url, options = _split_fragment(url)
     if not url:
         raise MetadataError("the path or URL is empty", remedy="The current folder is '.'.")
@@ -108,6 +112,32 @@ def parse_url(target: object) -> Location:
         chosen["xarray"] == "xarray" if "xarray" in chosen else None,
         storage_options,
     )
+
+
+def absolute_path(path: str) -> str:
+    """Return an absolute path with ``/`` between its names, as all local paths are kept."""
+    return os.path.abspath(path).replace(os.sep, "/")
+
+
+def local_path(url: str) -> str | None:
+    """Return the path that a path or a ``file:`` URL names, with ``/``; None for other URLs.
+
+    Examples
+    --------
+    >>> local_path("file:///data/a.nc"), local_path("/data/a.nc"), local_path("s3://data/a.nc")
+    ('/data/a.nc', '/data/a.nc', None)
+    """
+    path = _FILE.sub("", url)
+    if path == url and _SCHEME.match(url):
+        return None
+    # The path of file:///C:/data has a slash too many.
+    drive = os.path.splitdrive(path[1:])[0] if path != url else ""
+    return (path[1:] if drive else path).replace(os.sep, "/")
+
+
+def is_rooted(path: str) -> bool:
+    """Return whether a path does not begin in the current folder or in that of a document."""
+    return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
 
 
 def mask(url: str) -> str:
@@ -177,10 +207,12 @@ def _is_local(url: str) -> bool:
 
 def _local_path(url: str) -> str:
     """Give the absolute path of a path or ``file:`` URL, percent-encoded or not."""
-    path = re.sub(r"^(?:file|local):(?://(?:localhost(?=/))?)?", "", url, flags=re.IGNORECASE)
-    if path != url and "%" in path and not os.path.lexists(path):
+    if not _FILE.match(url):
+        return absolute_path(url)
+    path = str(local_path(url))
+    if "%" in path and not os.path.lexists(path):
         path = urllib.parse.unquote(path)
-    return os.path.abspath(path)
+    return absolute_path(path)
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
