@@ -14,7 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import xarray as xr
 
+from xr_nczarr import ConflictError, to_nczarr
 from xr_nczarr.errors import (
     AccessDeniedError,
     LimitError,
@@ -501,6 +503,30 @@ def test_the_file_system_itself_is_asked_whether_two_names_are_one(tmp_path: Pat
         (tmp_path / one[-9:]).unlink()
     assert system.are_one_name(str(tmp_path), "a", "a")
     assert os.listdir(tmp_path) == []
+
+
+def test_names_that_the_file_system_takes_for_one_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
+    if not system.are_one_name(str(tmp_path), "a", "A"):
+        to_nczarr(both, tmp_path / "sensitive")
+        xr.testing.assert_identical(xr.load_dataset(tmp_path / "sensitive", engine="nczarr"), both)
+    to_nczarr(both[["a"]], tmp_path / "store")
+    before = sorted(os.walk(tmp_path))
+    # As on the usual file systems of macOS.
+    monkeypatch.setattr(system, "are_one_name", lambda *_: True)
+    for data, target, mode in (
+        (both, tmp_path / "new" / "store", "w-"),
+        (both, tmp_path / "new.zip", "w-"),
+        (both, tmp_path / "store", "w"),
+        (both[["A"]], tmp_path / "store", "a"),
+    ):
+        with pytest.raises(ConflictError, match="'A' and 'a' are one name") as caught:
+            to_nczarr(data, target, mode=mode)
+        assert (caught.value.variable, caught.value.key) == ("/A", "A/.zarray")
+    assert sorted(os.walk(tmp_path)) == before
+    to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
 def test_a_path_lies_in_a_folder_and_in_none_whose_name_only_begins_so(tmp_path: Path) -> None:

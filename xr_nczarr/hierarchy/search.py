@@ -14,6 +14,7 @@ from xr_nczarr.errors import (
     NotFoundError,
     Place,
     UnsupportedError,
+    quote,
 )
 from xr_nczarr.formats import FORMATS, v1, v2, v3_draft
 from xr_nczarr.formats.documents import Document
@@ -31,6 +32,7 @@ from xr_nczarr.model import (
     key_prefix,
     parent_path,
 )
+from xr_nczarr.storage.keys import names_alike, plain_name
 from xr_nczarr.storage.protocol import Bytes, Store, bounded
 
 Consolidated = Literal["check"] | bool | None
@@ -89,7 +91,9 @@ def open_hierarchy(
         search = _Search(
             store, asked, subgroups, listed_children, sidecars, data_type_fallback, limits
         )
-        return search.run(zarr_format, consolidated)
+        hierarchy = search.run(zarr_format, consolidated)
+        search.break_replaced()
+        return hierarchy
 
 
 @dataclass
@@ -324,6 +328,31 @@ class _Search:
     def _add(self, node: Node) -> None:
         if self._wanted(node.path) or node.path == "/":
             self.nodes[node.path] = node
+
+    def break_replaced(self) -> None:
+        """Break arrays whose names the file system took for one when they were put there.
+
+        Metadata name both, but the files of one have replaced those of the other.
+        """
+        if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
+            return
+        for _, folder, name, other in names_alike(path[1:] for path in self.nodes):
+            group = f"/{folder}"
+            listing = self.store.list_names(self.module.listing_prefix(group))
+            if {name, other}.issubset(self.module.child_names(*listing)):
+                continue
+            paths = tuple(f"{child_path(group, each)}/" for each in (name, other))
+            error = MetadataError(
+                f"{quote(repr(name))} and {quote(repr(other))} are one name on this file system, "
+                "and one has replaced the other",
+                remedy="Copy the store again, to a file system that tells upper from lower case, "
+                "to an object store or as a zip file",
+            )
+            for path, node in self.nodes.items():
+                if isinstance(node, ArrayNode) and f"{path}/".startswith(paths):
+                    self.nodes[path] = BrokenNode(
+                        path=path, error=error, shape=node.shape, attributes=node.attributes
+                    )
 
     def _bound(self, count: int) -> None:
         """Refuse more nodes than the limit."""

@@ -27,8 +27,7 @@ from xr_nczarr.storage.protocol import ByteRange, Store, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_opening import is_parquet, is_record_directory
 from xr_nczarr.storage.replacing import in_one_step
-from xr_nczarr.storage.trust import local_path
-from xr_nczarr.storage.url import parse_url
+from xr_nczarr.storage.url import local_path, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
 _AT_ONCE = 1024
@@ -119,7 +118,12 @@ def _put_directory(
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
         with in_one_step(folder, empty=True) as staging:
-            staging.put(items)
+            names = []
+            for name, data in items:
+                staging.put([(name, data)])
+                names.append(name)
+            # Of two that are one name here the later is there in place of the other.
+            staging.check_new_keys(names, ())
         return
     # Objects are not put together: without the last one they are no set.
     folder.delete(".zmetadata")

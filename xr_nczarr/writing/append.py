@@ -21,6 +21,7 @@ from xr_nczarr.writing.encoded import Layout, encode_dataset
 from xr_nczarr.writing.matching import check_coordinate, check_equal, encode_as_stored
 from xr_nczarr.writing.placing import Job, check_shared_objects, resolve_region
 from xr_nczarr.writing.sources import refuse_reading
+from xr_nczarr.writing.target import check_names
 from xr_nczarr.writing.tree import Tree, skeleton
 
 
@@ -247,6 +248,7 @@ class _Planner:
         module = writable_format(store, self.zarr_format)
         replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
+        kept = [path for path in hierarchy.nodes if path not in gone]
         if replaced is not None:
             refuse_reading({path: new.data for path, new in self.tree.written.items()}, store, gone)
             chunks = module.chunk_keys(replaced).prefix
@@ -255,7 +257,6 @@ class _Planner:
             plan.removed += [key for path in sorted(gone) for key in module.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
-                kept = [path for path in hierarchy.nodes if path not in gone]
                 plan.leading = refresh_consolidated(store, self.zarr_format, kept, {})
         added: list[str] = []
         new = [*self.tree.written, *self.tree.groups]
@@ -270,6 +271,7 @@ class _Planner:
             made = self.tree.hierarchy()
             # Not again what is there: neither groups nor what cannot be read.
             added = [path for path in made.nodes if path in gone or path not in hierarchy.nodes]
+            check_names(store, self.zarr_format, {path: made.nodes[path] for path in added}, kept)
             for path in added:
                 plan.documents.update(module.render_node(made.nodes[path]))
             plan.jobs += self.tree.jobs(made)
@@ -279,9 +281,8 @@ class _Planner:
         plan.documents.update(edit_documents(store, self.zarr_format, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
             # Of what is new all documents are in the plan; those that are stored there go.
-            paths = [path for path in hierarchy.nodes if path not in gone]
             plan.documents.update(
-                refresh_consolidated(store, self.zarr_format, paths, plan.documents)
+                refresh_consolidated(store, self.zarr_format, kept, plan.documents)
             )
         return plan
 

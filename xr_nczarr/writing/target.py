@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.backend.reader import OpenedStore, open_netcdf
-from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError, RefusedError
+from xr_nczarr.errors import ConflictError, ExistsError, NczarrError, NotFoundError, RefusedError
 from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.storage import Listing, Store
+from xr_nczarr.model import ArrayNode, Node
+from xr_nczarr.storage import WRITER_LOCK, Listing, Store, check_new_keys
 
 UNFINISHED = ".nczarr_unfinished"
 """Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
-WRITER_LOCK = "nczarr-writer"
-LOCK_OBJECT = f".{WRITER_LOCK}.lock"
-"""What a writer puts into an object store while it is there; in a directory the file of a lock."""
 
 
 def open_existing(store: Store, mode: str) -> OpenedStore | None:
@@ -51,7 +50,7 @@ def _holds_no_store(store: Store) -> bool:
     """Tell whether something is there that nobody wrote as a store."""
     names = _names(store)
     known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
-    objects = {*names.objects} - {LOCK_OBJECT}
+    objects = {*names.objects} - {WRITER_LOCK}
     return bool(objects or names.prefixes) and not known & objects
 
 
@@ -65,6 +64,29 @@ def _names(store: Store) -> Listing:
         return store.list_names("")
     except NotFoundError:  # a zip file that is to be made
         return Listing([], [])
+
+
+def check_names(
+    store: Store, zarr_format: str, added: Mapping[str, Node], kept: Iterable[str] = ()
+) -> None:
+    """Refuse nodes whose names a file system does not know, or takes for those of others.
+
+    `kept` are the paths of nodes that are there and stay; see `LocalStore.check_new_keys`.
+    """
+    module = FORMATS[zarr_format]
+    keys = {
+        key: path
+        for path in added
+        for key in (*module.node_keys(path), module.chunk_keys(path).scalar)
+    }
+    there = (key for path in kept for key in module.node_keys(path))
+    try:
+        check_new_keys(store, keys, there)
+    except NczarrError as error:
+        path = keys.get(error.key or "")
+        if path is not None and isinstance(added[path], ArrayNode):
+            error.located(variable=path)
+        raise
 
 
 def check_empty(store: Store) -> None:

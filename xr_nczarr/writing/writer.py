@@ -25,6 +25,7 @@ from xr_nczarr.writing.sources import in_blocks, refuse_reading
 from xr_nczarr.writing.target import (
     UNFINISHED,
     check_empty,
+    check_names,
     check_removable,
     exists,
     is_nothing,
@@ -259,6 +260,7 @@ def plan_creation(
     hierarchy = tree.hierarchy()
     if consolidated is None:
         consolidated = layout.zarr_format == "2"
+    check_names(store, layout.zarr_format, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
     tree.warn_of_notes()
     return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
