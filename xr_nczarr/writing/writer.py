@@ -135,9 +135,11 @@ def to_nczarr(
     ExistsError
         With ``"w-"``, when there is something already.
     ConflictError
-        When what is to be written does not fit what is in the store. Nothing was written.
+        When what is to be written does not fit what is in the store, or names are one name on its
+        file system. Nothing was written.
     RefusedError
-        For overwriting what is lazily read for it, and for ``"w"`` onto something that is no store.
+        For overwriting what is lazily read for it, for ``"w"`` onto something that is no store, and
+        for names that no file can have (on Windows).
     UnsupportedError
         For types, codecs or versions that the format does not have.
 
