@@ -59,13 +59,11 @@ def representations(folder: Path) -> dict[str, str]:
     dataset = xr.open_dataset(store, engine="nczarr")
     selection = {"time": slice(5, 15), "lat": slice(40, 70), "lon": slice(0, 50)}
     explained = dataset.nczarr.explain(selection)._repr_html_()
-    dataset.load()
     overview = xr_nczarr.info(store)._repr_html_().replace(f"{folder}/", "")
     return {
         # As after a click on the first variable.
         "info": overview.replace('<details class="">', "<details open>", 1),
         "explain": explained,
-        "report": dataset.nczarr.report()._repr_html_(),
     }
 
 

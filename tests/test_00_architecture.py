@@ -8,21 +8,20 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 
-BELOW = ("codecs", "storage", "references", "events", "model", "errors")
+BELOW = ("codecs", "storage", "references", "model", "errors")
 
 # Each room, and the rooms it may import from. `docs/architecture.md` shows the same table.
 ROOMS = {
     "locks": set(),  # that all may enter
     "errors": set(),
-    "events": set(),
     "model": {"errors"},
     "formats": {"model", "errors"},
     "codecs": {"model", "errors"},
     "references": {"model", "errors"},
     "netcdf": {"model", "errors"},
-    "storage": {"references", "codecs", "events", "model", "errors"},
+    "storage": {"references", "codecs", "model", "errors"},
     "hierarchy": {"formats", "storage", "model", "errors"},
-    "chunks": {"codecs", "storage", "events", "model", "errors"},
+    "chunks": {"codecs", "storage", "model", "errors"},
     "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
     "writing": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "tools": {"writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},

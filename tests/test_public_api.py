@@ -36,7 +36,6 @@ def test_the_public_names_are_these():
         "explain",
         "info",
         "open_hierarchy",
-        "report",
         "to_nczarr",
         "upgrade",
         "verify",

@@ -1,5 +1,6 @@
 """The xarray engine for NCZarr, Zarr of every version, and reference sets."""
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
-    from xr_nczarr.tools.report import report
     from xr_nczarr.tools.verifying import verify
     from xr_nczarr.writing.writer import to_nczarr
+
+# Nothing is printed unless the program configures logging.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 
@@ -56,7 +59,6 @@ __all__ = [
     "explain",
     "info",
     "open_hierarchy",
-    "report",
     "to_nczarr",
     "upgrade",
     "verify",
@@ -71,7 +73,6 @@ _LAZY = {
     "explain": "tools.explain",
     "info": "tools.overview",
     "open_hierarchy": "tools.overview",
-    "report": "tools.report",
     "to_nczarr": "writing.writer",
     "upgrade": "tools.metadata",
     "verify": "tools.verifying",

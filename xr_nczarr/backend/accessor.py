@@ -7,13 +7,12 @@ from typing import Any
 import xarray
 
 import xr_nczarr
-from xr_nczarr.backend.options import OPEN_OPTIONS
-from xr_nczarr.backend.origin import origin_of
+from xr_nczarr.backend.options import OPEN_OPTIONS, OPENING_KEY, Opening
 from xr_nczarr.errors import NotFoundError
 
 
 class NczarrAccessor:
-    """NCZarr's functions as methods of xarray's objects."""
+    """The functions of `xr_nczarr` as methods of an xarray object."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj
@@ -22,25 +21,37 @@ class NczarrAccessor:
         """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
         return xr_nczarr.to_nczarr(self._obj, target, **options)
 
-    def info(self) -> Any:
-        """Tell what is in the store it was opened from; see `xr_nczarr.info`."""
-        origin = origin_of(self._obj)
-        if origin.target is None:
-            raise NotFoundError(
-                "what it was opened from stayed in another process",
-                remedy="Ask xr_nczarr.info with the URL",
-            )
-        options = {name: getattr(origin.options, name) for name in OPEN_OPTIONS}
-        return xr_nczarr.info(origin.target, **options)
-
-    def report(self, client: Any = None) -> Any:
-        """Tell what was filled, retried and repaired since; see `xr_nczarr.report`."""
-        return xr_nczarr.report(self._obj, client)
+    def info(self) -> xr_nczarr.Overview:
+        """Return what is in the store that it was opened from; see `xr_nczarr.info`."""
+        target, options = self._opened_from()
+        return xr_nczarr.info(target, **options)
 
     def explain(self, selection: Any = None, **options: Any) -> Any:
-        """Tell what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
+        """Return what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
         # The package's public functions lie above this room.
         return xr_nczarr.explain(self._obj, selection, **options)
+
+    def _opened_from(self) -> tuple[Any, dict[str, Any]]:
+        """Return what the object was opened from, and with which options.
+
+        Raises
+        ------
+        NotFoundError
+            If it was not opened with this engine, or lost its encoding on the way.
+        """
+        opening = self._obj.encoding.get(OPENING_KEY)
+        if not isinstance(opening, Opening):
+            raise NotFoundError(
+                "this object does not know where it was opened from",
+                remedy="Call the method on the Dataset that engine='nczarr' opened, or call the "
+                "function of the same name in xr_nczarr with the URL",
+            )
+        if opening.target is None:
+            raise NotFoundError(
+                "what this object was opened from stayed in another process",
+                remedy="Call the function of the same name in xr_nczarr with it there",
+            )
+        return opening.target, {name: getattr(opening.options, name) for name in OPEN_OPTIONS}
 
 
 for _register in (

@@ -17,7 +17,6 @@ from xarray.core import indexing
 
 from xr_nczarr.chunks import ChunkedArray, Convert
 from xr_nczarr.errors import MetadataError, NczarrError, quote
-from xr_nczarr.events import nameless
 from xr_nczarr.netcdf.strings import decode_strings
 
 Array = npt.NDArray[Any]
@@ -61,8 +60,7 @@ class LazyArray(BackendArray):
     def __dask_tokenize__(self) -> Any:
         array = self.stored
         node = array.node.without_annotations()
-        with nameless():
-            return normalize_token((array.store, node, str(self.dtype), self.convert))
+        return normalize_token((array.store, node, str(self.dtype), self.convert))
 
 
 class SelectedArray(indexing.LazilyIndexedArray):

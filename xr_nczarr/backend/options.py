@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits, group_path
 
@@ -140,6 +141,33 @@ max_depth, max_references, max_index_bytes
             allow_pickle=self.allow_pickle,
             limits=self.limits,
         )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Opening:
+    """What a dataset was opened from and how, kept in its encoding under `OPENING_KEY`.
+
+    Attributes
+    ----------
+    target
+        What the caller passed. None in another process, unless it is a path or URL.
+    """
+
+    target: Any
+    options: OpenOptions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        travels = isinstance(self.target, str | os.PathLike)
+        return Opening, (self.target if travels else None, self.options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return "<how it was opened>"  # the options can hold secrets
+
+
+OPENING_KEY = "nczarr"
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,18 +22,18 @@ from xr_nczarr.backend.lazy import (
     decode_text,
     failing_as_metadata,
 )
-from xr_nczarr.backend.options import Endian, OpenOptions
-from xr_nczarr.backend.origin import ENCODING_KEY, Origin
+from xr_nczarr.backend.options import OPENING_KEY, Endian, Opening, OpenOptions
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
-from xr_nczarr.events import Events
 from xr_nczarr.hierarchy import open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.storage import PrefetchingStore, ReferenceStore, Retry, Store, open_store, parse_url
+
+_log = logging.getLogger(__name__)
 
 NONE_NAME = "__values__"
 """What xarray stores a variable as whose name is None."""
@@ -55,7 +56,7 @@ class OpenedStore:
     hierarchy: Hierarchy
     root: Group
     options: OpenOptions
-    origin: Origin
+    target: Any
 
     def group(self, path: str | None) -> Group:
         """Give the group at `path`.
@@ -92,12 +93,11 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
     Without `subgroups`, what is in the groups below the one asked for is not looked at.
     """
     location = parse_url(target)
-    events = Events()
     store = open_store(
         target,
         storage_options=options.storage_options,
         limits=options.limits,
-        retry=Retry(**(options.retry or {}), events=events),
+        retry=Retry(**(options.retry or {})),
         missing_status=tuple(options.missing_status),
         follow_symlinks=options.follow_symlinks,
         trusted=options.trust is None,
@@ -120,8 +120,9 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
             hierarchy,
             use_zarr_fill_value_as_mask=options.use_zarr_fill_value_as_mask,
         )
-    notes = tuple(note for item in root.walk() for note in item.reports)
-    return OpenedStore(store, hierarchy, root, options, Origin(target, options, notes, events))
+    for note in (note for item in root.walk() for note in item.reports):
+        _log.warning("%s: %s", store.name, note)
+    return OpenedStore(store, hierarchy, root, options, target)
 
 
 def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
@@ -198,7 +199,7 @@ class GroupSource:
     ) -> None:
         self.opened = opened
         self.group = group
-        self.reading = replace(opened.options.reading, events=opened.origin.events)
+        self.reading = opened.options.reading
         self.visible = opened.visible_dimensions(group.path)
         version = opened.hierarchy.zarr_format
         self.pure_version_3 = group.dialect == "zarr" and version.startswith("3")
@@ -231,7 +232,7 @@ class GroupSource:
             "dialect": self.group.dialect,
             "zarr_format": self.opened.hierarchy.zarr_format,
             "source": self.opened.store.name,
-            ENCODING_KEY: self.opened.origin,
+            OPENING_KEY: Opening(self.opened.target, self.opened.options),
         }
 
     def _open_dropped(self, name: str | None, variable: NetcdfVariable) -> None:

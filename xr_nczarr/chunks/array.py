@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import Place
-from xr_nczarr.events import Events
 from xr_nczarr.locks import Turns, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage.protocol import Store, bounded
@@ -58,8 +57,6 @@ class ReadOptions:
         Whether chunks may be decoded by pickle, which runs code that the store brings along.
     limits
         Bounds on what is allocated.
-    events
-        Where filled chunks are counted.
     """
 
     missing_chunks: Literal["fill", "warn", "raise"] = "fill"
@@ -67,7 +64,6 @@ class ReadOptions:
     codecs: Mapping[str, type] | None = None
     allow_pickle: bool = False
     limits: Limits = DEFAULT_LIMITS
-    events: Events | None = field(default=None, compare=False)
 
 
 class ChunkedArray:
@@ -181,7 +177,6 @@ class ChunkedArray:
                 sliced=plan.sliced,
                 out=out,
                 missing_chunks=self.options.missing_chunks,
-                events=self.options.events,
                 convert=convert,
             )
             crowding = self.chunk_bytes < _CROWDING_BELOW_BYTES and not self.store.remote

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from xr_nczarr.chunks.layout import ChunkObjects, Index, Layout
 from xr_nczarr.chunks.windows import Window, byte_window
 from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
-from xr_nczarr.events import Events
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage.protocol import Bytes, Read, Store, reading
 
 _BLOCKS_FROM_BYTES = 512 << 10
 _MOST_KNOWN_WINDOWS = 1000
+
+_log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
@@ -41,7 +43,7 @@ class PartReader:
         its target are boxes.
     out
         The result, which the parts' targets index; written in place.
-    missing_chunks, events, convert
+    missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
     """
 
@@ -53,7 +55,6 @@ class PartReader:
     sliced: bool
     out: Array
     missing_chunks: str
-    events: Events | None
     convert: Convert | None
 
     def __post_init__(self) -> None:
@@ -166,8 +167,9 @@ class PartReader:
                 f"the fill value {node.fill_value!r}",
                 stacklevel=2,
             )
-        if self.events is not None:
-            self.events.fill(node.path)
+        elif _log.isEnabledFor(logging.DEBUG):
+            key = self.layout.key_of(part.chunk)
+            _log.debug("%s: %s: no such chunk, read as the fill value", self.store.name, key)
         fill = np.empty((), node.dtype)
         fill[()] = node.fill_value
         self._place(np.broadcast_to(fill, node.chunk_shape), part.source, part.target)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -17,7 +17,6 @@ from xr_nczarr.errors import (
     StorageError,
     StorageTimeoutError,
 )
-from xr_nczarr.events import Events
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes outside OSError, of transports that need not be installed.
@@ -54,8 +53,6 @@ class Retry:
         How long a server may stay silent in one try.
     sleep, clock
         What waits and what measures.
-    events
-        Where failures are counted.
     """
 
     attempts: int = 5
@@ -65,7 +62,6 @@ class Retry:
     timeout_seconds: float = 10.0
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
-    events: Events | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or self.attempts < 1:
@@ -76,12 +72,6 @@ class Retry:
         for name in ("total_seconds", "first_wait", "longest_wait", "timeout_seconds"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(f"{name} of retry is a number; found {getattr(self, name)!r}")
-
-    def note(self, error: BaseException) -> None:
-        """Count a failure that may pass."""
-        if self.events is not None:
-            status = status_of(error)
-            self.events.fail(type(error).__name__ if status is None else f"status {status}")
 
     def tries(self) -> Iterator[int]:
         """Count the tries, waiting before each but the first."""

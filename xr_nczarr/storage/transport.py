@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from xr_nczarr.storage.url import mask
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+_log = logging.getLogger(__name__)
 
 _HELPERS = 2
 _AT_ONCE = 32  # of each helper
@@ -161,7 +164,7 @@ class Transport:
                 failure = error
                 if not is_transient(error):
                     break
-                self.retry.note(error)
+                self._log_retry(error, key)
         raise self._failure(failure, Request(key, path))
 
     def size(self, path: str, key: str) -> int | None:
@@ -207,8 +210,8 @@ class Transport:
             if lasting:
                 pending = lasting
                 break
-            for error in failed.values():
-                self.retry.note(error)
+            for index, error in failed.items():
+                self._log_retry(error, requests[index].key)
         raise self._failure(failed[pending[0]], requests[pending[0]])
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
@@ -231,6 +234,12 @@ class Transport:
                 return [error]
         # The caching filesystems fail as a whole when one object is not there.
         return [self._cat([request])[0] for request in requests]
+
+    def _log_retry(self, error: Exception, key: str) -> None:
+        """Log a failure that may pass, without its text, which can hold secrets of the URL."""
+        status = status_of(error)
+        reason = type(error).__name__ if status is None else f"status {status}"
+        _log.info("%s: %s: request failed (%s), retrying", self.store, key, reason)
 
     def _forget(self, path: str) -> None:
         """Remove what ``simplecache`` keeps of a file: it has its name before it is whole."""

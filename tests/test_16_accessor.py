@@ -1,0 +1,153 @@
+"""``ds.nczarr``: what a dataset still knows of its store; and what reading it logs."""
+
+import copy
+import logging
+import pickle
+from pathlib import Path
+
+import dask.base
+import numpy as np
+import pytest
+import xarray as xr
+from fsspec.implementations.memory import MemoryFileSystem
+
+import xr_nczarr
+from xr_nczarr.errors import NotFoundError
+from xr_nczarr.writing.sources import lazy_arrays
+
+
+@pytest.fixture
+def store():
+    dataset = xr.Dataset({"v": ("x", np.arange(40.0)), "w": ("x", np.arange(40.0))})
+    encoding = {name: {"chunks": (10,)} for name in "vw"}
+    objects = {}
+    xr_nczarr.to_nczarr(dataset, objects, encoding=encoding)
+    del objects["v/1"], objects["v/3"]
+    return objects
+
+
+@pytest.fixture
+def directory(store, tmp_path):
+    for key, value in store.items():
+        path = tmp_path / "x" / key
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(value)
+    return tmp_path / "x"
+
+
+OPERATIONS = {
+    "nothing": lambda dataset: dataset,
+    "load": lambda dataset: dataset.load(),
+    "selection": lambda dataset: dataset.isel(x=slice(5)),
+    "one variable": lambda dataset: dataset[["w"]],
+    "chunk": lambda dataset: dataset.chunk(),
+    "deep copy": lambda dataset: copy.deepcopy(dataset),
+    "new variable": lambda dataset: dataset.assign(z=dataset.v + 1),
+    "new attribute": lambda dataset: dataset.assign_attrs(a=1),
+    "other name": lambda dataset: dataset.rename(v="other"),
+    "pickle": lambda dataset: pickle.loads(pickle.dumps(dataset)),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_info_finds_the_store_after(operation, directory):
+    dataset = xr.open_dataset(directory, engine="nczarr")
+    overview = OPERATIONS[operation](dataset).nczarr.info()
+    assert repr(overview) == repr(xr_nczarr.info(directory))
+    assert "2 of 4 stored" in repr(overview)
+
+
+def test_info_opens_the_store_with_the_same_options(directory):
+    (directory / ".zmetadata").write_text("{")
+    dataset = xr.open_dataset(directory, engine="nczarr", consolidated=False)
+    assert "dialect" in repr(dataset.nczarr.info())
+
+
+def test_a_mapping_is_found_in_its_own_process_alone(store):
+    dataset = xr.open_dataset(store, engine="nczarr")
+    assert repr(dataset.load().nczarr.info()) == repr(xr_nczarr.info(store))
+    with pytest.raises(NotFoundError, match="another process"):
+        pickle.loads(pickle.dumps(dataset)).nczarr.info()
+
+
+def test_every_group_of_a_tree_knows_its_store(store):
+    tree = xr.open_datatree(store, engine="nczarr")
+    assert repr(tree.nczarr.info()) == repr(xr_nczarr.info(store))
+
+
+def test_an_object_without_a_store_is_an_error_with_a_remedy(store):
+    for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
+        with pytest.raises(NotFoundError, match=r"where it was opened from.*Call the method on"):
+            other.nczarr.info()
+
+
+def test_how_a_dataset_was_opened_shows_no_secrets_and_changes_no_token(store):
+    options = {"storage_options": {"password": "secret"}}
+    dataset = xr.open_dataset(store, engine="nczarr", **options)
+    assert "secret" not in repr(dataset.encoding)
+    other = xr.open_dataset(store, engine="nczarr", **options)
+    other.load()
+    again = xr.open_dataset(store, engine="nczarr", **options)
+    assert dask.base.tokenize(again) == dask.base.tokenize(dataset)
+    assert copy.deepcopy(dataset).encoding["nczarr"] is dataset.encoding["nczarr"]
+
+
+def test_an_opened_dataset_is_written_by_every_engine(store, tmp_path):
+    dataset = xr.open_dataset(store, engine="nczarr")
+    dataset.to_netcdf(tmp_path / "x.nc")
+    dataset.to_zarr(tmp_path / "x.zarr", zarr_format=2, consolidated=False)
+    with xr.open_dataset(tmp_path / "x.nc") as again:
+        assert again.identical(dataset)
+
+
+def test_reading_changes_no_token_of_a_remote_store(directory, http_server):
+    Path(http_server.root, "x").symlink_to(directory)
+    url = f"{http_server.url}/x"
+    one, other = (xr.open_dataset(url, engine="nczarr", chunks={}) for _ in range(2))
+    assert one.v.data.name == other.v.data.name
+    one, other = (next(lazy_arrays(each.w.data)) for each in (one, other))
+    one.stored.read([slice(None)])
+    assert dask.base.tokenize(one) == dask.base.tokenize(other)
+
+
+def test_filled_chunks_are_logged(store, caplog):
+    dataset = xr.open_dataset(store, engine="nczarr")
+    with caplog.at_level(logging.DEBUG, "xr_nczarr"):
+        dataset.load()
+    assert sorted(caplog.messages) == [
+        "mapping: v/1: no such chunk, read as the fill value",
+        "mapping: v/3: no such chunk, read as the fill value",
+    ]
+
+
+def test_repaired_metadata_are_logged(store, caplog):
+    for key in (".zgroup", ".zattrs"):
+        store[key] = store[key].replace(b'"w"', b'"w","<gone>"')
+    xr.open_dataset(store, engine="nczarr", consolidated=False)
+    assert caplog.messages == ["mapping: /<gone>: listed in _nczarr_group, and missing"]
+    assert caplog.records[0].levelname == "WARNING"
+
+
+class Faltering(MemoryFileSystem):
+    """A filesystem each of whose objects times out the first time."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def cat_file(self, path, start=None, end=None, **options):
+        if path not in self.seen:
+            self.seen.add(path)
+            raise TimeoutError
+        return super().cat_file(path, start, end, **options)
+
+
+def test_retries_are_logged(store, caplog):
+    filesystem = Faltering()
+    filesystem.pipe({f"/faltering/{key}": value for key, value in store.items()})
+    with caplog.at_level(logging.INFO, "xr_nczarr"):
+        xr.open_dataset(filesystem.get_mapper("/faltering"), engine="nczarr")
+    filesystem.rm("/faltering", recursive=True)
+    assert "memory:///faltering: .zmetadata: request failed (TimeoutError), retrying" in (
+        caplog.messages
+    )
