@@ -18,7 +18,7 @@ TIME, X = Dimension("t", "/t", 3, True), Dimension("x", "/x", 2)
 
 def root(dimensions=None, arrays=(), groups=(), **attributes):
     annotation = {"dimensions": dimensions or {}, "arrays": list(arrays), "groups": list(groups)}
-    return group(attributes={"_nczarr_group": annotation, **attributes})
+    return group(attributes={"_nczarr_superblock": {}, "_nczarr_group": annotation, **attributes})
 
 
 def references(*paths, **members):
@@ -319,6 +319,18 @@ def test_d30_an_unlimited_dimension_can_be_empty():
 def test_a_reference_to_nowhere_or_of_another_rank_is_an_error_of_the_variable(wrong):
     found = interpret(hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong))))
     assert only(found).error.place == "_nczarr_array.dimension_references"
+
+
+def test_a_part_of_a_store_takes_the_sizes_of_dimensions_above_it_from_its_arrays():
+    part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
+    child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
+    found = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
+    v, w = found.variables.values()
+    assert (v.error, w.error) == (None, None)
+    assert v.dimensions == (Dimension("x", "/x", 3), Dimension("y", "/y", 2))
+    assert w.dimensions == v.dimensions[:1]
+    (note,) = (note for note in found.reports if "defines" in note)
+    assert note.startswith("/x: no group that was opened defines it")
 
 
 def test_d60_dimensions_come_back_from_references_when_the_root_has_lost_its_annotation():

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 
 import dask.base
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -118,6 +119,43 @@ def test_filled_chunks_are_logged(store, caplog):
         "mapping: v/1: no such chunk, read as the fill value",
         "mapping: v/3: no such chunk, read as the fill value",
     ]
+
+
+@pytest.fixture
+def nested(tmp_path):
+    """A store of netcdf-c with a group whose variable lies along the root's dimensions."""
+    with netCDF4.Dataset(f"file://{tmp_path}/nested#mode=nczarr,file", "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("lat", 3)
+        file.createVariable("time", "f8", ("time",))[:] = [0, 1]
+        file.createVariable("t2m", "f4", ("time", "lat"))[:] = np.ones((2, 3))
+        diag = file.createGroup("diag")
+        diag.createDimension("level", 2)
+        diag.createVariable("cape", "f4", ("lat", "level"))[:] = 1
+        diag.createGroup("inner").createVariable("cin", "f4", ("lat",))[:] = 1
+    return tmp_path / "nested"
+
+
+@pytest.mark.parametrize("group", [None, "diag", "diag/inner"])
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_a_whole_store_logs_no_repairs_whichever_group_is_opened(
+    group, consolidated, nested, caplog
+):
+    if consolidated:
+        xr_nczarr.consolidate(nested)
+    xr.open_dataset(nested, engine="nczarr", group=group)
+    xr.open_datatree(nested, engine="nczarr", group=group)
+    assert caplog.messages == []
+
+
+def test_what_lies_within_a_store_is_opened_as_a_store(nested):
+    for name, count in (("t2m", 1), ("diag", 1), ("diag/inner", 1)):
+        overview = repr(xr_nczarr.info(nested / name))
+        assert "unreadable" not in overview
+        assert "any more" not in overview
+        assert overview.count("no group that was opened defines it") == count
+    opened = xr.open_dataset(nested / "diag", engine="nczarr")
+    assert dict(opened.cape.sizes) == {"lat": 3, "level": 2}
 
 
 def test_repaired_metadata_are_logged(store, caplog):

@@ -27,7 +27,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
 from xr_nczarr.hierarchy import open_hierarchy
-from xr_nczarr.model import ArrayNode, Hierarchy
+from xr_nczarr.model import ArrayNode, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
@@ -119,6 +119,8 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         root = interpret(
             hierarchy,
             use_zarr_fill_value_as_mask=options.use_zarr_fill_value_as_mask,
+            group=group_path(options.group),
+            subgroups=subgroups,
         )
     for note in (note for item in root.walk() for note in item.reports):
         _log.warning("%s: %s", store.name, note)

@@ -71,6 +71,7 @@ def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
 GROUP_PLACES = _places("holder", "group")
 TYPES_PLACES = _places("types_holder", "types")
 _ARRAY_PLACES = _places("holder", "array")
+_SUPERBLOCK_PLACES = _places("holder", "superblock")
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     member: tuple(dict.fromkeys(getattr(vintage, member) for vintage in VINTAGES))
@@ -156,6 +157,11 @@ def find_group(node: Node) -> GroupAnnotation | None:
         _names(value, "groups", vintage, problems),
         problems,
     )
+
+
+def has_superblock(node: Node) -> bool:
+    """Return whether a node bears the annotation that only the root of a store has."""
+    return next(_held(node, _SUPERBLOCK_PLACES), None) is not None
 
 
 def _dimensions(

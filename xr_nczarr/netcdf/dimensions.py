@@ -28,11 +28,22 @@ _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 @dataclass
 class DimensionScope:
-    """All dimensions of a hierarchy, by full name; grows with the arrays that name new ones."""
+    """All dimensions of a hierarchy, by full name; grows with the arrays that name new ones.
+
+    Attributes
+    ----------
+    is_part
+        Whether the hierarchy lies within a larger store: full names then begin at the root of
+        that, and their last part is all that can be found.
+    undefined
+        Full names that no group of such a part defines, as the keys of a dictionary.
+    """
 
     groups: Mapping[str, Group]
     annotations: Mapping[str, GroupAnnotation]
     dimensions: dict[str, Dimension] = field(default_factory=dict)
+    is_part: bool = False
+    undefined: dict[str, None] = field(default_factory=dict)
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
         """Add a dimension to a group, and give it back."""
@@ -76,10 +87,16 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Give the dimension that a fully qualified name means."""
+        """Return the dimension that a fully qualified name means."""
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
         dimension = self.dimensions.get(reference)
+        if dimension is None and self.is_part:
+            known = len(self.dimensions)
+            dimension = self.named(node_name(reference), size, place, group)
+            if len(self.dimensions) > known:
+                self.undefined[reference] = None
+            return dimension
         if dimension is None:
             dimension = self.recovered(reference, size, place)
         return self.fitting(dimension, size, place, group)

@@ -35,6 +35,7 @@ from xr_nczarr.netcdf.annotations import (
     find_group,
     find_name,
     find_types,
+    has_superblock,
 )
 from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value
 from xr_nczarr.netcdf.dimensions import DimensionScope
@@ -45,8 +46,17 @@ _CHARACTERS = frozenset({"S1", "u1", "U1"})
 _POINTER_BYTES = 8
 
 
-def interpret(hierarchy: Hierarchy, *, use_zarr_fill_value_as_mask: bool | None = None) -> Group:
-    """Give the netCDF group that a hierarchy holds.
+def interpret(
+    hierarchy: Hierarchy,
+    *,
+    use_zarr_fill_value_as_mask: bool | None = None,
+    group: str = "/",
+    subgroups: bool = True,
+) -> Group:
+    """Return the netCDF group that a hierarchy holds.
+
+    `group` and `subgroups` say which part of the store was searched for the hierarchy: outside of
+    it, nothing is missing.
 
     `use_zarr_fill_value_as_mask` says whether an array's own fill value is its `_FillValue` where
     no attribute says so. With None it is in pure Zarr of version 1 and 2, unless it is a value that
@@ -55,7 +65,7 @@ def interpret(hierarchy: Hierarchy, *, use_zarr_fill_value_as_mask: bool | None 
     An array that is the whole store is called what its attribute ``_nczarr_name`` says, else
     ``data``.
     """
-    return _Interpreter(hierarchy, use_zarr_fill_value_as_mask).run()
+    return _Interpreter(hierarchy, use_zarr_fill_value_as_mask, group, subgroups).run()
 
 
 @dataclass
@@ -64,6 +74,8 @@ class _Interpreter:
 
     hierarchy: Hierarchy
     fill_value_masks: bool | None
+    group: str
+    subgroups: bool
     groups: dict[str, Group] = field(default_factory=dict)
     annotations: dict[str, GroupAnnotation] = field(default_factory=dict)
 
@@ -74,8 +86,12 @@ class _Interpreter:
         nodes = self.hierarchy.nodes
         parents = {parent_path(path) for path in nodes if path != "/"}
         arrays: list[ArrayNode | BrokenNode] = []
-        if isinstance(nodes.get("/"), ArrayNode | None):
+        root = nodes.get("/")
+        if isinstance(root, ArrayNode | None):
             self.add_group("/", GroupNode(path="/", explicit=False))
+        if root is not None and not has_superblock(root):
+            # A group without any annotation may have lost it, and be the root all the same.
+            self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
                 isinstance(node, GroupNode) or path in parents or self.lists_group(path)
@@ -87,8 +103,18 @@ class _Interpreter:
         for array in sorted(arrays, key=lambda node: node.path.count("/")):
             self.add_variable(array)
         for path, annotation in self.annotations.items():
-            self.compare_lists(self.groups[path], annotation)
+            if self.is_searched(path):
+                self.compare_lists(self.groups[path], annotation)
+        if self.scope.undefined:
+            names = ", ".join(map(quote, self.scope.undefined))
+            note = f"{names}: no group that was opened defines it; its size is an array's"
+            self.groups["/"].reports.append(note)
         return self.groups["/"]
+
+    def is_searched(self, path: str) -> bool:
+        """Return whether all members of the group at `path` are in the hierarchy."""
+        below = self.subgroups and f"{path}/".startswith(f"{self.group.rstrip('/')}/")
+        return path == self.group or below
 
     def lists_group(self, path: str) -> bool:
         """Tell whether the parent's annotation says that there is a group at `path`."""
