@@ -253,7 +253,7 @@ def test_xarrays_decoding_options_are_obeyed(tmp_path):
         ("data_type_fallback", None),
         ("use_zarr_fill_value_as_mask", "False"),
         ("max_nodes", "many"),
-        ("max_chunk_bytes", None),
+        ("max_chunk_bytes", "2"),
         ("missing_status", 404),
         ("missing_status", "404"),
         ("storage_options", 1),

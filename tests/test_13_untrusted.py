@@ -1,5 +1,6 @@
 """``trust="none"``: what a service may open that strangers send."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,9 @@ import xarray as xr
 from tests.fuzz import oracle
 from tests.servers import HttpServer
 from tests.stores import array_document, put
+from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError
+from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
 from xr_nczarr.storage.trust import Trust
 
 MIB = 1 << 20
@@ -155,6 +158,15 @@ def test_limits_are_strict_unless_given(tmp_path):
     with pytest.raises(LimitError, match="max_metadata_bytes"):
         values(store)
     assert values(store, max_metadata_bytes=4 * MIB) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
+def test_a_limit_that_is_passed_holds_although_it_is_the_ordinary_default(limit):
+    ordinary = getattr(DEFAULT_LIMITS, limit)
+    passed = OpenOptions(trust="none", **{limit: ordinary}).limits
+    assert passed == dataclasses.replace(STRICT_LIMITS, **{limit: ordinary})
+    assert OpenOptions(trust="none").limits == STRICT_LIMITS
+    assert OpenOptions().limits == DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize("form", ["v2", "v3"])

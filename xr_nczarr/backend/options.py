@@ -60,13 +60,14 @@ class OpenOptions:
     trust
         ``"none"`` for stores of strangers, as a service opens them: no links out of a local
         directory, no redirects out of a URL, reference sets that name nothing outside their own
-        folder but what `allow` does, and `STRICT_LIMITS` for the limits that are not given. None
+        folder but what `allow` does, and `STRICT_LIMITS` for the limits that are not passed. None
         for the caller's own.
     threads
         Number of threads of one read; None for the number of processors.
     max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \
 max_depth, max_references, max_index_bytes
-        Limits on what an untrusted store can make us allocate; see `Limits`.
+        Limits on what an untrusted store can make us allocate; see `Limits`. None for its default,
+        or for the strict one with ``trust="none"``. A limit that is passed always holds.
     """
 
     group: str | None = None
@@ -85,14 +86,14 @@ max_depth, max_references, max_index_bytes
     follow_symlinks: bool = True
     trust: Literal["none"] | None = None
     threads: int | None = None
-    max_chunk_bytes: int = DEFAULT_LIMITS.max_chunk_bytes
-    max_item_bytes: int = DEFAULT_LIMITS.max_item_bytes
-    max_metadata_bytes: int = DEFAULT_LIMITS.max_metadata_bytes
-    max_consolidated_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
-    max_nodes: int = DEFAULT_LIMITS.max_nodes
-    max_depth: int = DEFAULT_LIMITS.max_depth
-    max_references: int = DEFAULT_LIMITS.max_references
-    max_index_bytes: int = DEFAULT_LIMITS.max_index_bytes
+    max_chunk_bytes: int | None = None
+    max_item_bytes: int | None = None
+    max_metadata_bytes: int | None = None
+    max_consolidated_bytes: int | None = None
+    max_nodes: int | None = None
+    max_depth: int | None = None
+    max_references: int | None = None
+    max_index_bytes: int | None = None
 
     def __post_init__(self) -> None:
         group_path(self.group)
@@ -113,8 +114,9 @@ max_depth, max_references, max_index_bytes
             if not isinstance(getattr(self, name), Mapping | None):
                 raise ValueError(f"{name} is a mapping or None; found {getattr(self, name)!r}")
         for limit in fields(Limits):
-            if not isinstance(getattr(self, limit.name), Real):
-                raise ValueError(f"{limit.name} is a number; found {getattr(self, limit.name)!r}")
+            if not isinstance(getattr(self, limit.name), Real | None):
+                found = getattr(self, limit.name)
+                raise ValueError(f"{limit.name} is a number or None; found {found!r}")
         statuses: object = self.missing_status
         if not isinstance(statuses, Iterable) or not all(isinstance(s, int) for s in statuses):
             raise ValueError(f"missing_status has numbers such as (403, 404); found {statuses!r}")
@@ -124,10 +126,9 @@ max_depth, max_references, max_index_bytes
     @property
     def limits(self) -> Limits:
         """The limits as one record."""
-        unset = STRICT_LIMITS if self.trust == "none" else DEFAULT_LIMITS
-        given = {field.name: getattr(self, field.name) for field in fields(Limits)}
-        own = {name: most for name, most in given.items() if most != getattr(DEFAULT_LIMITS, name)}
-        return replace(unset, **own)
+        defaults = STRICT_LIMITS if self.trust == "none" else DEFAULT_LIMITS
+        passed = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        return replace(defaults, **{k: limit for k, limit in passed.items() if limit is not None})
 
     @property
     def reading(self) -> ReadOptions:

@@ -314,7 +314,7 @@ class GroupSource:
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which a dimension's coordinate is too large to be read at once."""
-        node, limit = variable.node, self.opened.options.max_index_bytes
+        node, limit = variable.node, self.reading.limits.max_index_bytes
         if node is None or not variable.is_coordinate:
             return None
         length = variable.shape[0]
