@@ -12,6 +12,9 @@ import xarray as xr
 
 from xr_nczarr import NczarrError, to_nczarr
 
+# A coordinate that cannot be read is opened with a warning, and raises when it is loaded.
+pytestmark = pytest.mark.filterwarnings("ignore:/x is opened:xarray.SerializationWarning")
+
 RETRY = {"attempts": 3, "first_wait": 0.001, "timeout_seconds": 0.2}
 PATIENT = {**RETRY, "attempts": 2, "timeout_seconds": 10}
 GIVE_UP = {**PATIENT, "timeout_seconds": 0.05}

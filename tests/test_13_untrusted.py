@@ -280,6 +280,7 @@ def test_the_largest_that_is_accepted_takes_little(name, tmp_path, monkeypatch):
     oracle.judge(read, b"")
 
 
+@pytest.mark.filterwarnings("ignore:/v is opened:xarray.SerializationWarning")
 @pytest.mark.parametrize("codec", ["json2", "msgpack2"])
 def test_objects_of_text_are_bounded_before_they_are_made(codec, tmp_path):
     data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000

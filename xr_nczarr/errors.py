@@ -157,7 +157,7 @@ class StorageTimeoutError(StorageError, TimeoutError):
 
 
 class StorageConnectionError(StorageError, ConnectionError):
-    """The connection failed or broke, and the retries are used up."""
+    """The connection failed, or the server had no answer for now, and the retries are used up."""
 
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,23 @@ from xarray import Variable
 from xarray.conventions import CF_RELATED_DATA, decode_cf_variables
 
 from xr_nczarr.backend.lazy import LazyArray
-from xr_nczarr.errors import MetadataError
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import (
+    MetadataError,
+    MissingChunkError,
+    NczarrError,
+    StorageConnectionError,
+    StorageTimeoutError,
+    quote,
+)
 from xr_nczarr.model import ArrayNode
 
 _PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding")
 _DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
 """The attributes that decoding looks at."""
+
+PASSING = (StorageTimeoutError, StorageConnectionError)
+"""Errors that are no property of a variable: the same request may succeed a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,126 @@ def decode_variables(
         coordinates |= more
     given = {name: decoded[name] for name in variables if name in decoded}
     return given, dict(remaining), coordinates
+
+
+def find_undecodable(
+    variables: Mapping[Any, Variable],
+    arrays: Mapping[Hashable, LazyArray],
+    decoding: Mapping[str, Any],
+    dropped: Set[Hashable] = frozenset(),
+) -> dict[Hashable, NczarrError]:
+    """Return the variables that `decode_variables` fails at, each with its reason.
+
+    Parameters
+    ----------
+    variables, arrays, decoding, dropped
+        As for `decode_variables`. The variables are not changed.
+
+    Raises
+    ------
+    Exception
+        What a wrong option of the caller raises, whichever the variable.
+    """
+
+    def failure(name: Any, *owners: Any, without: str | None = None) -> Exception | None:
+        """Return what xarray raises for a variable, by itself or as bounds of its `owners`."""
+        alone = {each: variables[each].copy(deep=False) for each in (*owners, name)}
+        alone[name].attrs.pop(without, None)
+        left_out = {*owners} | ({name} & dropped)
+        try:
+            decode_cf_variables(alone, {}, **{**decoding, "drop_variables": left_out})
+        except PASSING:
+            raise
+        except Exception as error:
+            return without_frames(error)
+        return None
+
+    def reason(name: Any, error: Exception) -> NczarrError:
+        # Without units nothing is taken for a time: a calendar is to blame before them.
+        seen = sorted(_DECODED_BY.intersection(variables[name].attrs) - {"units"})
+        guilty = (each for each in (*seen, "units") if failure(name, without=each) is None)
+        is_coordinate = variables[name].dims == (name,)
+        return undecodable(error, arrays.get(name), next(guilty, None), whole=is_coordinate)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        decode_cf_variables({None: Variable((), np.int8(0))}, {}, **decoding)
+        errors = {name: error for name in variables if (error := failure(name)) is not None}
+        for owner, variable in variables.items():
+            name = variable.attrs.get("bounds")  # which are given the units of their owner
+            if isinstance(name, str) and name in variables and not errors.keys() & {owner, name}:
+                error = failure(name, owner)
+                errors |= {} if error is None else {name: error}
+        return {name: reason(name, error) for name, error in errors.items()}
+
+
+def undecodable(
+    error: Exception, array: LazyArray | None, attribute: str | None = None, *, whole: bool
+) -> NczarrError:
+    """Return the error that says why xarray cannot decode a variable.
+
+    Parameters
+    ----------
+    error
+        What xarray raised, or what reading for it raised.
+    array
+        Where the values lie. A chunk that is missing there is the more likely reason.
+    attribute
+        The one without which xarray can decode the variable.
+    whole
+        Whether all values were decoded, or the first and the last, from which xarray takes the
+        type of times.
+    """
+    if isinstance(error, NczarrError):
+        return error
+    text = quote(str(error) or type(error).__name__)
+    missing = None if array is None else _missing_chunk(array, whole)
+    problem = MetadataError(
+        f"xarray cannot decode it ({text})",
+        remedy="Correct the attributes and apply xarray.decode_cf, or leave the variable out with "
+        "drop_variables",
+        place=None if attribute is None else f"attribute {attribute}",
+    )
+    if missing is not None:
+        problem = MetadataError(
+            f"no such chunk, and xarray cannot decode the fill value in its place ({text})",
+            remedy="Write the chunk again, or leave the variable out with drop_variables",
+            key=missing.key,
+        )
+    problem.__cause__ = error
+    return problem
+
+
+def without_frames(error: Exception) -> Exception:
+    """Return an error that no longer keeps alive what was being read, which can be large."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
+    """Return the error of a missing chunk among all, or those of the first and the last value."""
+    shape = array.stored.node.shape
+    selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]
+    if whole:
+        selections = [(slice(None),) * len(shape)]
+    try:
+        for selection in selections if 0 not in shape else ():
+            strictly(array).stored.read(selection)
+    except MissingChunkError as error:
+        return error
+    except NczarrError:
+        return None
+    return None
+
+
+def strictly(array: LazyArray) -> LazyArray:
+    """Return the array that raises MissingChunkError where a chunk is missing."""
+    stored = array.stored
+    options = replace(stored.options, missing_chunks="raise")
+    return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
 def _kinds(

@@ -5,6 +5,8 @@ xarray imports the entry points of all engines to open any file: what reads is i
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any, ClassVar
 
 from xarray import Dataset, DataTree
@@ -40,23 +42,40 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
 
     def open_dataset(self, filename_or_obj: Any, **options: Any) -> Dataset:
         """Open one group as a Dataset; see `OpenOptions`."""
-        from xr_nczarr.backend.reader import open_dataset, open_netcdf
+        from xr_nczarr.backend.building import open_dataset
+        from xr_nczarr.backend.reader import open_netcdf
 
         opening, decoding = _split(options)
         opened = open_netcdf(filename_or_obj, opening, subgroups=False)
-        return open_dataset(opened, opened.group(opening.group), decoding)
+        group = opened.group(opening.group)
+        return open_dataset(opened, group, decoding, indexed=_makes_indexes(sys._getframe(1)))
 
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and all below it as Datasets by path; see `OpenOptions`."""
-        from xr_nczarr.backend.reader import open_groups, open_netcdf
-
-        opening, decoding = _split(options)
-        opened = open_netcdf(filename_or_obj, opening)
-        return open_groups(opened, opened.group(opening.group), decoding)
+        return _open_groups(filename_or_obj, options, _makes_indexes(sys._getframe(1)))
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all below it as a DataTree; see `OpenOptions`."""
-        return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
+        indexed = _makes_indexes(sys._getframe(1))
+        return DataTree.from_dict(_open_groups(filename_or_obj, options, indexed))
+
+
+def _open_groups(target: Any, options: dict[str, Any], indexed: bool) -> dict[str, Dataset]:
+    from xr_nczarr.backend.building import open_groups
+    from xr_nczarr.backend.reader import open_netcdf
+
+    opening, decoding = _split(options)
+    opened = open_netcdf(target, opening)
+    return open_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
+
+
+def _makes_indexes(caller: FrameType) -> bool:
+    """Return whether the function of xarray that calls the engine is going to make indexes.
+
+    xarray passes ``create_default_indexes`` to no engine. Without this, the coordinates would be
+    read for nothing where that is False; other callers are taken for those who do not say so.
+    """
+    return bool(caller.f_locals.get("create_default_indexes", True))
 
 
 def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:

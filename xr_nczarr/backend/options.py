@@ -38,8 +38,10 @@ class OpenOptions:
     zarr_format
         ``1``, ``2``, ``"3-draft"`` or ``3``; None to recognise it.
     on_unsupported
-        What a variable that cannot be read becomes: present and raising its reason on access
-        (``"lazy"``), left out (``"skip"``), or an error at once (``"raise"``).
+        What a variable that cannot be read or decoded becomes: present as it is stored, where one
+        that cannot be read raises its reason on access (``"lazy"``), left out (``"skip"``), or an
+        error at once (``"raise"``). ``"lazy"`` warns of variables that are not decoded, and of
+        coordinates of dimensions without an index.
     missing_chunks
         What a chunk that the store does not have reads as: ``"fill"``, ``"warn"`` (fill and a
         warning) or ``"raise"``.

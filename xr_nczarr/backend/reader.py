@@ -1,33 +1,32 @@
-"""netCDF groups → xarray: variables that stay in their store until they are asked for."""
+"""netCDF groups → variables of xarray that stay in their store until they are asked for."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from xarray import Coordinates, Dataset, Variable
+from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
-from xr_nczarr.backend.decoding import decode_variables, unpacked_fill
+from xr_nczarr.backend.decoding import unpacked_fill
 from xr_nczarr.backend.encoding import codec_encoding, stored_encoding
 from xr_nczarr.backend.lazy import (
-    CodedArray,
     LazyArray,
     SelectedArray,
     UnreadableArray,
     decode_text,
-    failing_as_metadata,
 )
 from xr_nczarr.backend.options import OPENING_KEY, Endian, Opening, OpenOptions
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
 from xr_nczarr.hierarchy import open_hierarchy
-from xr_nczarr.model import ArrayNode, Hierarchy, group_path
+from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
@@ -134,71 +133,40 @@ def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Gr
     return opened, opened.group(asked.group)
 
 
-def open_dataset(opened: OpenedStore, group: Group, decoding: Mapping[str, Any]) -> Dataset:
-    """Give one group as a Dataset, decoded as xarray decodes netCDF files.
-
-    Variables that cannot be read are present and raise their reason on access.
-    """
-    source = GroupSource(opened, group, decoding["drop_variables"])
-    place = group.path.rstrip("/") + "/"
-    with failing_as_metadata(opened.store.name, group.path):
-        variables, attributes, coordinate_names = decode_variables(
-            source.variables, source.arrays, dict(group.attributes), decoding, source.dropped
-        )
-        coordinates: dict[Hashable, tuple[Any, Any]] = {}
-        data: dict[Hashable, tuple[Any, Any]] = {}
-        for name, variable in variables.items():
-            variable = variables[name] = source.unreadable.get(name, variable)
-            values: Any = variable._data
-            if name not in source.unreadable and variable is not source.variables[name]:
-                values = CodedArray(values, opened.store.name, f"{place}{name}")
-            is_coordinate = name in coordinate_names or variable.dims == (name,)
-            (coordinates if is_coordinate else data)[name] = (variable.dims, values)
-        # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It
-        # would read them, so that an unreadable one must not be a coordinate.
-        dataset = Dataset(data, coords=Coordinates(coordinates, indexes={}), attrs=attributes)
-        for name, held in dataset.variables.items():
-            # Not said before: a variable that has attributes is copied once more.
-            held.attrs, held.encoding = variables[name].attrs, variables[name].encoding
-    dataset.encoding = source.encoding
-    dataset.set_close(_nothing_to_close)
-    unreadable = source.unreadable.keys() & coordinates.keys()
-    return dataset.reset_coords(unreadable) if unreadable else dataset
-
-
-def _nothing_to_close() -> None:
-    """Close a dataset: stores hold nothing open between two reads."""
-
-
-def open_groups(
-    opened: OpenedStore, group: Group, decoding: Mapping[str, Any]
-) -> dict[str, Dataset]:
-    """Give a group and all below it as Datasets, by their path relative to it."""
-    found = {"/": open_dataset(opened, group, decoding)}
-    for name, child in group.groups.items():
-        for path, dataset in open_groups(opened, child, decoding).items():
-            found[f"/{name}{path}".rstrip("/")] = dataset
-    return found
-
-
 class GroupSource:
     """The variables of one netCDF group as they are stored, before decoding.
+
+    Parameters
+    ----------
+    drop_variables
+        Names that the caller does not want.
+    undecodable
+        Reasons of variables that are known to upset xarray's decoding.
 
     Attributes
     ----------
     variables
-        By name, their values still in the store.
-    dropped
-        The names of those that were not asked for. xarray decodes the others by what they say.
+        By name, their values still in the store. Stand-ins for those in `inert`.
+    inert
+        Names of those that are not to be decoded, only to be there for what the others say of them.
+    as_stored
+        Variables that remain as they are stored, and are among `inert`.
+    unreadable
+        Names of those that raise their reason when asked for values, among `as_stored`.
+    problems
+        Why a variable remains as it is stored.
     arrays
         The arrays of those that can be read.
-    unreadable
-        The others, which raise their reason when asked for values.
     """
 
     def __init__(
-        self, opened: OpenedStore, group: Group, drop_variables: str | Iterable[str] | None
+        self,
+        opened: OpenedStore,
+        group: Group,
+        drop_variables: str | Iterable[str] | None,
+        undecodable: Mapping[Hashable, NczarrError] = MappingProxyType({}),
     ) -> None:
+        self.reopened = partial(GroupSource, opened, group, drop_variables, undecodable)
         self.opened = opened
         self.group = group
         self.reading = opened.options.reading
@@ -206,7 +174,9 @@ class GroupSource:
         version = opened.hierarchy.zarr_format
         self.pure_version_3 = group.dialect == "zarr" and version.startswith("3")
         self.arrays: dict[Hashable, LazyArray] = {}
-        self.unreadable: dict[Hashable, Variable] = {}
+        self.as_stored: dict[Hashable, Variable] = {}
+        self.unreadable: set[Hashable] = set()
+        self.problems = dict(undecodable)
         self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
         self.store = opened.store
         if opened.store.remote and not isinstance(opened.store, ReferenceStore):
@@ -214,11 +184,10 @@ class GroupSource:
             self.store = PrefetchingStore(opened.store, keys)
         names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
-        self.dropped: set[Hashable] = set()
+        self.inert: set[Hashable] = set()
         for stored_name, variable in group.variables.items():
             name = None if stored_name == NONE_NAME else stored_name
             if stored_name in names:
-                self.dropped.add(name)
                 self._open_dropped(name, variable)
             else:
                 self._open_variable(name, variable)
@@ -237,23 +206,52 @@ class GroupSource:
             OPENING_KEY: Opening(self.opened.target, self.opened.options),
         }
 
+    def path_of(self, name: Hashable) -> str:
+        """Return the path of a variable of the group."""
+        return child_path(self.group.path, str(name))
+
     def _open_dropped(self, name: str | None, variable: NetcdfVariable) -> None:
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        values = np.broadcast_to(np.zeros((), dtype), variable.shape)
-        self.variables[name] = Variable(dimensions, values, dict(variable.attributes))
+        attributes = {} if name in self.problems else dict(variable.attributes)
+        self._stand_in(name, dimensions, dtype, variable.shape, attributes)
+
+    def _stand_in(
+        self,
+        name: str | None,
+        dimensions: Sequence[Hashable],
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        attributes: dict[str, Any],
+    ) -> None:
+        unread = UnreadableArray(NczarrError("values of a stand-in are not read"), dtype, shape)
+        self.variables[name] = Variable(dimensions, SelectedArray.whole(unread), attributes)
+        self.inert.add(name)
 
     def _open_variable(self, name: str | None, variable: NetcdfVariable) -> None:
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
         error = variable.error or self._codec_error(variable) or self._index_error(variable)
         if error is None:
             self._open_readable(name, variable, dimensions)
-            return
-        error.located(store=self.opened.store.name, variable=variable.path)
+            if name not in self.problems:
+                return
+            stored = self.variables.pop(name)
+        else:
+            self.problems[name] = error
+            self.unreadable.add(name)
+            stored = self._unreadable(name, variable, dimensions, error)
+        error = self.problems[name].located(store=self.opened.store.name, variable=variable.path)
         if self.opened.options.on_unsupported == "raise":
             raise error
         if self.opened.options.on_unsupported == "skip":
             return
+        self.as_stored[name] = stored
+        # Decoding asks neither for its values nor for what it says.
+        self._stand_in(name, stored.dims, stored.dtype, stored.shape, {})
+
+    def _unreadable(
+        self, name: str | None, variable: NetcdfVariable, dimensions: list[str], error: NczarrError
+    ) -> Variable:
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         if dtype.hasobject:  # of such xarray reads an item when it is asked for chunks
             dtype = _UNKNOWN
@@ -261,12 +259,8 @@ class GroupSource:
         if not dimensions and name in self._lengths:
             # Nobody knows its own: a scalar called as a dimension would block all along that.
             dimensions, shape = [name], (self._lengths[name],)
-        unreadable = UnreadableArray(error, dtype, shape)
-        self.unreadable[name] = Variable(
-            dimensions, SelectedArray.whole(unreadable), dict(variable.attributes)
-        )
-        # Decoding must not ask for its values: what it sees has no attributes.
-        self.variables[name] = Variable(dimensions, np.broadcast_to(np.int8(0), shape))
+        values = SelectedArray.whole(UnreadableArray(error, dtype, shape))
+        return Variable(dimensions, values, dict(variable.attributes))
 
     def _open_readable(
         self, name: str | None, variable: NetcdfVariable, dimensions: list[str]

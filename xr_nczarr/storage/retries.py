@@ -144,7 +144,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
             )
     elif isinstance(error, TimeoutError) or status in (408, 504):
         kind = StorageTimeoutError
-    elif is_transient(error) and status is None:
+    elif is_transient(error):
         kind = StorageConnectionError
     elif type(error).__name__ == "NoCredentialsError":
         remedy = (

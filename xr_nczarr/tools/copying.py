@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from xr_nczarr.backend.building import open_groups
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import AS_STORED, OpenOptions
-from xr_nczarr.backend.reader import open_groups, open_netcdf
+from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
 from xr_nczarr.model import ArrayNode, child_path

@@ -12,9 +12,10 @@ import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable
 from xarray.core.indexing import VectorizedIndexer
 
+from xr_nczarr.backend.building import open_groups
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
 from xr_nczarr.backend.options import AS_STORED, OpenOptions
-from xr_nczarr.backend.reader import open_groups, open_netcdf
+from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import ChunkPart, Plan, count_touched, plan_points, plan_selection
 from xr_nczarr.chunks.sharding import Shards

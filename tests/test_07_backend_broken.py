@@ -1,0 +1,334 @@
+"""One broken variable keeps none of the others from being opened, wherever the store is."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.stores import array_document, put
+from xr_nczarr.errors import (
+    ChunkError,
+    MetadataError,
+    MissingChunkError,
+    StorageConnectionError,
+    UnsupportedError,
+)
+
+ENCODING = {"time": {"chunks": (8,), "zlib": True}, "t": {"chunks": (8, 2)}}
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store whose coordinate `time` has three chunks."""
+    times = pd.date_range("2000-01-01", periods=24, freq="h")
+    values = np.arange(48.0).reshape(24, 2)
+    dataset = xr.Dataset({"t": (("time", "x"), values)}, {"time": times, "x": [1, 2]})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "store", encoding=ENCODING, consolidated=True)
+    return tmp_path / "store"
+
+
+def open_as_one(target, **options):
+    nested = {"combine": "nested", "concat_dim": "time"}
+    with xr.open_mfdataset([target], engine="nczarr", **nested, **options) as dataset:
+        return dataset
+
+
+OPENERS = {
+    "open_dataset": lambda target, **options: xr.open_dataset(target, engine="nczarr", **options),
+    "open_datatree": lambda target, **options: xr.open_datatree(
+        target, engine="nczarr", **options
+    ).to_dataset(),
+    "open_groups": lambda target, **options: xr.open_groups(target, engine="nczarr", **options)[
+        "/"
+    ],
+    "open_mfdataset": open_as_one,
+}
+each_opener = pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
+
+
+@pytest.fixture(params=["directory", "zip", "mapping", "http", "s3", "references"])
+def served(request, tmp_path):
+    """Give a function that puts a directory to where the engine finds it, and its options."""
+
+    def serve(folder):
+        if request.param == "zip":
+            return shutil.make_archive(str(tmp_path / "store"), "zip", folder), {}
+        if request.param == "mapping":
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            return {str(path.relative_to(folder)): path.read_bytes() for path in files}, {}
+        if request.param == "http":
+            server = request.getfixturevalue("http_server")
+            shutil.copytree(folder, Path(server.root, "s"))
+            return f"{server.url}/s", {}
+        if request.param == "s3":
+            server = request.getfixturevalue("s3_server")
+            return server.upload(folder, "s"), {"storage_options": server.storage_options}
+        if request.param == "references":
+            xr_nczarr.references.write(folder, tmp_path / "s.json")
+            return str(tmp_path / "s.json"), {}
+        return str(folder), {}
+
+    return serve
+
+
+def change(store, name, **members):
+    """Change attributes of a variable in its document and in the consolidated one."""
+    consolidated = json.loads((store / ".zmetadata").read_text())
+    consolidated["metadata"][f"{name}/.zattrs"] |= members
+    (store / ".zmetadata").write_text(json.dumps(consolidated))
+    path = store / name / ".zattrs"
+    path.write_text(json.dumps(json.loads(path.read_text()) | members))
+
+
+IMPOSSIBLE = {
+    "units": {"units": "days since 2000-13-45"},
+    "calendar": {"units": "days since 2000-01-01", "calendar": "nobody's"},
+    "scale_factor": {"scale_factor": [1.0, 2.0, 3.0]},
+    "add_offset": {"add_offset": [1, 2, 3]},
+    "coordinates": {"coordinates": 5},
+    "bounds": {"units": "days since 2000-01-01", "bounds": ["a", "b"]},
+}
+
+
+@each_opener
+@pytest.mark.parametrize("attribute", IMPOSSIBLE)
+def test_a_variable_that_cannot_be_decoded_is_opened_as_it_is_stored(attribute, opener, store):
+    change(store, "t", **IMPOSSIBLE[attribute])
+    message = f"^/t is opened as it is stored: .*store, attribute {attribute}: xarray cannot"
+    with pytest.warns(xr.SerializationWarning, match=message) as caught:
+        dataset = opener(store)
+    assert len(caught) == 1
+    assert "drop_variables" in str(caught[0].message)
+    np.testing.assert_array_equal(dataset.t, np.arange(48.0).reshape(24, 2))
+    assert attribute in dataset.t.attrs
+    assert sorted(dataset.xindexes) == ["time", "x"]
+    assert dataset.time.dtype.kind == "M"
+
+
+@pytest.mark.parametrize("attribute", IMPOSSIBLE)
+def test_what_cannot_be_decoded_raises_or_is_left_out_on_request(attribute, store):
+    change(store, "t", **IMPOSSIBLE[attribute])
+    with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
+        xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
+    assert c.value.__cause__ is not None
+    skipped = xr.open_dataset(store, engine="nczarr", on_unsupported="skip")
+    assert sorted(skipped.variables) == ["time", "x"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decode_cf": False},
+        {"decode_times": False},
+        {"decode_times": {"t": False}},
+        {"drop_variables": "t"},
+    ],
+    ids=str,
+)
+def test_what_is_not_decoded_is_no_reason_to_warn(options, store):
+    change(store, "t", **IMPOSSIBLE["units"])
+    dataset = xr.open_dataset(store, engine="nczarr", **options)
+    assert sorted(dataset.xindexes) == ["time", "x"]
+
+
+def test_an_option_that_nothing_can_be_decoded_with_is_the_callers_error(store):
+    options = {"decode_times": xr.coders.CFDatetimeCoder(), "use_cftime": True}
+    with pytest.raises(ValueError, match="Usage of 'use_cftime'"):
+        xr.open_dataset(store, engine="nczarr", **options)
+
+
+def test_a_coordinate_of_impossible_units_is_an_index_of_stored_numbers(store):
+    change(store, "time", units="months since 2000-01-01")
+    with pytest.warns(xr.SerializationWarning, match=r"^/time is opened as it is stored: .*units"):
+        dataset = xr.open_dataset(store, engine="nczarr")
+    assert dataset.t.sel(time=3, x=1) == 6
+    assert dataset.time.attrs["units"] == "months since 2000-01-01"
+    with pytest.warns(xr.SerializationWarning, match="/time is opened as it is stored"):
+        joined = xr.open_mfdataset([store], engine="nczarr", combine="by_coords")
+    assert sorted(joined.xindexes) == ["time", "x"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_coordinate_without_one_of_its_chunks_is_no_index(number, store, served):
+    (store / f"time/{number}").unlink()
+    target, options = served(store)
+    message = f"^/time is opened as it is stored and without an index: .*time/{number}: no such ch"
+    with pytest.warns(xr.SerializationWarning, match=message):
+        dataset = xr.open_dataset(target, engine="nczarr", **options)
+    assert list(dataset.xindexes) == ["x"]
+    assert dataset.time.attrs["units"].startswith("hours since 2000-01-01")
+    np.testing.assert_array_equal(dataset.t, np.arange(48.0).reshape(24, 2))
+    with pytest.raises(MetadataError, match=f"time/{number}: no such chunk.*Write the chunk again"):
+        xr.open_dataset(target, engine="nczarr", on_unsupported="raise", **options)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_coordinate_with_a_damaged_chunk_is_no_index(number, store, served):
+    path = store / f"time/{number}"
+    path.write_bytes(path.read_bytes()[:-3])
+    target, options = served(store)
+    message = f"^/time is opened as it is stored and without an index: .*time/{number}, codec zlib"
+    with pytest.warns(xr.SerializationWarning, match=message):
+        dataset = xr.open_dataset(target, engine="nczarr", **options)
+    assert list(dataset.xindexes) == ["x"]
+    whole = [at for at in range(24) if at // 8 != number]
+    assert dataset.time[whole].values.tolist() == whole
+    with pytest.raises(ChunkError, match=f"time/{number}"):
+        dataset.time.load()
+    with pytest.raises(ChunkError, match=f"time/{number}"):
+        xr.open_dataset(target, engine="nczarr", on_unsupported="raise", **options)
+
+
+@each_opener
+def test_a_coordinate_that_cannot_be_read_is_no_index(opener, store):
+    document = json.loads((store / "x/.zarray").read_text()) | {"compressor": {"id": "nobody's"}}
+    (store / "x/.zarray").write_text(json.dumps(document))
+    with pytest.warns(xr.SerializationWarning, match=r"^/x is opened without an index: .*nobody's"):
+        dataset = opener(store, consolidated=False)
+    assert list(dataset.xindexes) == ["time"]
+    with pytest.raises(UnsupportedError, match="nobody's"):
+        dataset.x.load()
+
+
+def test_a_coordinate_that_may_not_lack_chunks_is_no_index(store):
+    (store / "x/0").unlink()
+    assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
+    with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
+        dataset = xr.open_dataset(store, engine="nczarr", missing_chunks="raise")
+    assert list(dataset.xindexes) == ["time"]
+    with pytest.raises(MissingChunkError, match="x/0"):
+        dataset.x.load()
+
+
+def test_other_groups_of_a_tree_are_not_concerned(tmp_path):
+    child = xr.Dataset({"a": ("y", [1.0, 2.0])}, {"y": [3, 4]})
+    tree = xr.DataTree.from_dict({"/": child.rename(y="x"), "/g": child})
+    xr_nczarr.to_nczarr(tree, tmp_path / "s")
+    (tmp_path / "s/g/y/0").write_bytes(b"cut")
+    with pytest.warns(xr.SerializationWarning, match="^/g/y is opened"):
+        opened = xr.open_datatree(tmp_path / "s", engine="nczarr")
+    assert list(opened.xindexes) == ["x"]
+    assert "y" not in opened["g"].xindexes
+    assert opened["g/a"].values.tolist() == [1, 2]
+
+
+def test_bounds_that_take_impossible_units_from_their_time_do_not_concern_it(tmp_path):
+    bounds = np.array([[0, 1e300]])
+    dataset = xr.Dataset(
+        {"bounds": (("t", "two"), bounds), "other": ("two", [1, 2])},
+        {"t": ("t", [0.0], {"units": "days since 2000-01-01", "bounds": "bounds"})},
+    )
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s")
+    with pytest.warns(xr.SerializationWarning, match="^/bounds is opened as it is stored"):
+        opened = xr.open_dataset(tmp_path / "s", engine="nczarr")
+    assert opened.t.dtype.kind == "M"
+    np.testing.assert_array_equal(opened.bounds, bounds)
+    assert "units" not in opened.bounds.attrs
+
+
+def test_attributes_of_a_dropped_variable_upset_nothing(store):
+    change(store, "t", **IMPOSSIBLE["bounds"])
+    dataset = xr.open_dataset(store, engine="nczarr", drop_variables="t")
+    assert sorted(dataset.variables) == ["time", "x"]
+
+
+def test_characters_are_text_beside_some_that_cannot_be_read(tmp_path):
+    members = {".zgroup": {"zarr_format": 2}}
+    for name, codec in (("good", None), ("bad", {"id": "nobody's"})):
+        members[f"{name}/.zarray"] = array_document((2, 3), "|S1", compressor=codec)
+        members[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x", "length"]}
+        members[f"{name}/0.0"] = b"abcdef"
+    opened = xr.open_dataset(put(tmp_path / "s", members), engine="nczarr", consolidated=False)
+    assert opened.good.values.tolist() == [b"abc", b"def"]
+
+
+def test_a_scalar_with_the_name_of_a_dimension_is_left_out(tmp_path):
+    members = {".zgroup": {"zarr_format": 2}}
+    members |= {"a/.zarray": array_document((4,)), "a/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}}
+    members |= {"x/.zarray": array_document(()), "x/.zattrs": {"_ARRAY_DIMENSIONS": []}}
+    store = put(tmp_path / "s", members)
+    with pytest.warns(xr.SerializationWarning, match=r"^/x is left out: .*scalar.*\(variable /x\)"):
+        assert list(xr.open_dataset(store, engine="nczarr").variables) == ["a"]
+    with pytest.raises(MetadataError, match="a scalar has the name of a dimension"):
+        xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
+    for options in ({"on_unsupported": "skip"}, {"drop_variables": "x"}):
+        assert list(xr.open_dataset(store, engine="nczarr", **options).variables) == ["a"]
+    assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
+
+
+def test_an_array_larger_than_numpy_counts_upsets_nothing_where_it_is_not_read(store):
+    document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
+    put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
+    options = {"consolidated": False, "drop_variables": "y"}
+    dataset = xr.open_dataset(store, engine="nczarr", **options)
+    assert sorted(dataset.xindexes) == ["time", "x"]
+
+
+def test_a_warning_names_the_line_that_opens(store):
+    change(store, "t", **IMPOSSIBLE["units"])
+    for opener in (xr.open_dataset, xr.open_datatree, xr.open_groups):
+        with pytest.warns(xr.SerializationWarning) as caught:
+            opener(store, engine="nczarr")
+        assert caught[0].filename == __file__
+
+
+def test_a_warning_that_is_an_error_stays_one(store):
+    change(store, "t", **IMPOSSIBLE["units"])
+    with pytest.raises(xr.SerializationWarning, match=r"^/t is opened as it is stored"):
+        xr.open_dataset(store, engine="nczarr")
+
+
+def test_a_connection_that_fails_is_no_broken_variable(store, http_server):
+    shutil.copytree(store, Path(http_server.root, "s"))
+    http_server.fault("reset", path="*/time/0", times=None)
+    options = {"retry": {"attempts": 1}, "chunks": {}}
+    with pytest.raises(StorageConnectionError, match="time/0"):
+        xr.open_dataset(f"{http_server.url}/s", engine="nczarr", **options)
+
+
+@pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, xr.open_groups])
+def test_without_indexes_coordinates_are_not_read(opener, store, http_server):
+    shutil.copytree(store, Path(http_server.root, "s"))
+    opener(
+        f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False
+    )
+    assert not [one.path for one in http_server.requests if one.path[-1].isdigit()]
+
+
+def test_coordinates_are_decoded_as_xarray_decodes_them(tmp_path):
+    dataset = xr.Dataset(
+        coords={
+            "date": xr.date_range("2000-01-01", periods=3, calendar="360_day", use_cftime=True),
+            "flag": ("flag", [False, True]),
+            "step": ("step", pd.to_timedelta([1, 2], "h")),
+            "packed": ("packed", [0.5, 1.0, 1.5]),
+        }
+    )
+    packing = {"packed": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}}
+    dataset.to_zarr(tmp_path / "s", zarr_format=2, encoding=packing, consolidated=False)
+    decoding = {"decode_timedelta": True}
+    found = xr.open_dataset(tmp_path / "s", engine="nczarr", **decoding)
+    with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False, **decoding) as expected:
+        for name in dataset.coords:
+            assert found.indexes[name].dtype == expected.indexes[name].dtype
+            assert found.indexes[name].equals(expected.indexes[name])
+            assert found[name].attrs == expected[name].attrs
+
+
+def test_each_of_many_broken_variables_is_named():
+    members = {".zgroup": b'{"zarr_format": 2}'}
+    array = json.dumps(array_document((1,))).encode()
+    attributes = IMPOSSIBLE["units"] | {"_ARRAY_DIMENSIONS": ["x"]}
+    for number in range(200):
+        members[f"v{number}/.zarray"] = array
+        members[f"v{number}/.zattrs"] = json.dumps(attributes).encode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = xr.open_dataset(members, engine="nczarr")
+    assert len(dataset) == len(caught) == 200

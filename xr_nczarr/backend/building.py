@@ -1,0 +1,211 @@
+"""netCDF groups → Datasets, none of whose variables keeps the others from being opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import xarray
+from xarray import Coordinates, Dataset, SerializationWarning, Variable
+from xarray.core import indexing
+
+import xr_nczarr
+from xr_nczarr.backend.decoding import (
+    PASSING,
+    decode_variables,
+    find_undecodable,
+    strictly,
+    undecodable,
+    without_frames,
+)
+from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
+from xr_nczarr.backend.reader import GroupSource, OpenedStore
+from xr_nczarr.errors import MetadataError, NczarrError, quote
+from xr_nczarr.netcdf import Group
+
+_LIBRARIES = tuple(os.path.dirname(str(each.__file__)) for each in (xarray, xr_nczarr))
+
+
+def open_groups(
+    opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
+) -> dict[str, Dataset]:
+    """Return a group and all below it as Datasets, by their path relative to it."""
+    datasets = {"/": open_dataset(opened, group, decoding, indexed=indexed)}
+    for name, child in group.groups.items():
+        below = open_groups(opened, child, decoding, indexed=indexed)
+        datasets |= {f"/{name}{path}".rstrip("/"): dataset for path, dataset in below.items()}
+    return datasets
+
+
+def open_dataset(
+    opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
+) -> Dataset:
+    """Return one group as a Dataset, decoded as xarray decodes netCDF files.
+
+    A variable that cannot be read is present and raises its reason on access. One that cannot be
+    decoded is present as it is stored, with a warning.
+
+    Parameters
+    ----------
+    indexed
+        Whether xarray is going to make indexes of the coordinates of dimensions. These are read
+        here then, since a failure there would keep the whole dataset from being opened.
+    """
+    problems: dict[Hashable, NczarrError] = {}
+    while True:
+        source = GroupSource(opened, group, decoding["drop_variables"], problems)
+        with failing_as_metadata(opened.store.name, group.path):
+            try:
+                decoded = _decode(source, decoding)
+                values = _read_coordinates(source, decoded) if indexed else {}
+            except _UndecodableError as error:
+                problems |= error.problems
+                continue
+            dataset, messages = _assemble(source, decoded, values, indexed)
+            break
+    for message in messages:
+        _warn(message)
+    return dataset
+
+
+class _UndecodableError(Exception):
+    """Variables were found that cannot be decoded; `problems` says why, by name."""
+
+    def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
+        super().__init__()
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """What decoding makes of the variables of a group that it can decode.
+
+    `coordinates` are the names that attributes call coordinates.
+    """
+
+    variables: dict[Any, Variable]
+    attributes: dict[Any, Any]
+    coordinates: set[Hashable]
+
+
+def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
+    """Return the decoded variables; others than those known to be undecodable may be found."""
+    attributes = dict(source.group.attributes)
+    try:
+        return _Decoded(
+            *decode_variables(source.variables, source.arrays, attributes, decoding, source.inert)
+        )
+    except PASSING:
+        raise
+    except Exception as error:
+        failure = without_frames(error)
+    again = source.reopened()  # decoding has changed what it was given
+    problems = find_undecodable(again.variables, again.arrays, decoding, again.inert)
+    raise _UndecodableError(problems) if problems else failure
+
+
+def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, Any]:
+    """Return the values of the coordinates of dimensions; some may be found undecodable.
+
+    One that is as it is stored has values if all of its chunks are there and can be read.
+    """
+    values: dict[Hashable, Any] = {}
+    problems: dict[Hashable, NczarrError] = {}
+    for name, variable in (decoded.variables | source.as_stored).items():
+        if variable.dims != (name,) or name in source.unreadable or not variable.size:
+            continue
+        array = source.arrays[name]
+        data: Any = variable._data
+        if name in source.as_stored:
+            data = SelectedArray.whole(strictly(array))
+        try:
+            values[name] = data.get_duck_array()
+        except PASSING:
+            raise
+        except Exception as error:
+            if name not in source.as_stored:
+                problems[name] = undecodable(error, array, whole=True)
+            elif not isinstance(error, NczarrError):
+                raise
+    if problems:
+        raise _UndecodableError(problems)
+    return values
+
+
+def _assemble(
+    source: GroupSource, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
+) -> tuple[Dataset, list[str]]:
+    """Return the Dataset of a group's variables, and what to warn of."""
+    there = decoded.variables | source.as_stored
+    variables = {name: there[name] for name in source.variables if name in there}
+    messages = _leave_out_scalars(source, variables)
+    coordinates: dict[Hashable, tuple[Any, Any]] = {}
+    others: dict[Hashable, tuple[Any, Any]] = {}
+    ordinary = set(source.unreadable)
+    for name, variable in variables.items():
+        data: Any = variable._data
+        if name in values:
+            data = indexing.as_indexable(values[name])
+        elif name in decoded.variables and variable is not source.variables[name]:
+            data = CodedArray(data, source.opened.store.name, source.path_of(name))
+        along_itself = variable.dims == (name,)
+        is_coordinate = along_itself or name in decoded.coordinates
+        (coordinates if is_coordinate else others)[name] = (variable.dims, data)
+        if name in source.as_stored:
+            has_index = name in values or not (indexed and along_itself and variable.size)
+            ordinary |= set() if has_index else {name}
+            how = [] if name in source.unreadable else ["as it is stored"]
+            how += [] if has_index else ["without an index"]
+            if how:
+                what = f"{quote(source.path_of(name))} is opened {' and '.join(how)}"
+                messages.append(f"{what}: {source.problems[name]}")
+    # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It
+    # would read them, so that one that cannot be read must not be a coordinate.
+    dataset = Dataset(others, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes)
+    for name, held in dataset.variables.items():
+        # Not said before: a variable that has attributes is copied once more.
+        held.attrs, held.encoding = variables[name].attrs, variables[name].encoding
+    ordinary &= coordinates.keys()
+    if ordinary:
+        dataset = dataset.reset_coords(ordinary)
+    dataset.encoding = source.encoding
+    dataset.set_close(_nothing_to_close)
+    return dataset, messages
+
+
+def _nothing_to_close() -> None:
+    """Close a dataset: stores hold nothing open between two reads."""
+
+
+def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> list[str]:
+    """Remove scalars that have the name of a dimension of others, and return what to warn of.
+
+    No Dataset can hold both.
+    """
+    messages = []
+    dimensions = {dim for variable in variables.values() for dim in variable.dims}
+    for name in [name for name in dimensions if name in variables and not variables[name].dims]:
+        error = MetadataError(
+            "a scalar has the name of a dimension of other variables, which no Dataset can hold",
+            remedy="Leave the scalar out with drop_variables, or those along the dimension",
+            store=source.opened.store.name,
+            variable=source.path_of(name),
+        )
+        if source.opened.options.on_unsupported == "raise":
+            raise error
+        del variables[name]
+        if source.opened.options.on_unsupported == "lazy":
+            messages.append(f"{quote(source.path_of(name))} is left out: {error}")
+    return messages
+
+
+def _warn(message: str) -> None:
+    """Warn the caller of xarray, whose line of code the warning names."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, SerializationWarning, stacklevel=level)
