@@ -1,10 +1,13 @@
-"""`verify` finds what is amiss, and what it says of other programs is true of them."""
+"""`verify` finds what is wrong, and what it says of other programs is true of them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ import xarray as xr
 import zarr
 
 import xr_nczarr
+import xr_nczarr.references
+from tests.servers import HttpServer
 from tests.stores import (
     VINTAGES,
     array_document,
@@ -82,6 +87,182 @@ def test_a_chunk_that_is_not_there_is_an_error_where_none_may_be_missing(
     (store / {2: "a/1.1", 3: "a/c/1/1"}[zarr_format]).unlink()
     assert errors(store) == []
     assert len(errors(store, missing_chunks="raise")) == 1
+
+
+def test_missing_chunks_are_named_and_are_no_errors(tmp_path: Path, capsys: Any) -> None:
+    store = make(tmp_path / "store")
+    for key in ("a/1.1", "a/2.0"):
+        (store / key).unlink()
+    found = xr_nczarr.verify(store)
+    assert found.whole
+    (finding,) = found.findings
+    assert (finding.severity, finding.detail) == ("warning", "2 of 6: a/1.1, a/2.0")
+    assert main(["verify", str(store)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{store}: 5 of 7 chunks there, 5 read: 0 errors, 1 warning",
+        "warning: /a (2 of 6: a/1.1, a/2.0): chunks are missing and read as the fill value",
+    ]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_coordinate_without_a_chunk_is_an_error(
+    tmp_path: Path, zarr_format: int, capsys: Any
+) -> None:
+    store = make(tmp_path / "store", zarr_format=zarr_format)
+    key = {2: "t/0", 3: "t/c/0"}[zarr_format]
+    (store / key).unlink()
+    assert main(["verify", str(store)]) == 1
+    title, line = capsys.readouterr().out.splitlines()
+    assert title == f"{store}: 6 of 7 chunks there, 6 read: 1 error, 0 warnings"
+    assert line.startswith(f"error: /t (1 of 1: {key}): a coordinate lacks chunks")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_coordinate_of_one_value_may_be_the_fill_value(tmp_path: Path, zarr_format: int) -> None:
+    dataset = xr.Dataset({"v": ("member", [1.0])}, {"member": [0]})
+    dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
+    assert not list((tmp_path / "s/member").glob("*0*"))  # zarr-python leaves it out
+    found = xr_nczarr.verify(tmp_path / "s")
+    assert found.whole
+    assert [each.place for each in found.findings] == ["/member"]
+
+
+def test_of_many_missing_chunks_the_first_are_named(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
+    encoding = {"v": {"chunks": (1, 1)}}
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, write_empty_chunks=True)
+    for path in (tmp_path / "s/v").glob("[0-9]*"):
+        if path.name != "0.2":
+            path.unlink()
+    (finding,) = xr_nczarr.verify(tmp_path / "s").findings
+    assert finding.detail == "9,999 of 10,000: v/0.0, v/0.1, v/0.3, v/0.4, v/0.5, …"
+
+
+def test_a_problem_of_many_variables_is_one_line(tmp_path: Path) -> None:
+    names = [f"v{number}" for number in range(20)]
+    dataset = xr.Dataset({name: ("x", np.arange(4.0)) for name in names})
+    encoding = {name: {"zlib": True, "chunks": 2} for name in names}
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
+    assert str(xr_nczarr.verify(tmp_path / "s")).count("\n") == 0
+    assert str(xr_nczarr.verify(tmp_path / "s", readers=True)).count("ignore filters") == 1
+    for name in names:
+        (tmp_path / "s" / name / "0").unlink()
+        (tmp_path / "s" / name / "1").write_bytes(b"cut")
+    found = xr_nczarr.verify(tmp_path / "s")
+    assert len(found.findings) == 40
+    assert "20 of 40 chunks there, 0 read: 20 errors, 20 warnings" in str(found)
+    assert str(found).count("\n") == 2
+    assert "/v0 (1 of 2: v0/0), /v1 (1 of 2: v1/0), /v2 (1 of 2: v2/0) and 17 more: chunks" in str(
+        found
+    )
+
+
+def test_what_other_programs_fail_at_is_told_on_request(tmp_path: Path, capsys: Any) -> None:
+    store = make(tmp_path / "store")
+    assert main(["verify", str(store)]) == 0
+    assert "netcdf-c" not in capsys.readouterr().out
+    assert main(["verify", "--readers", str(store)]) == 0
+    assert "netcdf-c ≤ 4.9.2 without plugins ignore filters" in capsys.readouterr().out
+
+
+@contextlib.contextmanager
+def unprivileged(path: Path) -> Iterator[None]:
+    """Do without the rights of root, who may read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for folder in path.parents:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_chunk_that_may_not_be_read_is_counted_and_not_as_read(tmp_path: Path) -> None:
+    store = make(tmp_path / "store")
+    whole = repr(xr_nczarr.info(store)), xr_nczarr.verify(store)
+    (store / "a/1.1").chmod(0)
+    with unprivileged(store):
+        overview, found = repr(xr_nczarr.info(store)), xr_nczarr.verify(store)
+    assert overview == whole[0]
+    assert found.chunks == whole[1].chunks
+    assert (whole[1].decoded, found.decoded) == (7, 6)
+    (finding,) = found.findings
+    assert (finding.place, finding.problem) == ("a/1.1", "Permission denied")
+
+
+@pytest.fixture
+def on_the_web(tmp_path: Path, http_server: HttpServer) -> Callable[..., str]:
+    def serve(zarr_format: int = 2, **options: Any) -> str:
+        make(Path(http_server.root, "s"), zarr_format=zarr_format, consolidated=True, **options)
+        for key in {2: ("a/1.1", "a/2.0"), 3: ("a/c/1/1", "a/c/2/0")}[zarr_format]:
+            Path(http_server.root, "s", key).unlink()
+        return f"{http_server.url}/s"
+
+    return serve
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_store_that_cannot_be_listed_is_asked_for_its_chunks(
+    zarr_format: int, on_the_web: Any, http_server: HttpServer
+) -> None:
+    url = on_the_web(zarr_format)
+    local = Path(http_server.root, "s")
+    expected, found = xr_nczarr.verify(local), xr_nczarr.verify(url)
+    assert (found.chunks, found.decoded) == (expected.chunks, expected.decoded)
+    assert found.findings == expected.findings
+    overview = repr(xr_nczarr.info(url)).splitlines()[1:]
+    assert overview == repr(xr_nczarr.info(local)).splitlines()[1:]
+    assert "4 of 6 stored" in overview[-2]
+    explained = xr_nczarr.explain(url, variables=["a"]).readings[0]
+    assert explained == xr_nczarr.explain(local, variables=["a"]).readings[0]
+    assert explained.absent == 2
+
+
+def test_chunks_are_asked_for_side_by_side(on_the_web: Any, http_server: HttpServer) -> None:
+    url = on_the_web()
+    http_server.clear()
+    http_server.fault("latency", path="*/a/*", seconds=0.3, times=None)
+    xr_nczarr.info(url)
+    assert http_server.most_in_flight >= 3
+    assert {one.method for one in http_server.requests_for("*/a/0.0")} == {"HEAD"}
+
+
+def test_many_chunks_are_not_asked_for_one_by_one(http_server: HttpServer) -> None:
+    group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
+    group.create_array("a", shape=(10_001,), chunks=(1,), dtype="i2")
+    xr_nczarr.consolidate(Path(http_server.root, "s"))
+    url = f"{http_server.url}/s"
+    reason = "Its 10,001 chunks are more than the 10,000 that are asked for one by one"
+    assert reason in repr(xr_nczarr.info(url))
+    assert reason in str(xr_nczarr.verify(url, sample=1))
+    assert xr_nczarr.explain(url).readings[0].fetched_bytes is None
+    assert not [one for one in http_server.requests if one.method == "HEAD"]
+
+
+def test_a_server_that_knows_no_head_is_asked_otherwise(
+    on_the_web: Any, http_server: HttpServer
+) -> None:
+    url = on_the_web()
+    http_server.fault("status", path="*/t/0", status=405, times=1)
+    assert xr_nczarr.info(url).census["/t"].present == 1
+
+
+def test_references_of_a_store_that_cannot_be_listed_name_what_is_there(
+    tmp_path: Path, on_the_web: Any, http_server: HttpServer
+) -> None:
+    url = on_the_web()
+    xr_nczarr.references.write(url, tmp_path / "set.json")
+    written = xr_nczarr.references.expand(json.loads((tmp_path / "set.json").read_text()))
+    local = Path(http_server.root, "s")
+    files = {str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()}
+    assert written.keys() == {name for name in files if "/." not in f"/{name}" or ".z" in name}
+    assert written["a/0.0"] == [f"{url}/a/0.0"]
+    options = {"allow": [url]}
+    opened = xr.open_dataset(tmp_path / "set.json", engine="nczarr", storage_options=options)
+    xr.testing.assert_identical(opened.load(), xr.open_dataset(local, engine="nczarr").load())
 
 
 def damage_chunk(store: Path) -> None:
@@ -232,7 +413,7 @@ def test_chunks_of_an_array_that_cannot_be_read_are_not_to_be_removed(
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=consolidated)
     damage(store, ".zarray" if zarr_format == 2 else "zarr.json")
-    found = xr_nczarr.verify(store)
+    found = xr_nczarr.verify(store, readers=True)
     assert any("a/" in each.place for each in found.findings if each.severity == "error")
     assert not [each for each in found.findings if each.remedy.startswith("Remove")]
     assert damage is not no_json or "no JSON" not in str(found)  # of which upgrade makes some
@@ -352,7 +533,7 @@ def test_what_is_said_of_other_programs_is_true_of_them(tmp_path: Path, claim: s
     store = put(tmp_path / "store", documents)
     if not documents:
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, zarr_format=3)
-    found = xr_nczarr.verify(store)
+    found = xr_nczarr.verify(store, readers=True)
     assert found.whole, str(found)
     told = [each for each in found.findings if program in each.programs and words in each.problem]
     assert told, str(found)
@@ -363,7 +544,7 @@ def test_what_is_said_of_other_programs_is_true_of_them(tmp_path: Path, claim: s
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
 def test_of_a_plain_store_nothing_is_said_and_all_read_it(tmp_path: Path, program: str) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
-    assert xr_nczarr.verify(store).findings == []
+    assert xr_nczarr.verify(store, readers=True).findings == []
     assert read_right(program, store)
 
 
@@ -374,23 +555,24 @@ def test_old_netcdf_c_knows_neither_the_new_layout_nor_filters_without_plugins(
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store)
     dump = ["ncdump", file_url(store)]
-    assert "netcdf-c ≤ 4.9.2" in {each.programs for each in xr_nczarr.verify(store).findings}
+    found = xr_nczarr.verify(store, readers=True)
+    assert "netcdf-c ≤ 4.9.2" in {each.programs for each in found.findings}
     text = subprocess.run(dump, capture_output=True, timeout=60).stdout
     assert b"_nczarr_group" in text
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, mode="w", unlimited_dims="x")
     assert subprocess.run(dump, capture_output=True, timeout=60).returncode
     xr_nczarr.upgrade(store, "universal")
-    assert "chunks longer than a dimension" in str(xr_nczarr.verify(store))
+    assert "chunks longer than a dimension" in str(xr_nczarr.verify(store, readers=True))
     assert subprocess.run(dump, capture_output=True, timeout=60).returncode
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", VALUES)}), store, mode="w")
     xr_nczarr.upgrade(store, "universal")
-    assert xr_nczarr.verify(store).findings == []
+    assert xr_nczarr.verify(store, readers=True).findings == []
     assert b"v = 0, 1, 2, 3" in subprocess.run(dump, capture_output=True, timeout=60).stdout
     encoding = {"v": {"zlib": True}}
     xr_nczarr.to_nczarr(
         xr.Dataset({"v": ("x", VALUES)}), store, mode="w", dialect="universal", encoding=encoding
     )
-    assert "ignore filters" in str(xr_nczarr.verify(store))
+    assert "ignore filters" in str(xr_nczarr.verify(store, readers=True))
     found = subprocess.run(dump, capture_output=True, timeout=60).stdout
     assert b"v = " in found
     assert b"v = 0, 1, 2, 3" not in found

@@ -79,8 +79,11 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
     )
+    parser.add_argument(
+        "--readers", action="store_true", help="tell also what other programs do not read right"
+    )
     return lambda parsed: xr_nczarr.verify(
-        parsed.target, sample=parsed.sample, **open_options(parsed)
+        parsed.target, **chosen(parsed, "sample", "readers"), **open_options(parsed)
     )
 
 
@@ -114,7 +117,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
 
 
 def upgrade(parser: argparse.ArgumentParser) -> Run:
-    """Spell the annotations of a store in another dialect, in place; chunks stay as they are."""
+    """Write the NCZarr metadata of a store in another layout, in place; chunks stay as they are."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     add_storage_options(parser)

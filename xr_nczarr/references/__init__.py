@@ -1,6 +1,6 @@
 """A reference set → where the bytes of each key are. Nothing here reads or fetches anything.
 
-`write`, which does, lies in `storage` and is only called from here.
+`write`, which does, lies in `tools` and is only called from here.
 """
 
 from importlib import import_module
@@ -35,4 +35,4 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name != "write":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("xr_nczarr.storage.reference_writing").write
+    return import_module("xr_nczarr.tools.referencing").write

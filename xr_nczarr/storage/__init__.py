@@ -7,7 +7,7 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 from xr_nczarr.storage.caching import PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint, fingerprint
-from xr_nczarr.storage.keys import WRITER_LOCK, stored_sizes
+from xr_nczarr.storage.keys import WRITER_LOCK, sizes_of, stored_keys, stored_sizes
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
@@ -43,5 +43,7 @@ __all__ = [
     "is_same_place",
     "open_store",
     "parse_url",
+    "sizes_of",
+    "stored_keys",
     "stored_sizes",
 ]

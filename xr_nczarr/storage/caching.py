@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
-from xr_nczarr.storage.keys import check_key
+from xr_nczarr.storage.keys import check_key, sizes_of
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.protocol import ByteRange, Bytes, SizedStore, Store, fetch_present
 from xr_nczarr.storage.ranges import cut_ranges
@@ -64,6 +64,10 @@ class CachingStore:
         """Give the size of an object in bytes, None when it is not there."""
         known = self._cache.size(self._cached(key))
         return self.source.size(key) if known is None else known
+
+    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
+        """Yield the size of each object in the order of `keys`, None for an absent one."""
+        return sizes_of(self.source, keys)
 
     def put(self, *_: Any) -> NoReturn:
         """Refuse: see `not_written`."""

@@ -190,6 +190,10 @@ class FilesystemStore:
         """Give the size of an object in bytes, None when it is not there."""
         return self._transport.size(self._path(key), key)
 
+    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
+        """Yield the size of each object in the order of `keys`, None for an absent one."""
+        return self._transport.sizes([(self._path(key), key) for key in keys])
+
     def url_of(self, key: str) -> str:
         """Give the URL of an object, as fsspec understands it."""
         return str(self._transport.filesystem.unstrip_protocol(self._path(key)))

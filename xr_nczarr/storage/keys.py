@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 from weakref import WeakValueDictionary
 
-from xr_nczarr.errors import RefusedError, quote
+from xr_nczarr.errors import RefusedError, UnsupportedError, quote
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.protocol import Listing, Store
 
@@ -122,6 +122,24 @@ def stored_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int | No
     size: Any = getattr(store, "size", lambda _: None)
     for key in stored_keys(store, prefix):
         yield key, size(key)
+
+
+def sizes_of(store: Store, keys: Sequence[str]) -> Iterator[int | None]:
+    """Yield the size of each object in bytes in the order of `keys`, None for an absent one.
+
+    Raises
+    ------
+    UnsupportedError
+        If the store does not know the sizes of its objects.
+    """
+    own: Any = getattr(store, "sizes_of", None)
+    if own is not None:
+        yield from own(keys)
+        return
+    size: Any = getattr(store, "size", None)
+    if size is None:
+        raise UnsupportedError("the sizes of objects are not known", store=store.name)
+    yield from map(size, keys)
 
 
 class KeyLocks:

@@ -227,14 +227,19 @@ class LocalStore:
                 system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
-        """Give the size of an object in bytes, None when it is not there."""
-        descriptor = self._open(key)
-        if descriptor is None:
-            return None
+        """Return the size of an object in bytes, None when it is not there.
+
+        It may be one that cannot be read.
+        """
+        path = self._path(key)
         try:
-            return self._measure(descriptor, key)
-        finally:
-            os.close(descriptor)
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._check_absent(path, key)
+            return None
+        except OSError as error:
+            raise storage_error(error, store=self.name, key=key) from error
+        return self._checked_size(status, key)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -321,6 +326,7 @@ class LocalStore:
                 )
 
     def _path(self, key: str) -> str:
+        """Return the path of an object that may be looked at."""
         check_key(key, self.name)
         why = system.why_refused(key)
         if why is not None:
@@ -330,7 +336,10 @@ class LocalStore:
                 store=self.name,
                 key=key,
             )
-        return f"{self.root}/{key}"
+        path = f"{self.root}/{key}"
+        if not self.follow_symlinks:
+            self._check_inside(path, key)
+        return path
 
     def _writer_lock(self) -> str:
         """Return the path of the lock of those who write metadata.
@@ -345,8 +354,6 @@ class LocalStore:
     def _open(self, key: str) -> int | None:
         """Open an object; give its descriptor, None when it is not there."""
         path = self._path(key)
-        if not self.follow_symlinks:
-            self._check_inside(path, key)
         try:
             return system.open_to_read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -357,7 +364,10 @@ class LocalStore:
 
     def _measure(self, descriptor: int, key: str) -> int:
         """Give the size of an opened object, if it is a plain file and none too large."""
-        status = os.fstat(descriptor)
+        return self._checked_size(os.fstat(descriptor), key)
+
+    def _checked_size(self, status: os.stat_result, key: str) -> int:
+        """Return the size of an object, if it is a plain file and none too large."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -42,6 +42,7 @@ def write(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    keys: Callable[[Store], Iterator[str]] = stored_keys,
 ) -> None:
     """Write the reference set of an existing Zarr or NCZarr store.
 
@@ -63,6 +64,8 @@ def write(
         Rows of a parquet file.
     storage_options, target_options
         For `source` and for `target`.
+    keys
+        What yields the keys of all objects of a store.
 
     Raises
     ------
@@ -77,7 +80,7 @@ def write(
     >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
     """
     store = open_store(source, storage_options=storage_options, limits=limits)
-    references = _references(store, inline_below)
+    references = _references(store, inline_below, keys)
     url = parse_url(target).url.rstrip("/")
     if is_parquet(url):
         items = render_parquet_references(tabulated(references), record_size=record_size)
@@ -138,7 +141,9 @@ def _put_directory(
         raise
 
 
-def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
+def _references(
+    store: Store, inline_below: int, keys: Callable[[Store], Iterator[str]]
+) -> Iterator[tuple[str, Reference]]:
     """Yield each key of a store with what it refers to."""
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
@@ -148,8 +153,8 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
                 reference = next(_inlined(store, [key]))[1] if small else reference
             yield key, reference
         return
-    keys = stored_keys(store)
-    while batch := list(islice(keys, _AT_ONCE)):
+    names = keys(store)
+    while batch := list(islice(names, _AT_ONCE)):
         chunks = [key for key in batch if not is_metadata(key)]
         targets = _targets(store, chunks, inline_below)
         yield from targets.items()

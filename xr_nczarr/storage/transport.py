@@ -175,6 +175,11 @@ class Transport:
         (answer,) = self._request([Request(key, path)])
         return None if answer is None else len(answer)
 
+    def sizes(self, items: Sequence[tuple[str, str]]) -> Iterator[int | None]:
+        """Yield the sizes of what lies at (path, key), several at once if the filesystem can."""
+        with ThreadPoolExecutor(1 if self._alone else IN_FLIGHT, "sizes") as helpers:
+            yield from helpers.map(lambda item: self.size(*item), items)
+
     def _size(self, filesystem: Any, path: str) -> int | None:
         """Give a size, None for what is not there, and -1 where a web server does not say it."""
         filesystem.invalidate_cache()  # of an older listing

@@ -1,17 +1,31 @@
-"""Which of the chunks a store has, and in how many bytes: by listing it, without reading any."""
+"""Which of the chunks a store has, and in how many bytes, without reading any.
+
+The store is listed for that. Where that is impossible, as over plain HTTP, it is asked for each
+chunk that the metadata imply.
+"""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import compress, islice, product
 
-from xr_nczarr.backend.reader import OpenedStore
+import numpy as np
+
+from xr_nczarr.backend.reader import OpenedStore, open_whole
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
-from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage import stored_sizes
+from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.model import ArrayNode, key_prefix
+from xr_nczarr.netcdf.annotations import SIDECARS
+from xr_nczarr.storage import Store, fetch_present, sizes_of, stored_keys, stored_sizes
 from xr_nczarr.tools.slabs import counts
+
+MAX_ASKED = 10_000
+"""Chunks that are asked for one by one where somebody waits for the answer: some seconds'."""
+
+_AT_ONCE = 1024
 
 
 @dataclass(slots=True)
@@ -20,6 +34,10 @@ class Stored:
 
     Attributes
     ----------
+    node
+        The array that they belong to.
+    extent
+        Number of objects along each dimension.
     present
         Number of those that are there, of `total`.
     stored_bytes
@@ -28,59 +46,142 @@ class Stored:
         Where in the grid, in C order, those lie that are there; empty unless they are asked for.
     """
 
-    total: int
+    node: ArrayNode
+    extent: tuple[int, ...]
     present: int = 0
     stored_bytes: int | None = 0
     numbers: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
+    @property
+    def total(self) -> int:
+        """Number of objects in the grid."""
+        return math.prod(self.extent)
 
-_Arrays = dict[str, list[tuple[ArrayNode, tuple[int, ...], Stored]]]
-"""By the folder of their objects: arrays, the number of objects along each dimension, and these."""
+    def key(self, number: int) -> str:
+        """Return the key of the object at a place of the grid, in C order."""
+        index = np.unravel_index(number, self.extent) if self.extent else ()
+        return self.node.chunk_keys.key(tuple(map(int, index)))
+
+
+_Arrays = dict[str, list[Stored]]
+"""By the folder of their objects."""
 
 
 def take_census(
-    opened: OpenedStore, others: list[str] | None = None
+    opened: OpenedStore, others: list[str] | None = None, *, most_asked: int | None = MAX_ASKED
 ) -> tuple[dict[str, Stored], str]:
-    """Give what is stored of each variable, by path; or nothing, and why it cannot be listed.
+    """Return what is stored of each variable, by path; or nothing, and why that is unknown.
 
-    With `others`, to which keys that are no chunk's are appended, the chunks are told one by one.
+    Parameters
+    ----------
+    others
+        Gets the keys that are no chunk's. With it, the numbers of the chunks are kept.
+    most_asked
+        How many chunks a store that cannot be listed is asked for at most; None for any number.
     """
+    try:
+        return _counted(opened, stored_sizes(opened.store), others), ""
+    except (AccessDeniedError, UnsupportedError) as error:
+        reason = str(error)
+    total = sum(stored.total for stored in _expected(opened).values())
+    if most_asked is not None and total > most_asked:
+        many = f"{total:,} chunks are more than the {most_asked:,} that are asked for one by one"
+        return {}, f"{reason} Its {many}"
+    try:
+        return _counted(opened, _asked_sizes(opened), others), ""
+    except UnsupportedError:
+        return {}, reason
+    except AccessDeniedError as error:
+        return {}, str(error)
+
+
+def every_key(store: Store) -> Iterator[str]:
+    """Yield the keys of all objects of a store, as far as metadata imply them if it has no list."""
+    keys = stored_keys(store)
+    try:
+        first = [*islice(keys, 1)]
+    except UnsupportedError:
+        opened, _ = open_whole(store, {})
+        yield from (key for key, _ in fetch_present(store, _document_keys(opened)))
+        yield from (key for key, _ in _asked_sizes(opened))
+        return
+    yield from first
+    yield from keys
+
+
+def _counted(
+    opened: OpenedStore, objects: Iterable[tuple[str, int | None]], others: list[str] | None
+) -> dict[str, Stored]:
+    found = _expected(opened)
     arrays: _Arrays = {}
-    found: dict[str, Stored] = {}
+    for stored in found.values():
+        keys = stored.node.chunk_keys
+        folder = (keys.prefix if stored.extent else keys.scalar).rpartition("/")[0]
+        arrays.setdefault(folder, []).append(stored)
+    unknown: list[str] = []
+    for key, size in objects:
+        owner, number = _owner(key, arrays)
+        if owner is None:
+            unknown.append(key)
+            continue
+        if others is not None:
+            owner.numbers.append(number)
+        owner.present += 1
+        if size is None or owner.stored_bytes is None:
+            owner.stored_bytes = None
+        else:
+            owner.stored_bytes += size
+    if others is not None:
+        others += unknown
+    return found
+
+
+def _expected(opened: OpenedStore) -> dict[str, Stored]:
+    """Return the objects that the metadata imply, by path of the variable; none is counted."""
+    found = {}
     for variable in opened.root.all_variables():
         if variable.node is not None and variable.error is None:
             shape = variable.shape or variable.node.shape
             extent = counts(shape, variable.node.object_shape)
-            stored = found[variable.path] = Stored(math.prod(extent))
-            keys = variable.node.chunk_keys
-            folder = (keys.prefix if extent else keys.scalar).rpartition("/")[0]
-            arrays.setdefault(folder, []).append((variable.node, extent, stored))
-    try:
-        for key, size in stored_sizes(opened.store):
-            stored_of, number = _owner(key, arrays)
-            if stored_of is None:
-                if others is not None:
-                    others.append(key)
-            else:
-                if others is not None:
-                    stored_of.numbers.append(number)
-                stored_of.present += 1
-                if size is None or stored_of.stored_bytes is None:
-                    stored_of.stored_bytes = None
-                else:
-                    stored_of.stored_bytes += size
-    except (AccessDeniedError, UnsupportedError) as error:
-        return {}, str(error)
-    return found, ""
+            found[variable.path] = Stored(variable.node, extent)
+    return found
+
+
+def _asked_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
+    """Yield key and size of those objects that are there of all that the metadata imply."""
+    for stored in _expected(opened).values():
+        keys = stored.node.chunk_keys
+        spellings = [keys]
+        if keys.alternative and len(stored.extent) > 1:
+            spellings.append(replace(keys, separator=keys.alternative))
+        indices = product(*map(range, stored.extent))
+        while batch := [*islice(indices, _AT_ONCE)]:
+            for spelling in spellings:
+                names = [spelling.key(index) for index in batch]
+                sizes = [*sizes_of(opened.store, names)]
+                there = [size is not None for size in sizes]
+                yield from zip(compress(names, there), compress(sizes, there), strict=True)
+                batch = [index for index, found in zip(batch, there, strict=True) if not found]
+
+
+def _document_keys(opened: OpenedStore) -> list[str]:
+    """Return the keys that documents of the store may have."""
+    module, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
+    keys = [*module.root_keys(), *(key for path in nodes for key in module.node_keys(path))]
+    if module.CONSOLIDATED_KEY is not None:
+        keys.append(module.CONSOLIDATED_KEY)
+    if opened.root.dialect == "nczarr-4.8.0":
+        keys += [key_prefix(path) + name for path in nodes for name in SIDECARS]
+    return list(dict.fromkeys(keys))
 
 
 def _owner(key: str, arrays: _Arrays) -> tuple[Stored | None, int]:
-    """Give the array one of whose objects lies at `key`, and where in its grid."""
+    """Return the array one of whose objects lies at `key`, and where in its grid."""
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]
-        for node, extent, stored in arrays.get(folder, ()):
-            keys = node.chunk_keys
+        for stored in arrays.get(folder, ()):
+            keys, extent = stored.node.chunk_keys, stored.extent
             if key == keys.scalar and not extent:
                 return stored, 0
             if extent and key.startswith(keys.prefix):

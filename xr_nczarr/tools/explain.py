@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,8 +23,15 @@ from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.windows import byte_window
 from xr_nczarr.errors import AccessDeniedError, ConflictError, UnsupportedError, quote
 from xr_nczarr.references import InlineBytes, Target
-from xr_nczarr.storage import ByteRange, PrefetchingStore, ReferenceStore, stored_sizes
+from xr_nczarr.storage import (
+    ByteRange,
+    PrefetchingStore,
+    ReferenceStore,
+    sizes_of,
+    stored_sizes,
+)
 from xr_nczarr.storage.ranges import merge_ranges, windows
+from xr_nczarr.tools.census import MAX_ASKED
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import byte_text, columns, extent_text
@@ -53,7 +61,7 @@ class Reading:
     requests
         To the store; `at_most` tells that it may be fewer.
     fetched_bytes
-        As they are stored; None when the store does not tell without being asked for each.
+        As they are stored; None when the store does not tell.
     absent
         Chunks that the store does not have; None when that is not known either.
     decoded_bytes
@@ -124,7 +132,10 @@ def explain(
     variables: Collection[str] | None = None,
     **options: Any,
 ) -> Explanation:
-    """Tell what reading a selection takes; only metadata are read, and the store is listed.
+    """Return what reading a selection takes, without reading any chunk.
+
+    Only metadata are read, and the store is listed. One that cannot be listed is asked for each of
+    at most 10,000 chunks.
 
     Parameters
     ----------
@@ -324,11 +335,13 @@ def _sizes(array: ChunkedArray, keys: Sequence[str]) -> list[int | None]:
         ]
     if not store.remote and hasattr(store, "size"):
         return [store.size(key) or 0 for key in keys]
-    try:
+    with suppress(AccessDeniedError, UnsupportedError):
         listed = dict(stored_sizes(store, _folder(array)))
-    except (AccessDeniedError, UnsupportedError):
-        return [None] * len(keys)
-    return [listed.get(key, 0) for key in keys]
+        return [listed.get(key, 0) for key in keys]
+    with suppress(AccessDeniedError, UnsupportedError):
+        if len(keys) <= MAX_ASKED:
+            return [size or 0 for size in sizes_of(store, keys)]
+    return [None] * len(keys)
 
 
 def _folder(array: ChunkedArray) -> str:

@@ -184,9 +184,10 @@ def open_hierarchy(target: Any, **options: Any) -> Overview:
 
 
 def info(target: Any, **options: Any) -> Overview:
-    """Tell what is in a store as `open_hierarchy` does, and which chunks of it are there.
+    """Return what is in a store as `open_hierarchy` does, and which chunks of it are there.
 
-    The store is listed for that. No chunk is read.
+    The store is listed for that. One that cannot be listed is asked for each of at most 10,000
+    chunks. No chunk is read.
 
     Parameters
     ----------

@@ -18,6 +18,11 @@ class Told:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
+def count_text(count: int, noun: str) -> str:
+    """Return a number of things: the noun gets an s unless there is one."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def byte_text(count: int | None) -> str:
     """Give a number of bytes in units that people read; ``?`` when it is not known."""
     if count is None:

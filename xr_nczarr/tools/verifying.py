@@ -1,34 +1,42 @@
-"""Whether a store is whole: each chunk decoded, every document compared, what others make of it."""
+"""Whether a store is whole: every chunk looked for and decoded, every document compared."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
 from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError
+from xr_nczarr.errors import (
+    MetadataError,
+    NczarrError,
+    NotFoundError,
+    UnsupportedError,
+    quote,
+)
 from xr_nczarr.hierarchy import FORMATS, JOURNAL, Document
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.storage import WRITER_LOCK
-from xr_nczarr.tools.census import Stored, take_census
+from xr_nczarr.storage import WRITER_LOCK, fetch_present
+from xr_nczarr.tools.census import MAX_ASKED, Stored, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
-from xr_nczarr.tools.text import Told
+from xr_nczarr.tools.text import Told, count_text
 from xr_nczarr.writing.target import UNFINISHED
 
 _AT_ONCE = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
+_MAX_PLACES = 3
+_MAX_KEYS = 5
 _LISTED = "present, and not listed"
 _ORPHAN = "Remove it, unless what is missing is the document of its array or group"
 _CONSOLIDATE = "Run nczarr consolidate, unless it is the single document that is wrong"
@@ -36,17 +44,20 @@ _CONSOLIDATE = "Run nczarr consolidate, unless it is the single document that is
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing amiss.
+    """One problem of one array, group or object.
 
     Attributes
     ----------
     severity
-        ``"error"`` where values or metadata are damaged, missing or contradict each other,
-        ``"warning"`` where other programs fail or something is left over.
+        ``"error"`` where values or metadata are damaged or contradict each other, or a coordinate
+        is not complete; ``"warning"`` for other missing chunks, for what is left over, and where
+        other programs fail.
     place
         Key in the store, or path of the node.
     programs
         Those that fail; empty where it is the store itself.
+    detail
+        What differs between places that have the same problem.
     """
 
     severity: Literal["error", "warning"]
@@ -54,24 +65,41 @@ class Finding:
     problem: str
     remedy: str = ""
     programs: str = ""
+    detail: str = ""
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What findings have in common that are one line."""
+        return self.severity, self.programs, self.problem, self.remedy
 
     def __str__(self) -> str:
-        subject = f"{self.programs} " if self.programs else ""
-        remedy = f". {self.remedy}" if self.remedy else ""
-        return f"{self.severity}: {self.place}: {subject}{self.problem}{remedy}"
+        return finding_line([self])
+
+
+def finding_line(findings: Sequence[Finding]) -> str:
+    """Return the line that tells of findings of one kind."""
+    severity, programs, problem, remedy = findings[0].kind
+    places = [
+        f"{quote(each.place)} ({each.detail})" if each.detail else quote(each.place)
+        for each in findings[:_MAX_PLACES]
+    ]
+    more = len(findings) - len(places)
+    where = ", ".join(places) + (f" and {more:,} more" if more else "")
+    subject = f"{programs} " if programs else ""
+    return f"{severity}: {where}: {subject}{problem}{f'. {remedy}' if remedy else ''}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Verification(Told):
-    """What `verify` found.
+    """What `verify` found; printing it shows findings of one kind as one line.
 
     Attributes
     ----------
     chunks
-        By path of the array: stored objects that are there, and of how many; empty where the
-        store cannot be listed.
+        By path of the array: stored objects that are there, and of how many; empty where that is
+        unknown.
     decoded
-        Number of chunks that were read: of those that the store lists, where it can be listed.
+        Number of chunks that were read and decoded.
     """
 
     store: str
@@ -86,27 +114,37 @@ class Verification(Told):
 
     def __str__(self) -> str:
         present, total = (sum(each[at] for each in self.chunks.values()) for at in (0, 1))
+        kinds: dict[tuple[str, ...], list[Finding]] = {}
+        for finding in sorted(self.findings, key=lambda finding: finding.severity):
+            kinds.setdefault(finding.kind, []).append(finding)
         errors = sum(finding.severity == "error" for finding in self.findings)
-        counts = f"{errors} errors, {len(self.findings) - errors} warnings"
-        there = f"{present} of {total} chunks there, " if self.chunks else ""
-        title = f"{self.store}: {there}{self.decoded} read: {counts}"
-        return "\n".join([title, *map(str, self.findings)])
+        warnings = count_text(len(self.findings) - errors, "warning")
+        found = f"{count_text(errors, 'error')}, {warnings}"
+        there = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
+        title = f"{self.store}: {there}{self.decoded:,} read: {found}"
+        return "\n".join([title, *map(finding_line, kinds.values())])
 
     def as_dict(self) -> dict[str, Any]:
         """Give the result as JSON values."""
         return {**Told.as_dict(self), "whole": self.whole}
 
 
-def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verification:
+def verify(
+    target: Any, *, sample: int | None = None, readers: bool = False, **options: Any
+) -> Verification:
     """Verify a store: its documents against each other and against the chunks, and every chunk.
 
-    Chunks are fetched and decoded as for reading, which checks sizes and checksums.
+    Chunks are fetched and decoded as for reading, which checks sizes and checksums. Missing ones
+    are warned of. Those of a coordinate of a dimension are an error, but for a single value, which
+    writers leave out if it is the fill value.
 
     Parameters
     ----------
     sample
-        Read at most so many chunks of each array, chosen at random among those that are there
-        where the store can be listed; None for all.
+        Read at most so many chunks of each array, chosen at random among those that are there;
+        None for all.
+    readers
+        Whether to tell what other programs do not read or read wrongly, as far as it is known.
     **options
         See `OpenOptions`. With `group`, only the chunks of that group are read.
 
@@ -125,41 +163,52 @@ def verify(target: Any, *, sample: int | None = None, **options: Any) -> Verific
             raise
         # Which documents count is not known before somebody has decided.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
-    result = Verification(store=opened.store.name)
+    others: list[str] = []
+    most_asked = None if sample is None else MAX_ASKED
+    census, reason = take_census(opened, others, most_asked=most_asked)
+    chunks = {path: (stored.present, stored.total) for path, stored in census.items()}
+    result = Verification(store=opened.store.name, chunks=chunks)
     found = result.findings
     found += _consolidated(opened)
-    others: list[str] = []
-    census, reason = take_census(opened, others)
-    read = {group.path for group in top.walk()}
-    for group in opened.root.walk():
-        if group.error is not None:
-            found.append(_error(group.path, group.error))
-        for report in group.reports:
-            severity: Literal["error", "warning"] = "warning" if _LISTED in report else "error"
-            found.append(Finding(severity, group.path, report))
-        for variable in group.variables.values():
-            if variable.error is not None:
-                found.append(_error(variable.path, variable.error))
-            elif variable.node is not None and group.path in read:
-                count, damaged = _decode(opened, variable, sample, census.get(variable.path))
-                result.decoded += count
-                found += damaged
-    result.chunks = {path: (stored.present, stored.total) for path, stored in census.items()}
+    found += _in_groups(opened, {group.path for group in top.walk()}, sample, census, result)
     if reason:
-        found.append(Finding("warning", "/", f"cannot be listed: {reason}"))
+        found.append(Finding("warning", "/", f"missing chunks are not looked for: {reason}"))
     found += _left_over(opened, others)
-    found += [
-        Finding("warning", place, problem, remedy, programs)
-        for programs, place, problem, remedy in (*concerns(opened), *in_documents(opened))
-    ]
+    if readers:
+        found += [
+            Finding("warning", place, problem, remedy, programs)
+            for programs, place, problem, remedy in (*concerns(opened), *in_documents(opened))
+        ]
     return result
 
 
+def _in_groups(
+    opened: OpenedStore,
+    read: Set[str],
+    sample: int | None,
+    census: Mapping[str, Stored],
+    result: Verification,
+) -> Iterator[Finding]:
+    """Yield what is wrong with groups, variables, and the chunks in the groups to `read`."""
+    for group in opened.root.walk():
+        if group.error is not None:
+            yield _error(group.path, group.error)
+        for report in group.reports:
+            yield Finding("warning" if _LISTED in report else "error", group.path, report)
+        for variable in group.variables.values():
+            if variable.error is not None:
+                yield _error(variable.path, variable.error)
+            elif variable.node is not None and group.path in read:
+                stored = census.get(variable.path)
+                yield from _decode(opened, variable, sample, stored, result)
+                yield from _missing(variable, stored)
+
+
 def _open(target: Any, options: dict[str, Any]) -> tuple[OpenedStore, Group]:
-    """Open the single documents; the consolidated one where there are no others."""
+    """Open the single documents; the consolidated one where they are not there, or not found."""
     try:
         return open_whole(target, {"consolidated": False, **options})
-    except NotFoundError:
+    except (NotFoundError, UnsupportedError):
         if "consolidated" in options:
             raise
         return open_whole(target, options)
@@ -168,15 +217,17 @@ def _open(target: Any, options: dict[str, Any]) -> tuple[OpenedStore, Group]:
 def _error(place: str, error: NczarrError) -> Finding:
     where = error.key or place
     problem = ", ".join(filter(None, [error.place, error.problem]))
-    chunk = f" (chunk {error.chunk})" if error.chunk is not None else ""
-    return Finding("error", where, problem + chunk, error.remedy)
+    detail = f"chunk {error.chunk}" if error.chunk is not None else ""
+    return Finding("error", where, problem, error.remedy, detail=detail)
 
 
 def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
     """Compare each document that the consolidated one holds, or should, with the single one."""
     module = FORMATS[opened.hierarchy.zarr_format]
     key = module.CONSOLIDATED_KEY
-    if opened.hierarchy.consolidated or key is None:
+    if opened.options.consolidated is True or key is None:
+        return
+    if not any(fetch_present(opened.store, module.node_keys("/"))):  # it is all that there is
         return
     (data,) = opened.store.fetch([key])
     try:
@@ -212,12 +263,47 @@ def _same(single: Document, inner: Document) -> bool:
         return False
 
 
-def _decode(
-    opened: OpenedStore, variable: Variable, sample: int | None, stored: Stored | None
-) -> tuple[int, list[Finding]]:
-    """Read the chunks of one array; give their number, and what is wrong with them.
+def _missing(variable: Variable, stored: Stored | None) -> Iterator[Finding]:
+    """Yield what is to say of the chunks of a variable that are not there."""
+    present = set() if stored is None else set(stored.numbers)
+    if stored is None or len(present) == stored.total:
+        return
+    absent = (number for number in range(stored.total) if number not in present)
+    first = [*islice(absent, _MAX_KEYS)]
+    count = stored.total - len(present)
+    keys = ", ".join(quote(stored.key(number)) for number in first)
+    detail = f"{count:,} of {stored.total:,}: {keys}{', …' if count > len(first) else ''}"
+    if _is_incomplete(variable, stored, first):
+        problem, remedy = "a coordinate lacks chunks", "Write the coordinate again"
+        yield Finding("error", variable.path, problem, remedy, detail=detail)
+    else:
+        problem = "chunks are missing and read as the fill value"
+        yield Finding("warning", variable.path, problem, detail=detail)
 
-    Those that the store does not list are not asked for, unless to be without one is an error.
+
+def _is_incomplete(variable: Variable, stored: Stored, absent: Sequence[int]) -> bool:
+    """Return whether without its `absent` chunks a coordinate is none.
+
+    The values of a coordinate differ, and none is missing: a single one can be the fill value.
+    """
+    if not variable.is_coordinate:
+        return False
+    length, size = stored.node.object_shape[0], variable.shape[0]
+    values = sum(min(length, size - number * length) for number in absent)
+    masked = "_FillValue" in variable.attributes or variable.fill_value != variable.fill_value
+    return values > 1 or masked
+
+
+def _decode(
+    opened: OpenedStore,
+    variable: Variable,
+    sample: int | None,
+    stored: Stored | None,
+    result: Verification,
+) -> list[Finding]:
+    """Read the chunks of one array, count them, and return what is wrong with them.
+
+    Those that are known to be missing are not asked for, unless to be without one is an error.
     """
     node = readable_node(variable, opened.options.assume_endian)
     options = replace(opened.options.reading, threads=1)
@@ -244,10 +330,11 @@ def _decode(
     numbers = iter(chosen)
     spread = opened.store.remote or array.chunk_bytes >= _THREADED_FROM_BYTES
     with ThreadPoolExecutor(thread_name_prefix="nczarr-verify") as pool:
-        while batch := list(itertools.islice(numbers, _AT_ONCE)):
+        while batch := list(islice(numbers, _AT_ONCE)):
             found += filter(None, (pool.map if spread else map)(read, batch))
+    result.decoded += len(chosen) - len(found)
     # What concerns the codec as a whole is said once.
-    return len(chosen), list(dict.fromkeys(found))
+    return list(dict.fromkeys(found))
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
