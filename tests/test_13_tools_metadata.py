@@ -179,7 +179,8 @@ def test_pure_zarr_that_lost_its_names_gets_them_and_stays_pure(tmp_path: Path) 
     dataset.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
     (tmp_path / "s/.zattrs").write_text('{"yes": true, "both": [true, false]}')
     (tmp_path / "s/n/.zattrs").unlink()
-    told = [each for each in xr_nczarr.verify(tmp_path / "s").findings if each.place == "/n"]
+    found = xr_nczarr.verify(tmp_path / "s", readers=True)
+    told = [each for each in found.findings if each.place == "/n"]
     assert "nczarr upgrade --dialect zarr" in " ".join(each.remedy for each in told)
     xr_nczarr.upgrade(tmp_path / "s", "zarr")
     assert json.loads((tmp_path / "s/.zattrs").read_text()) == {"yes": True, "both": [True, False]}
@@ -188,13 +189,49 @@ def test_pure_zarr_that_lost_its_names_gets_them_and_stays_pure(tmp_path: Path) 
         assert found["n"].values.tolist() == [1.5, 2.5]
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_plain_zarr_is_annotated_on_request_alone(tmp_path: Path, zarr_format: int) -> None:
+    dataset = xr.Dataset({"n": ("x", [1.5, 2.5])})
+    dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
+    before = contents(tmp_path / "s")
+    for dialect in ("nczarr", "universal") if zarr_format == 2 else ("nczarr",):
+        with pytest.raises(xr_nczarr.ConflictError, match=r"plain Zarr.*annotate=True \(--annot"):
+            xr_nczarr.upgrade(tmp_path / "s", dialect)
+    assert main(["upgrade", str(tmp_path / "s")]) == 2
+    assert contents(tmp_path / "s") == before
+    assert main(["upgrade", "--annotate", str(tmp_path / "s")]) == 0
+    assert xr_nczarr.open_hierarchy(tmp_path / "s").dialect != "zarr"
+
+
+def test_a_dry_run_tells_what_it_would_change_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
+    before = contents(store)
+    planned = xr_nczarr.upgrade(store, dry_run=True)
+    assert contents(store) == before
+    assert main(["upgrade", "--dry-run", str(store)]) == 0
+    assert contents(store) == before
+    text = capsys.readouterr().out
+    assert "nczarr-4.8.0 → nczarr-4.9.3" in text
+    assert "this was a dry run, nothing was changed" in text
+    assert "\n  written: .zgroup, .zattrs, " in text
+    assert "\n  removed: .nczarr, " in text
+    done = xr_nczarr.upgrade(store)
+    assert (done.written, done.removed) == (planned.written, planned.removed)
+    assert "dry run" not in str(done)
+    after = contents(store)
+    assert {key for key in after if after[key] != before.get(key)} == set(done.written)
+    assert before.keys() - after.keys() == set(done.removed)
+
+
 def test_pure_zarr_gains_annotations_and_keeps_json_and_unknown_members(tmp_path: Path) -> None:
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": [1, None]}, "x_list": ["a", 1]}
     members = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_NCProperties": "mine"}}
     members["v/.zarray"] = array_document((2,)) | {"vendor": {"k": 1}}
     members |= {"v/.zattrs": attributes, "v/0": np.array([1, 2], "<i4").tobytes()}
     store = put(tmp_path / "store", members)
-    assert xr_nczarr.upgrade(store).after == "nczarr-4.9.3"
+    assert xr_nczarr.upgrade(store, annotate=True).after == "nczarr-4.9.3"
     found = json.loads((store / "v/.zattrs").read_text())
     assert attributes.items() <= found.items()
     assert json.loads((store / ".zattrs").read_text())["_NCProperties"] == "mine"

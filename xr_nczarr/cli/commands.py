@@ -120,9 +120,15 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     """Write the NCZarr metadata of a store in another layout, in place; chunks stay as they are."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
+    parser.add_argument(
+        "--annotate", action="store_true", help="add NCZarr metadata to a store of plain Zarr"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing, only show what would be changed"
+    )
     add_storage_options(parser)
     add_json(parser)
-    names = ("dialect", "storage_options")
+    names = ("dialect", "annotate", "dry_run", "storage_options")
     return lambda parsed: xr_nczarr.upgrade(parsed.target, **chosen(parsed, *names))
 
 

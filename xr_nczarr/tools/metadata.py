@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,11 +41,13 @@ from xr_nczarr.storage import (
     fetch_present,
     open_store,
 )
-from xr_nczarr.tools.text import Told, dimension_text
+from xr_nczarr.tools.text import Told, count_text, dimension_text
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
 from xr_nczarr.writing.journal import settle
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.target import open_existing
+
+_MAX_KEYS = 10
 
 _ANNOTATIONS = {
     XARRAY_DIMENSIONS,
@@ -67,17 +69,32 @@ class Consolidated(Told):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgraded(Told):
-    """What `upgrade` did: dialects before and after, and the keys it wrote and removed."""
+    """What `upgrade` changed, or with `dry_run` would change.
+
+    Attributes
+    ----------
+    before, after
+        Layouts of the NCZarr metadata.
+    written, removed
+        Keys of the documents.
+    """
 
     store: str
     before: str
     after: str
     written: list[str]
     removed: list[str]
+    dry_run: bool = False
 
     def __str__(self) -> str:
-        done = f"{len(self.written)} documents written, {len(self.removed)} removed"
-        return f"{self.store}: {self.before} → {self.after} ({done})"
+        done = f"{count_text(len(self.written), 'document')} written, {len(self.removed):,} removed"
+        done += "; this was a dry run, nothing was changed" if self.dry_run else ""
+        lines = [f"{self.store}: {self.before} → {self.after} ({done})"]
+        for verb, keys in (("written", self.written), ("removed", self.removed)):
+            more = [f"… and {len(keys) - _MAX_KEYS:,} more"] if len(keys) > _MAX_KEYS else []
+            names = ", ".join([*map(quote, keys[:_MAX_KEYS]), *more])
+            lines += [f"  {verb}: {names}"] if keys else []
+        return "\n".join(lines)
 
 
 def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None) -> Consolidated:
@@ -108,9 +125,14 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
 
 
 def upgrade(
-    target: Any, dialect: str = "nczarr", *, storage_options: Mapping[str, Any] | None = None
+    target: Any,
+    dialect: str = "nczarr",
+    *,
+    annotate: bool = False,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Upgraded:
-    """Spell a store's annotations in another layout; only metadata are touched, in place.
+    """Write the NCZarr metadata of a store in another layout, in place; chunks are not touched.
 
     What is put first is what readers look at first: one that is interrupted leaves a store that
     reads the same, and can be run again.
@@ -119,61 +141,90 @@ def upgrade(
     ----------
     dialect
         See `to_nczarr`.
+    annotate
+        Whether a store of plain Zarr, which has no NCZarr metadata, gets some.
+    dry_run
+        Whether only to return what would be changed.
 
     Raises
     ------
     ConflictError
-        When the dialect cannot say all that the store says. Nothing was written.
+        If the store is plain Zarr, unless `annotate` is passed or `dialect` is plain as well; if
+        the dialect cannot express all that the store says. Nothing was written.
     NczarrError
         The error of a variable that cannot be read.
     """
-    with _changing(target, storage_options, f"upgrade to {dialect}") as (store, opened):
-        source = opened.hierarchy
-        zarr_format, consolidated = source.zarr_format, source.consolidated
-        writable_format(store, zarr_format)
-        root = _kept(opened.root, source)
-        hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
-        hierarchy = replace(hierarchy, nodes=_as_before(hierarchy, source))
-        documents = rendered(hierarchy, consolidated=consolidated)
-        again = open_hierarchy(
-            MemoryStore(documents),
-            zarr_format=zarr_format,
-            consolidated=False,
-            listed_children=listed_children,
-        )
-        written = interpret(again)
-        lost = list(_differences(root, written))
-        if lost:
+    owner = f"upgrade to {dialect}"
+    with _changing(target, storage_options, owner, dry_run=dry_run) as (store, opened):
+        is_plain = all(group.dialect == "zarr" for group in opened.root.walk())
+        if is_plain and dialect != "zarr" and not annotate:
             raise ConflictError(
-                f"the dialect {dialect} cannot say {'; '.join(lost[:5])}",
-                remedy="Nothing was changed: choose another dialect",
+                "the store is plain Zarr, without NCZarr metadata to upgrade",
+                remedy="Pass annotate=True (--annotate) to add NCZarr metadata to it in place",
                 store=store.name,
             )
+        source = opened.hierarchy
+        documents, after = _in_dialect(opened, dialect)
         changed = _changed(documents, store)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
         removed = [key for key, _ in fetch_present(store, sidecars)]
-        in_attributes = written.dialect in ("nczarr-4.9.3", "nczarr-preview")
-        with workspace(store, empty=False, staged=False) as work:
-            for phase in _phases(changed, FORMATS[zarr_format].CONSOLIDATED_KEY, in_attributes):
-                work.put((key, changed[key]) for key in phase)
-                flush(work)
-            for key in removed:
-                work.delete(key)
+        if not dry_run:
+            key = FORMATS[source.zarr_format].CONSOLIDATED_KEY
+            with workspace(store, empty=False, staged=False) as work:
+                for phase in _phases(changed, key, after in ("nczarr-4.9.3", "nczarr-preview")):
+                    work.put((key, changed[key]) for key in phase)
+                    flush(work)
+                for key in removed:
+                    work.delete(key)
     return Upgraded(
         store=store.name,
         before=opened.root.dialect,
-        after=dialect if dialect == "universal" else written.dialect,
+        after=dialect if dialect == "universal" else after,
         written=list(changed),
         removed=removed,
+        dry_run=dry_run,
     )
+
+
+def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
+    """Return the documents of a store in another dialect, and the layout that they have."""
+    source = opened.hierarchy
+    zarr_format, consolidated = source.zarr_format, source.consolidated
+    writable_format(opened.store, zarr_format)
+    root = _kept(opened.root, source)
+    hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
+    hierarchy = replace(hierarchy, nodes=_as_before(hierarchy, source))
+    documents = rendered(hierarchy, consolidated=consolidated)
+    again = open_hierarchy(
+        MemoryStore(documents),
+        zarr_format=zarr_format,
+        consolidated=False,
+        listed_children=listed_children,
+    )
+    written = interpret(again)
+    lost = list(_differences(root, written))
+    if lost:
+        raise ConflictError(
+            f"the dialect {dialect} cannot say {'; '.join(lost[:5])}",
+            remedy="Nothing was changed: choose another dialect",
+            store=opened.store.name,
+        )
+    return documents, written.dialect
 
 
 @contextmanager
 def _changing(
-    target: Any, storage_options: Mapping[str, Any] | None, owner: str
+    target: Any,
+    storage_options: Mapping[str, Any] | None,
+    owner: str,
+    *,
+    dry_run: bool = False,
 ) -> Iterator[tuple[Store, OpenedStore]]:
-    """Open a store by its single documents, alone, after undoing a change that was interrupted."""
+    """Open a store by its single documents, for one writer alone unless it is a `dry_run`.
+
+    A change that was interrupted is undone first.
+    """
     store = open_store(target, storage_options=storage_options)
     web = isinstance(store, FilesystemStore) and store.web
     if web or isinstance(store, ReferenceStore):
@@ -182,8 +233,9 @@ def _changing(
             remedy="Do it where the store lies, or copy it first",
             store=store.name,
         )
-    with sole_writer(store, "a", lambda: owner):
-        settle(store)
+    with nullcontext() if dry_run else sole_writer(store, "a", lambda: owner):
+        if not dry_run:
+            settle(store)
         opened = open_existing(store, "a")
         if opened is None:
             raise NotFoundError("there is no store to change", store=store.name)
