@@ -129,6 +129,14 @@ def test_d54_an_overlapping_append_is_refused(path):
     refused(path, "overlap", between, append_dim="time")
 
 
+def test_an_append_of_earlier_times_is_told_as_such_and_what_to_do(path):
+    to_nczarr(series(2, 4), path)
+    message = r"time begins at .*T12:00.*ends before it, at .*T06:00.*xarray\.concat"
+    refused(path, message, series(0, 2), append_dim="time")
+    to_nczarr(series(0, 2), path, append_dim="time", allow_duplicates=True)
+    assert read(path).n.values.tolist() == [2, 3, 0, 1]
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_d55_dask_blocks_are_aligned_with_the_stored_chunks(path, zarr_format):
     encoding = {"a": {"chunks": (4, 4)}, "n": {"chunks": (4,)}}

@@ -64,6 +64,35 @@ def copy_with_netcdf_c(source, path):
     return path
 
 
+@pytest.mark.parametrize("header", [False, True])
+def test_a_dump_of_a_group_has_that_group_and_the_dimensions_above_it(tmp_path, header):
+    tree = {
+        "/": xr.Dataset({"a": (("t", "x"), [[1, 2]])}, attrs={"title": "all"}),
+        "/g": xr.Dataset({"b": (("x", "y"), [[1.5], [2.5]])}),
+        "/g/h": xr.Dataset({"c": ("x", [3, 4])}),
+        "/other": xr.Dataset({"d": 1}),
+    }
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict(tree), tmp_path / "s", unlimited_dims={"/": ["t"]})
+    text = str(xr_nczarr.dump(tmp_path / "s", group="g", header=header)).expandtabs(4)
+    assert text.startswith(
+        "netcdf s {\ndimensions:\n    t = UNLIMITED ; // (1 currently)\n    x = 2 ;"
+    )
+    assert "\ngroup: g {" in text
+    assert "double b(x, y) ;" in text
+    assert "group: h {" in text
+    assert ("b =" in text) is not header
+    for other in ("a(t, x)", "title", "other", "a ="):
+        assert other not in text
+    inner = str(xr_nczarr.dump(tmp_path / "s", group="/g/h"))
+    assert "c(x) ;" in inner
+    assert "b(x, y)" not in inner
+    if has_ncgen:
+        (tmp_path / "g.cdl").write_text(inner)
+        run("ncgen", "-4", "-o", str(tmp_path / "g.nc"), str(tmp_path / "g.cdl"))
+        with xr.open_dataset(tmp_path / "g.nc", group="g/h", engine="netcdf4") as found:
+            assert found.c.values.tolist() == [3, 4]
+
+
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
 def test_a_dump_is_what_ncdump_prints(types, options, capsys):

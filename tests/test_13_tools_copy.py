@@ -367,6 +367,19 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys) -> None:
         xr_nczarr.copy(tmp_path / "one", tmp_path / "three")
 
 
+@pytest.mark.parametrize("name", ["out.nc", "OUT.NC", "out.nc4", "out.cdf", "out.nc/"])
+def test_a_target_with_the_name_of_a_netcdf_file_is_refused(
+    tmp_path: Path, name: str, capsys
+) -> None:
+    xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
+    assert main(["copy", str(tmp_path / "one"), f"{tmp_path}/{name}"]) == 2
+    assert "name of a netCDF file" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["one"]
+    url = f"file://{tmp_path}/{name.rstrip('/')}#mode=nczarr,file"
+    assert main(["copy", str(tmp_path / "one"), url]) == 0
+    xr.testing.assert_identical(xr.open_dataset(url, engine="nczarr"), FIELD)
+
+
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
 def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
     one, target = str(tmp_path / "one"), target.format(tmp_path)
@@ -376,8 +389,9 @@ def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
     assert main(["copy", one, target]) == 2
     assert main(["copy", one, target, "--overwrite"]) == 0
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
-    with pytest.raises(RefusedError, match="overwritten"):
-        xr_nczarr.copy(target, target, overwrite=True)
+    for overwrite in (False, True):
+        with pytest.raises(RefusedError, match="source and target are the same store"):
+            xr_nczarr.copy(target, target, overwrite=overwrite)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(RefusedError, match="within"):
         xr_nczarr.copy(one, f"{one}/inside")

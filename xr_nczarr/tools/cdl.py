@@ -82,13 +82,14 @@ def dump(
     }
     """
     opened, top = open_whole(target, options)
-    paths = {variable.path for variable in opened.root.all_variables()}
+    paths = {variable.path for variable in top.all_variables()}
     return Cdl(
         opened,
         name if name is not None else _dataset_name(opened.store.name),
         header,
         _chosen(variables, paths, "variable"),
         _chosen(groups, {group.path for group in top.walk()}, "group"),
+        top,
     )
 
 
@@ -100,6 +101,8 @@ class Cdl:
     ----------
     variables, groups
         Paths of those whose values are shown.
+    top
+        The group that is shown. Of those above it there are the dimensions, which it can use.
     """
 
     opened: OpenedStore
@@ -107,11 +110,12 @@ class Cdl:
     header: bool
     variables: frozenset[str]
     groups: frozenset[str]
+    top: Group
 
     @property
     def left_out(self) -> list[str]:
         """What CDL or this program has no word for, one sentence each."""
-        reasons = map(_reason_to_leave_out, self.opened.root.all_variables())
+        reasons = map(_reason_to_leave_out, self.top.all_variables())
         return [*self._without_spelling(), *filter(None, reasons)]
 
     @property
@@ -120,8 +124,8 @@ class Cdl:
         return not self.left_out
 
     def _without_spelling(self) -> Iterator[str]:
-        names = {self.name}
-        for group in self.opened.root.walk():
+        names = {self.name, *self.opened.visible_dimensions(self.top.path)}
+        for group in self.top.walk():
             names |= {group.path.rpartition("/")[2] or self.name, *group.attributes}
             names |= group.dimensions.keys() | group.variables.keys()
             for variable in group.variables.values():
@@ -142,6 +146,11 @@ class Cdl:
         yield "}\n"
 
     def _group(self, group: Group, indent: str) -> Iterator[str]:
+        if group is not self.top and self.top.path.startswith(f"{group.path.rstrip('/')}/"):
+            yield from self._dimensions(group, indent)
+            name = self.top.path[len(group.path.rstrip("/")) + 1 :].partition("/")[0]
+            yield from self._subgroup(name, group.groups[name], indent)
+            return
         yield from self._header(group, indent)
         if not self.header and group.path in self.groups:
             if group.variables:
@@ -150,16 +159,22 @@ class Cdl:
                 if variable.path in self.variables and not _reason_to_leave_out(variable):
                     yield from self._data(variable, indent)
         for name, child in group.groups.items():
-            yield f"\n{indent}group: {name_text(name)} {{\n"
-            yield from self._group(child, indent + "  ")
-            yield f"{indent}  }} // group {name_text(name)}\n"
+            yield from self._subgroup(name, child, indent)
 
-    def _header(self, group: Group, indent: str) -> Iterator[str]:
+    def _subgroup(self, name: str, child: Group, indent: str) -> Iterator[str]:
+        yield f"\n{indent}group: {name_text(name)} {{\n"
+        yield from self._group(child, indent + "  ")
+        yield f"{indent}  }} // group {name_text(name)}\n"
+
+    def _dimensions(self, group: Group, indent: str) -> Iterator[str]:
         if group.dimensions:
             yield f"{indent}dimensions:\n"
         for item in group.dimensions.values():
             size = f"UNLIMITED ; // ({item.size} currently)" if item.unlimited else f"{item.size} ;"
             yield f"{indent}\t{name_text(item.name)} = {size}\n"
+
+    def _header(self, group: Group, indent: str) -> Iterator[str]:
+        yield from self._dimensions(group, indent)
         if group.variables:
             yield f"{indent}variables:\n"
         for variable in group.variables.values():

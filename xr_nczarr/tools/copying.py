@@ -34,16 +34,18 @@ from xr_nczarr.storage import (
     open_store,
     parse_url,
 )
+from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
 from xr_nczarr.writing.datasets import Request, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.sources import in_blocks, lazy_array_in
+from xr_nczarr.writing.sources import in_blocks, lazy_array_in, same_store
 from xr_nczarr.writing.target import UNFINISHED, check_empty, open_existing
 from xr_nczarr.writing.writer import layout_of, plan_creation
 
+_NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 _FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 
@@ -147,13 +149,13 @@ def copy(
         When there is something at the target that is no interrupted copy, with `overwrite` when it
         is no store.
     RefusedError
-        For overwriting the source, or writing into it.
+        If the target is the source, or lies within it.
     ConflictError
         For a dimension or a chunk length that there is not; while another write changes the target
         on an object store; and when the source changes meanwhile: the target is then no store, and
         the next run begins anew.
     UnsupportedError
-        For an engine that there is not.
+        For an engine that there is not, and if the target has the name of a netCDF file.
     NczarrError
         The error of a variable that cannot be read, or that the target's dialect does not have.
 
@@ -165,6 +167,7 @@ def copy(
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
     mapping: 1 arrays copied, 1 of them as bytes (1 chunks)
     """
+    _check_name(target)
     with closing(_open(source, engine, storage_options)) as origin:
         dimensions = {dim for dataset in origin.datasets.values() for dim in dataset.dims}
         for dim, length in (chunks or {}).items():
@@ -282,9 +285,26 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
     return found
 
 
+def _check_name(target: Any) -> None:
+    """Raise UnsupportedError for the name of a netCDF file, unless its URL says ``mode=nczarr``."""
+    if not isinstance(target, str | os.PathLike):
+        return
+    location = parse_url(target)
+    if location.format is None and location.url.rstrip("/").lower().endswith(_NETCDF_ENDINGS):
+        raise UnsupportedError(
+            "this is the name of a netCDF file, and a copy is a store",
+            remedy="Choose a name such as out.nczarr; a store of this very name is meant by a URL "
+            "that ends in #mode=nczarr,file",
+            store=mask(location.url),
+        )
+
+
 def _check_beside(store: Store, origin: _Source) -> None:
-    """Refuse a target within the source, of which it would be a part."""
-    stores = (array.store for array in origin.arrays.values())
+    """Raise RefusedError if the target is the source, or within it and would be a part of it."""
+    stores = [array.store for array in origin.arrays.values()]
+    if any(same_store(array_store, store) for array_store in stores):
+        problem, remedy = "source and target are the same store", "Copy it to another place"
+        raise RefusedError(problem, remedy=remedy, store=store.name)
     for folder in {one.root for one in stores if isinstance(one, LocalStore)}:
         if isinstance(store, LocalStore) and is_inside(os.path.dirname(store.root), folder):
             problem = "it lies within the store that is to be copied"

@@ -262,7 +262,7 @@ def _check_equal(name: str, given: Variable, stored: Variable, start: int) -> No
 
 
 def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> None:
-    """Refuse an append that repeats or overlaps stored values of its own coordinate."""
+    """Raise ConflictError if an append repeats, overlaps or precedes stored coordinate values."""
     _check_kind(given, stored, dim)
     shown = np.asarray(given.values)
     old, new = _comparable(stored[:size], stored, dim), _comparable(given, stored, dim)
@@ -276,6 +276,13 @@ def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> 
             remedy=remedy,
         )
     increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
+    if increasing and old.size > 1 and new.max() < old[0]:
+        raise ConflictError(
+            f"{dim} begins at {np.asarray(stored.values)[0]}, and this append ends before it, at "
+            f"{shown[new.argmax()]}: an append goes behind what is stored",
+            remedy="To keep the order, write both to a new store, joined by xarray.concat; to "
+            "append out of order, pass allow_duplicates=True",
+        )
     if increasing and old.size > 1 and new.min() < old[-1]:
         raise ConflictError(
             f"{dim} ends at {np.asarray(stored.values)[size - 1]}, and this append begins at "

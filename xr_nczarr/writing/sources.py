@@ -111,7 +111,7 @@ def refuse_reading(
     for name, data in values.items():
         for lazy in lazy_arrays(getattr(data, "_data", data)):
             array = lazy.stored
-            if _same(array.store, store) and (paths is None or array.node.path in paths):
+            if same_store(array.store, store) and (paths is None or array.node.path in paths):
                 raise RefusedError(
                     f"reads its values from {array.node.path} of the store that is to be "
                     "overwritten",
@@ -121,7 +121,8 @@ def refuse_reading(
                 )
 
 
-def _same(one: Store, other: Store) -> bool:
+def same_store(one: Store, other: Store) -> bool:
+    """Return whether two stores hold the same objects."""
     if isinstance(one, LocalStore) and isinstance(other, LocalStore):
         return is_same_place(one.root, other.root)
     if isinstance(one, MemoryStore) and isinstance(other, MemoryStore):

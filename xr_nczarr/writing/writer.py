@@ -119,7 +119,7 @@ def to_nczarr(
         ``"store"`` makes a whole append or overwrite one step on local disks, by way of a copy of
         hard links.
     allow_duplicates
-        Whether an append may repeat or overlap values of the coordinate it appends along.
+        Whether an append may repeat, overlap or precede values of the coordinate it appends along.
     overwrite
         ``"force"`` lets ``mode="w"`` remove what is no store, and any write go on where an object
         store bears the lock of another one that was killed.
