@@ -26,7 +26,7 @@ ROOMS = {
     "writing": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "tools": {"writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
     "cli": {"tools", "writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "__init__": {"tools", "writing", "backend", "model", "errors"},
+    "__init__": {"tools", "writing", "backend", "references", "model", "errors"},
     "__main__": {"cli"},
 }
 

@@ -71,6 +71,28 @@ def test_a_mapping_is_found_in_its_own_process_alone(store):
         pickle.loads(pickle.dumps(dataset)).nczarr.info()
 
 
+def test_verify_of_a_dataset_is_that_of_its_store(directory):
+    dataset = xr.open_dataset(directory, engine="nczarr")
+    found = dataset.nczarr.verify()
+    assert str(found) == str(xr_nczarr.verify(directory))
+    assert "chunks are missing" in str(found)
+    assert dataset.nczarr.verify(sample=1).decoded == 2
+    assert len(dataset.nczarr.verify(readers=True).findings) > len(found.findings)
+
+
+def test_the_accessor_shows_what_it_can_do(directory):
+    dataset = xr.open_dataset(directory, engine="nczarr")
+    assert repr(dataset.nczarr).startswith(
+        f"<xr_nczarr methods of a Dataset opened from {directory}>"
+    )
+    for name in ("info", "verify", "explain", "to_nczarr"):
+        assert f".{name}(" in repr(dataset.nczarr)
+    assert repr(xr.Dataset().nczarr).startswith("<xr_nczarr methods of a Dataset>")
+    assert ".info(" not in repr(dataset.v.nczarr)
+    assert ".explain(" in repr(dataset.v.nczarr)
+    assert "DataTree" in repr(xr.DataTree().nczarr)
+
+
 def test_every_group_of_a_tree_knows_its_store(store):
     tree = xr.open_datatree(store, engine="nczarr")
     assert repr(tree.nczarr.info()) == repr(xr_nczarr.info(store))

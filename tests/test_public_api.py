@@ -36,6 +36,7 @@ def test_the_public_names_are_these():
         "explain",
         "info",
         "open_hierarchy",
+        "references",
         "to_nczarr",
         "upgrade",
         "verify",
@@ -132,14 +133,32 @@ def test_the_signature_of_writing_is_this():
     ]
 
 
-def test_importing_the_package_imports_neither_xarray_nor_zarr():
-    code = (
-        "import sys, xr_nczarr; print([n for n in ('xarray', 'zarr', 'dask') if n in sys.modules])"
-    )
+def test_importing_the_package_imports_neither_zarr_nor_dask():
+    code = "import sys, xr_nczarr; print([n for n in ('zarr', 'dask') if n in sys.modules])"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import xr_nczarr; import xarray as xr",
+        "import xarray as xr; import xr_nczarr",
+        "from xr_nczarr import to_nczarr; import xarray as xr",
+        "import xr_nczarr.errors; import xarray as xr",
+    ],
+)
+def test_the_accessor_is_there_whatever_is_imported_first(imports):
+    code = f"{imports}; ds = xr.Dataset({{'a': 1}}); store = {{}}; ds.nczarr.to_nczarr(store)"
+    code += "; xr.DataTree(ds).nczarr, ds.a.nczarr; assert '.zgroup' in store"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_functions_for_reference_sets_are_there_after_importing_the_package():
+    code = "import xr_nczarr; xr_nczarr.references.write, xr_nczarr.references.expand"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])

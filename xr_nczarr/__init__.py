@@ -1,7 +1,7 @@
 """The xarray engine for NCZarr, Zarr of every version, and reference sets."""
 
 import logging
-import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from xr_nczarr.errors import (
@@ -23,6 +23,7 @@ from xr_nczarr.errors import (
 )
 
 if TYPE_CHECKING:
+    from xr_nczarr import references
     from xr_nczarr.tools.cdl import dump
     from xr_nczarr.tools.copying import copy
     from xr_nczarr.tools.explain import explain
@@ -59,12 +60,13 @@ __all__ = [
     "explain",
     "info",
     "open_hierarchy",
+    "references",
     "to_nczarr",
     "upgrade",
     "verify",
 ]
 
-# Names that need xarray are imported when they are first asked for: importing the errors is cheap.
+# What reads and writes is imported when it is first used.
 _LAZY = {
     "Overview": "tools.overview",
     "consolidate": "tools.metadata",
@@ -80,10 +82,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "references":
+        return import_module("xr_nczarr.references")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"xr_nczarr.{_LAZY[name]}"), name)
 
 
@@ -91,6 +93,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# The accessor ``ds.nczarr`` is made known to xarray when xarray is there, else with the engine.
-if "xarray" in sys.modules:
-    import xr_nczarr.backend  # noqa: F401
+# Importing it registers ``ds.nczarr``. That takes xarray, which has no other place to do so from:
+# its entry points are loaded when something is opened, and not for datasets in memory.
+import xr_nczarr.backend  # noqa: E402, F401

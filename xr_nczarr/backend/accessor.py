@@ -17,6 +17,23 @@ class NczarrAccessor:
     def __init__(self, obj: Any) -> None:
         self._obj = obj
 
+    def __repr__(self) -> str:
+        kind = type(self._obj).__name__
+        opening = self._obj.encoding.get(OPENING_KEY)
+        is_opened = isinstance(opening, Opening)
+        origin = f" opened from {self._obj.encoding.get('source')}" if is_opened else ""
+        methods = {
+            "to_nczarr(target)": "write it as NCZarr or Zarr",
+            "explain(selection)": "show the requests, bytes and chunks that reading it takes",
+        }
+        if is_opened:
+            methods |= {
+                "info()": "show what is in its store, and which chunks are there",
+                "verify()": "read every chunk of its store, and compare all metadata",
+            }
+        lines = [f"  .{call:20}{what}" for call, what in methods.items()]
+        return "\n".join([f"<xr_nczarr methods of a {kind}{origin}>", *lines])
+
     def to_nczarr(self, target: Any, **options: Any) -> Any:
         """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
         return xr_nczarr.to_nczarr(self._obj, target, **options)
@@ -25,6 +42,11 @@ class NczarrAccessor:
         """Return what is in the store that it was opened from; see `xr_nczarr.info`."""
         target, options = self._opened_from()
         return xr_nczarr.info(target, **options)
+
+    def verify(self, *, sample: int | None = None, readers: bool = False) -> Any:
+        """Verify the store that it was opened from; see `xr_nczarr.verify`."""
+        target, options = self._opened_from()
+        return xr_nczarr.verify(target, sample=sample, readers=readers, **options)
 
     def explain(self, selection: Any = None, **options: Any) -> Any:
         """Return what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
