@@ -168,6 +168,14 @@ def test_a_coordinate_without_one_of_its_chunks_is_no_index(number, store, serve
         xr.open_dataset(target, engine="nczarr", on_unsupported="raise", **options)
 
 
+@pytest.mark.parametrize("attribute", IMPOSSIBLE)
+def test_an_attribute_is_blamed_although_a_chunk_is_missing(attribute, store):
+    change(store, "t", **IMPOSSIBLE[attribute])
+    (store / "t/0.0").unlink()
+    with pytest.warns(xr.SerializationWarning, match=f"^/t .*attribute {attribute}: xarray cannot"):
+        xr.open_dataset(store, engine="nczarr")
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_coordinate_with_a_damaged_chunk_is_no_index(number, store, served):
     path = store / f"time/{number}"

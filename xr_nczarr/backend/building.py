@@ -27,7 +27,7 @@ from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 
-_LIBRARIES = tuple(os.path.dirname(str(each.__file__)) for each in (xarray, xr_nczarr))
+_LIBRARIES = tuple(os.path.join(*each.__path__, "") for each in (xarray, xr_nczarr))
 
 
 def open_groups(
@@ -128,7 +128,7 @@ def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, 
             raise
         except Exception as error:
             if name not in source.as_stored:
-                problems[name] = undecodable(error, array, whole=True)
+                problems[name] = undecodable(without_frames(error), array, whole=True)
             elif not isinstance(error, NczarrError):
                 raise
     if problems:
@@ -188,7 +188,8 @@ def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> l
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
-    for name in [name for name in dimensions if name in variables and not variables[name].dims]:
+    scalars = [name for name, variable in variables.items() if not variable.dims]
+    for name in filter(dimensions.__contains__, scalars):
         error = MetadataError(
             "a scalar has the name of a dimension of other variables, which no Dataset can hold",
             remedy="Leave the scalar out with drop_variables, or those along the dimension",

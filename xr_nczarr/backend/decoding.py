@@ -159,10 +159,18 @@ def find_undecodable(
         What a wrong option of the caller raises, whichever the variable.
     """
 
-    def failure(name: Any, *owners: Any, without: str | None = None) -> Exception | None:
-        """Return what xarray raises for a variable, by itself or as bounds of its `owners`."""
+    def failure(
+        name: Any, *owners: Any, without: str | None = None, zeros: bool = False
+    ) -> Exception | None:
+        """Return what xarray raises for a variable, by itself or as bounds of its `owners`.
+
+        It is decoded without one of its attributes, or with `zeros` in place of its values.
+        """
         alone = {each: variables[each].copy(deep=False) for each in (*owners, name)}
         alone[name].attrs.pop(without, None)
+        if zeros:
+            one = alone[name]
+            alone[name] = Variable(one.dims, np.zeros((1,) * one.ndim, one.dtype), one.attrs)
         left_out = {*owners} | ({name} & dropped)
         try:
             decode_cf_variables(alone, {}, **{**decoding, "drop_variables": left_out})
@@ -176,8 +184,9 @@ def find_undecodable(
         # Without units nothing is taken for a time: a calendar is to blame before them.
         seen = sorted(_DECODED_BY.intersection(variables[name].attrs) - {"units"})
         guilty = (each for each in (*seen, "units") if failure(name, without=each) is None)
+        array = arrays.get(name) if failure(name, zeros=True) is None else None
         is_coordinate = variables[name].dims == (name,)
-        return undecodable(error, arrays.get(name), next(guilty, None), whole=is_coordinate)
+        return undecodable(error, array, next(guilty, None), whole=is_coordinate)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -201,7 +210,7 @@ def undecodable(
     error
         What xarray raised, or what reading for it raised.
     array
-        Where the values lie. A chunk that is missing there is the more likely reason.
+        Where the values lie, if they are to blame: a chunk may be missing.
     attribute
         The one without which xarray can decode the variable.
     whole
