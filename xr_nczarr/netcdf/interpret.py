@@ -107,7 +107,7 @@ class _Interpreter:
                 self.compare_lists(self.groups[path], annotation)
         if self.scope.undefined:
             names = ", ".join(map(quote, self.scope.undefined))
-            note = f"{names}: no group that was opened defines it; its size is an array's"
+            note = f"{names}: not defined by the groups that were opened, sized as an array is"
             self.groups["/"].reports.append(note)
         return self.groups["/"]
 
