@@ -26,7 +26,7 @@ from xr_nczarr import (
     UnsupportedError,
     to_nczarr,
 )
-from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore
+from xr_nczarr.storage import LocalStore, MemoryStore
 from xr_nczarr.writing import sources
 from xr_nczarr.writing.placing import aligned_blocks
 
@@ -495,13 +495,6 @@ def test_the_accessor_comes_with_the_package_and_with_the_engine(path, imports):
     to_nczarr(example(), path)
     code = f"{imports.format(path=path)}; xarray.Dataset().nczarr.to_nczarr"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_importing_the_package_does_not_import_xarray():
-    code = "import sys, xr_nczarr; assert 'xarray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    assert ZipStore
-    assert xr_nczarr.to_nczarr.__doc__
 
 
 def test_a_tilde_is_the_home_directory_for_all_that_take_a_path(tmp_path, monkeypatch):

@@ -215,7 +215,7 @@ def test_a_dry_run_tells_what_it_would_change_and_changes_nothing(
     text = capsys.readouterr().out
     assert "nczarr-4.8.0 → nczarr-4.9.3" in text
     assert "this was a dry run, nothing was changed" in text
-    assert "\n  written: .zgroup, .zattrs, " in text
+    assert "\n  written: g/w/.zarray, g/w/.zattrs, " in text
     assert "\n  removed: .nczarr, " in text
     done = xr_nczarr.upgrade(store)
     assert (done.written, done.removed) == (planned.written, planned.removed)

@@ -181,9 +181,12 @@ def find_undecodable(
         return None
 
     def reason(name: Any, error: Exception) -> NczarrError:
+        if isinstance(error, NczarrError):
+            return error
         # Without units nothing is taken for a time: a calendar is to blame before them.
-        seen = sorted(_DECODED_BY.intersection(variables[name].attrs) - {"units"})
-        guilty = (each for each in (*seen, "units") if failure(name, without=each) is None)
+        seen = _DECODED_BY.intersection(variables[name].attrs)
+        ordered = sorted(seen, key=lambda attribute: (attribute == "units", attribute))
+        guilty = (each for each in ordered if failure(name, without=each) is None)
         array = arrays.get(name) if failure(name, zeros=True) is None else None
         is_coordinate = variables[name].dims == (name,)
         return undecodable(error, array, next(guilty, None), whole=is_coordinate)
