@@ -481,7 +481,7 @@ def test_damaged_lists_tell_no_children(names):
 # Fill values
 
 
-def filled(type_name, fill_value, attributes=(), **options):
+def filled(type_name, fill_value, attributes=(), *, top=(), zarr_format="2", **options):
     node = array(
         "/v",
         (2,),
@@ -489,38 +489,84 @@ def filled(type_name, fill_value, attributes=(), **options):
         {"_ARRAY_DIMENSIONS": ["x"], **dict(attributes)},
         fill_value=fill_value,
     )
-    return only(interpret(hierarchy(group(), node), **options))
+    nodes = hierarchy(group(attributes=top), node, zarr_format=zarr_format)
+    return only(interpret(nodes, **options))
 
 
-DEFAULT_FILLS = [
+BY_NETCDF_C = {"_NCProperties": "version=2,netcdf=4.10.1,nczarr=2.0.0"}
+ZEROS = [
     ("<i4", np.int32(0)),
+    (">f8", np.float64(0)),
+    ("<c8", np.complex64(0)),
+    ("|b1", np.False_),
+    ("|S3", np.bytes_(b"")),
+    ("|S3", np.bytes_(b" ")),
+    ("<U2", np.str_("")),
+]
+DEFAULT_FILLS = [
+    ("|i1", np.int8(-127)),
+    ("<i2", np.int16(-32767)),
     ("<i4", np.int32(-2147483647)),
     ("<f8", np.float64(9.96921e36)),
     ("<f4", np.float32(9.96921e36)),
-    (">f8", np.float64(0)),
-    ("|b1", np.False_),
-    ("|S3", np.bytes_(b"")),
-    ("<U2", np.str_("")),
+]
+OTHER_FILLS = [
+    ("<i4", np.int32(-9)),
+    ("<f8", np.float64("nan")),
+    (">i2", np.int16(7)),
+    ("<M8[ns]", np.datetime64(0, "ns")),
 ]
 
 
+@pytest.mark.parametrize("zarr_format", ["1", "2"])
+@pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
+def test_every_fill_value_of_plain_version_2_masks_unless_refused(type_name, fill, zarr_format):
+    options = {"zarr_format": zarr_format}
+    np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
+    options["use_zarr_fill_value_as_mask"] = False
+    assert filled(type_name, fill, **options).attributes == {}
+
+
+@pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
+def test_no_fill_value_of_version_3_masks_unless_asked_for(type_name, fill):
+    assert filled(type_name, fill, zarr_format="3").attributes == {}
+    options = {"zarr_format": "3", "use_zarr_fill_value_as_mask": True}
+    np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
+
+
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_d24_d25_fill_values_that_are_put_there_by_default_mask_nothing(type_name, fill):
-    assert "_FillValue" not in filled(type_name, fill).attributes
+def test_d24_default_fills_of_netcdf_mask_nothing_where_netcdf_c_wrote_them(type_name, fill):
+    assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
+    by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
+    assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
 
 
-@pytest.mark.parametrize(
-    ("type_name", "fill"), [("<i4", np.int32(-9)), ("<f8", np.float64("nan")), (">i2", np.int16(7))]
-)
-def test_other_fill_values_of_plain_zarr_mask_unless_refused(type_name, fill):
-    np.testing.assert_equal(filled(type_name, fill).attributes, {"_FillValue": fill})
-    assert filled(type_name, fill, use_zarr_fill_value_as_mask=False).attributes == {}
+@pytest.mark.parametrize(("type_name", "fill"), OTHER_FILLS)
+def test_other_fills_mask_where_netcdf_c_wrote_them(type_name, fill):
+    found = filled(type_name, fill, top=BY_NETCDF_C).attributes
+    np.testing.assert_equal(found, {"_FillValue": fill})
 
 
-def test_a_default_fill_value_masks_when_asked_for_and_an_attribute_always_wins():
-    assert filled("<i4", np.int32(0), use_zarr_fill_value_as_mask=True).attributes == {
-        "_FillValue": 0
-    }
+@pytest.mark.parametrize(("type_name", "fill"), ZEROS)
+def test_d25_zero_masks_nothing_in_a_reference_set_unless_asked_for(type_name, fill):
+    assert filled(type_name, fill, zero_masks=False).attributes == {}
+    options = {"zero_masks": False, "use_zarr_fill_value_as_mask": True}
+    assert filled(type_name, fill, **options).attributes == {"_FillValue": fill}
+
+
+@pytest.mark.parametrize(("type_name", "fill"), [*DEFAULT_FILLS, *OTHER_FILLS])
+def test_all_but_zero_masks_in_a_reference_set(type_name, fill):
+    found = filled(type_name, fill, zero_masks=False).attributes
+    np.testing.assert_equal(found, {"_FillValue": fill})
+
+
+@pytest.mark.parametrize("dtype", ["V3", "i2,f4"])
+def test_raw_bytes_and_structures_are_not_masked(dtype):
+    node = array("/v", (2,), fill_value=np.zeros((), dtype)[()], dtype=np.dtype(dtype))
+    assert only(interpret(hierarchy(group(), node))).attributes == {}
+
+
+def test_an_attribute_decides_before_the_fill_value():
     declared = filled("<i4", np.int32(7), {"_FillValue": 0}).attributes["_FillValue"]
     assert (declared, type(declared)) == (0, np.int32)
 

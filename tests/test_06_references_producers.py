@@ -122,6 +122,11 @@ def original(paths):
     return xr.concat(parts, "time", **options) if len(parts) > 1 else parts[0]
 
 
+def masking(produce):
+    """VirtualiZarr keeps `_FillValue` as an attribute; its fill values are those of HDF5."""
+    return {"use_zarr_fill_value_as_mask": False} if produce is virtualizarr else {}
+
+
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
 def test_d45_values_are_those_of_the_original(tmp_path, request, produce, way):
@@ -129,7 +134,7 @@ def test_d45_values_are_those_of_the_original(tmp_path, request, produce, way):
     way = request.getfixturevalue("workers") if way == "workers" else way
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document))
-    found = read(path, way)
+    found = read(path, way, **masking(produce))
     with original(paths) as expected:
         assert set(found.variables) == set(expected.variables)
         for name in expected.variables:

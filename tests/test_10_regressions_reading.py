@@ -376,23 +376,49 @@ def test_d23_types_that_netcdf_lacks_block_nothing(tmp_path: Path, way: str) -> 
         xr.open_dataset(store, engine="nczarr").odd.load()
 
 
+D24 = np.array([0, 1, -2147483647], "i4")
+
+
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-@pytest.mark.parametrize("nczarr", [True, False])
 def test_d24_integers_without_a_declared_fill_value_stay_integers(
-    tmp_path: Path, fill: int | None, nczarr: bool, way: str
+    tmp_path: Path, fill: int | None, way: str
 ) -> None:
-    values = np.array([0, 1, -2147483647], "i4")
     document = array_document((3,), fill_value=fill)
-    store = one_array(tmp_path / "s", document, {"0": values.tobytes()}, nczarr=nczarr)
-    assert_values(read(store, way).v.values, values, "v")
+    store = one_array(tmp_path / "s", document, {"0": D24.tobytes()})
+    assert_values(read(store, way).v.values, D24, "v")
+
+
+def test_d24_default_fills_of_netcdf_c_are_values_in_its_plain_zarr(
+    tmp_path: Path, way: str
+) -> None:
+    store = file_url(tmp_path / "s", "zarr")
+    with netCDF4.Dataset(store, "w") as dataset:
+        dataset.createDimension("x", 3)
+        dataset.createVariable("v", "i4", ("x",))[:] = D24
+        dataset.createVariable("declared", "i4", ("x",), fill_value=1)[:] = D24
+    assert json.loads((tmp_path / "s/v/.zarray").read_text())["fill_value"] == -2147483647
+    found = read(tmp_path / "s", way)
+    assert_values(found.v.values, D24, "v")
+    np.testing.assert_array_equal(found.declared.values, [0, np.nan, -2147483647])
+
+
+@pytest.mark.parametrize("fill", [0, -2147483647, None])
+def test_d24_a_fill_value_of_plain_version_2_masks_as_with_engine_zarr(
+    tmp_path: Path, fill: int | None, way: str
+) -> None:
+    document = array_document((3,), fill_value=fill)
+    store = one_array(tmp_path / "s", document, {"0": D24.tobytes()}, nczarr=False)
+    expected = xr.open_dataset(store, engine="zarr", consolidated=False).v.values
+    assert_values(read(store, way).v.values, expected, "v")
+    found = read(store, way, use_zarr_fill_value_as_mask=False).v.values
+    assert_values(found, D24, "v")
 
 
 def test_d25_empty_strings_are_empty_strings(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     assert read(store, way).words.values.tolist() == ["a", "", "émile", "zz"]
     texts = bytes(numcodecs.VLenUTF8().encode(np.array(["", "x"], object)))
-    members = {"filters": [{"id": "vlen-utf8"}], "fill_value": ""}
-    document = array_document((2,), "|O", **members)
+    document = array_document((2,), "|O", filters=[{"id": "vlen-utf8"}])
     plain = one_array(tmp_path / "p", document, {"0": texts}, nczarr=False)
     assert read(plain, way).v.values.tolist() == ["", "x"]
 
@@ -419,7 +445,7 @@ def test_d27_nested_chunks_are_found_even_when_they_are_not_declared(
     tmp_path: Path, members: dict[str, Any], separator: str, way: str
 ) -> None:
     values = np.arange(4, dtype="i4").reshape(2, 2)
-    document = array_document((2, 2), chunks=[1, 2], fill_value=0, **members)
+    document = array_document((2, 2), chunks=[1, 2], **members)
     chunks = {f"{n}{separator}0": values[n].tobytes() for n in (0, 1)}
     store = one_array(tmp_path / "s", document, chunks, nczarr=False)
     assert_values(read(store, way).v.values, values, "v")

@@ -568,6 +568,19 @@ def test_truth_values_copied_to_pure_zarr_have_no_fill_value_of_bytes(codecs: An
     xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
 
 
+def test_a_copy_to_plain_zarr_masks_no_default_fill_of_netcdf(tmp_path: Path) -> None:
+    values = np.array([1, -2147483647, 3, -2147483647], "i4")
+    source, target = tmp_path / "source", tmp_path / "target"
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), source, encoding={"v": {"chunks": 2}})
+    os.remove(source / "v/1")  # reads as the default fill
+    expected = xr.open_dataset(source, engine="nczarr").load()
+    assert expected.v.values.tolist() == [1, *[-2147483647] * 3]
+    xr_nczarr.copy(source, target, dialect="zarr")
+    for engine in ("nczarr", "zarr"):
+        found = xr.open_dataset(target, engine=engine).v
+        assert (found.values.tolist(), found.dtype) == (expected.v.values.tolist(), "int32")
+
+
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr", "universal"])
 @pytest.mark.parametrize(
     ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]
@@ -592,7 +605,8 @@ def test_a_copy_masks_no_value_that_was_not_masked(
             xr.open_dataset(path, engine=engine, consolidated=False).v for path in (source, target)
         )
         np.testing.assert_array_equal(found, expected)
-        assert np.isnan(found).any() == (engine == "zarr" and copied == 0)
+        assert np.isnan(found).any() == (copied == 0)
     if dialect != "zarr":
+        zero = None if copied == 0 else 0  # masked in the source
         with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as dataset:
-            assert dataset["v"][:].tolist() == [7, 0, *[fill or 0] * 2]
+            assert dataset["v"][:].tolist() == [7, zero, *[fill or zero] * 2]

@@ -46,8 +46,10 @@ class OpenOptions:
         What a chunk that the store does not have reads as: ``"fill"``, ``"warn"`` (fill and a
         warning) or ``"raise"``.
     use_zarr_fill_value_as_mask
-        Whether a Zarr ``fill_value`` without a ``_FillValue`` attribute masks. None: in plain
-        Zarr v2 it does, unless it is the default of Zarr or netCDF; elsewhere it does not.
+        Whether the ``fill_value`` of plain Zarr without a ``_FillValue`` attribute masks. None: in
+        version 1 and 2 it does, as with engine zarr, but for zero in reference sets (it may be
+        HDF5's default; such arrays are logged) and for the default fills of netCDF where netCDF-C
+        wrote the store. In version 3 it does not.
     data_type_fallback
         Whether an unknown extension type of the v3 draft is read as the type it falls back to.
     assume_endian

@@ -29,8 +29,16 @@ from xr_nczarr.hierarchy import open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
-from xr_nczarr.storage import PrefetchingStore, ReferenceStore, Retry, Store, open_store, parse_url
+from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
+from xr_nczarr.storage import (
+    FilesystemStore,
+    PrefetchingStore,
+    ReferenceStore,
+    Retry,
+    Store,
+    open_store,
+    parse_url,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -114,16 +122,47 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         data_type_fallback=options.data_type_fallback,
         limits=options.limits,
     )
+    masks = options.use_zarr_fill_value_as_mask
+    zero_masks = not _is_reference_set(store)
     with Place(store=store.name):
         root = interpret(
             hierarchy,
-            use_zarr_fill_value_as_mask=options.use_zarr_fill_value_as_mask,
+            use_zarr_fill_value_as_mask=masks,
+            zero_masks=zero_masks,
             group=group_path(options.group),
             subgroups=subgroups,
         )
+    if not zero_masks and masks is None and hierarchy.zarr_format == "2":
+        _log_unmasked_zeros(root, store)
     for note in (note for item in root.walk() for note in item.reports):
         _log.warning("%s: %s", store.name, note)
     return OpenedStore(store, hierarchy, root, options, target)
+
+
+def _is_reference_set(store: Store) -> bool:
+    if isinstance(store, FilesystemStore):
+        return store.has_references
+    return isinstance(store, ReferenceStore)
+
+
+def _log_unmasked_zeros(root: Group, store: Store) -> None:
+    """Log the numbers of a reference set whose fill value of zero does not mask."""
+    names = [
+        variable.path
+        for variable in root.all_variables()
+        if (node := variable.node) is not None
+        and node.dtype.kind in "biufc"
+        and node.fill_value == 0
+        and "_FillValue" not in variable.attributes
+        and not is_annotated(node)
+    ]
+    if names:
+        _log.warning(
+            "%s: the fill_value 0 of %s does not mask, since it may be HDF5's default. "
+            "Pass use_zarr_fill_value_as_mask=True if zeros are missing values, else False",
+            store.name,
+            ", ".join(names),
+        )
 
 
 def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:

@@ -72,6 +72,12 @@ GROUP_PLACES = _places("holder", "group")
 TYPES_PLACES = _places("types_holder", "types")
 _ARRAY_PLACES = _places("holder", "array")
 _SUPERBLOCK_PLACES = _places("holder", "superblock")
+_NAMES = [
+    frozenset(
+        name for place, name in (*GROUP_PLACES, *_ARRAY_PLACES, *TYPES_PLACES) if place == holder
+    )
+    for holder in ("attributes", "members", "sidecars")
+]
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     member: tuple(dict.fromkeys(getattr(vintage, member) for vintage in VINTAGES))
@@ -224,6 +230,12 @@ def find_array(node: Node) -> ArrayAnnotation | None:
     if alias is not None and not isinstance(alias, str):
         raise unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
     return annotation
+
+
+def is_annotated(node: Node) -> bool:
+    """Return whether a node bears an annotation of any layout, damaged or not."""
+    holders = (node.attributes.values_by_name, node.members, node.sidecars)
+    return not all(map(frozenset.isdisjoint, _NAMES, holders))
 
 
 def find_name(node: Node) -> str:

@@ -50,22 +50,28 @@ def interpret(
     hierarchy: Hierarchy,
     *,
     use_zarr_fill_value_as_mask: bool | None = None,
+    zero_masks: bool = True,
     group: str = "/",
     subgroups: bool = True,
 ) -> Group:
     """Return the netCDF group that a hierarchy holds.
 
-    `group` and `subgroups` say which part of the store was searched for the hierarchy: outside of
-    it, nothing is missing.
-
-    `use_zarr_fill_value_as_mask` says whether an array's own fill value is its `_FillValue` where
-    no attribute says so. With None it is in pure Zarr of version 1 and 2, unless it is a value that
-    Zarr or netCDF puts there by default. NCZarr records what was declared, so there it never is.
-
     An array that is the whole store is called what its attribute ``_nczarr_name`` says, else
     ``data``.
+
+    Parameters
+    ----------
+    use_zarr_fill_value_as_mask
+        Whether an array's own fill value is its `_FillValue` where no attribute says so. With None
+        it is in plain Zarr of version 1 and 2, but for the default fills of netCDF where netCDF-C
+        wrote the store. NCZarr records what was declared, so there it never is.
+    zero_masks
+        Whether that holds for zero as well (for text: empty or blank); False for reference sets,
+        where it may be HDF5's default.
+    group, subgroups
+        Which part of the store was searched for the hierarchy: outside of it, nothing is missing.
     """
-    return _Interpreter(hierarchy, use_zarr_fill_value_as_mask, group, subgroups).run()
+    return _Interpreter(hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups).run()
 
 
 @dataclass
@@ -74,6 +80,7 @@ class _Interpreter:
 
     hierarchy: Hierarchy
     fill_value_masks: bool | None
+    zero_masks: bool
     group: str
     subgroups: bool
     groups: dict[str, Group] = field(default_factory=dict)
@@ -180,7 +187,7 @@ class _Interpreter:
                     if kind == "string":
                         array = _plain_fill(array, attributes["_FillValue"])
                 elif node.fill_value is not None and self.masks(array, node.dtype, annotation):
-                    attributes = {"_FillValue": array.fill_value, **attributes}
+                    attributes["_FillValue"] = array.fill_value
             dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
             error = self.locate(problem, node).located(variable=path)
@@ -241,21 +248,24 @@ class _Interpreter:
     def masks(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Tell whether an array's fill value is its `_FillValue` although no attribute says so."""
-        if node.dtype.kind not in "biufcSUO":
+        """Return whether the fill value is the `_FillValue` although no attribute says so."""
+        if node.dtype.kind == "V":  # xarray cannot mask these
             return False
         if annotation is not None:
             # Only what no attribute can say (`attributes.encode_fill_value`).
-            if stored.kind not in "cV":
-                return False
-        elif self.fill_value_masks is not None:
+            return stored.kind in "cV" and node.fill_value not in _usual_fills(node.dtype)
+        if self.fill_value_masks is not None:
             return self.fill_value_masks
-        elif self.hierarchy.zarr_format not in ("1", "2"):
+        if self.hierarchy.zarr_format not in ("1", "2"):
             return False
-        return node.fill_value not in _usual_fills(node.dtype)
+        if self.is_written_by_netcdf():
+            return node.fill_value not in _usual_fills(node.dtype)
+        # kerchunk writes a blank for HDF5's default of text.
+        undeclared = (zero(node.dtype), *([b" "] if node.dtype.kind == "S" else []))
+        return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Report what a group lists and does not have, and the other way round."""
+        """Put a group's children in the order of its lists, and report where these are wrong."""
         place = annotation.vintage.group
         for name in annotation.arrays or ():
             path = child_path(group.path, name)

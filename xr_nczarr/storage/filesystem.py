@@ -71,6 +71,12 @@ class FilesystemStore:
     def __repr__(self) -> str:
         return f"FilesystemStore({self.name!r})"
 
+    @property
+    def has_references(self) -> bool:
+        """Whether it shows a reference set, as fsspec's filesystem of references does."""
+        protocol = self._transport.filesystem.protocol
+        return "reference" in ([protocol] if isinstance(protocol, str) else protocol)
+
     def bounded(self, most: int) -> FilesystemStore:
         """Give the store that reads no object of more than `most` bytes."""
         rules = {**self._rules, "most_bytes": min(most, self._transport.most_bytes or most)}

@@ -182,7 +182,7 @@ def copy(
                 for variable in dataset.variables.values():
                     variable.encoding.pop("shards", None)
         if not layout.version_3:
-            _keep_unmasked(origin, "biufcSUO" if layout.pure else "biufc")
+            _keep_unmasked(origin, pure=layout.pure)
         request = Request(
             datasets={  # also what is small: what is copied as bytes is never decoded
                 path: in_blocks(dataset, whole_below=0) for path, dataset in origin.datasets.items()
@@ -323,23 +323,22 @@ def _kept_encoding(lazy: LazyArray) -> dict[str, Any]:
     return kept
 
 
-def _keep_unmasked(origin: _Source, kinds: str) -> None:
-    """Give no array of those kinds a fill value that hides values which its source shows.
+def _keep_unmasked(origin: _Source, *, pure: bool) -> None:
+    """Remove fill values that would hide values which the source shows.
 
-    Before version 3 readers of Zarr take it for a `_FillValue`. NaN and those of netCDF hide no
-    others; without one, chunks that are not there are zeros.
+    Before version 3 readers of Zarr take them for a `_FillValue`. NaN hides no others, and in
+    NCZarr those of netCDF do not. Without one, missing chunks are zeros.
     """
     for path, dataset in origin.datasets.items():
-        plain = dataset.encoding.get("dialect") == "zarr"
-        masking = plain and dataset.encoding["zarr_format"] in ("1", "2")
         for name, variable in dataset.variables.items():
             encoding, dtype = variable.encoding, variable.dtype
             fill = encoding.get("fill_value")
+            kinds = "biufcSUO" if pure else "biufc"
             if fill is None or "_FillValue" in variable.attrs or dtype.kind not in kinds:
                 continue
-            if child_path(path, str(name)) in origin.undefined or (not masking and not fill):
+            if child_path(path, str(name)) in origin.undefined or not fill:
                 encoding["fill_value"] = None
-            elif not masking and fill == fill and fill != default_fill(dtype):
+            elif fill == fill and (pure or fill != default_fill(dtype)):
                 del encoding["fill_value"]
 
 

@@ -171,6 +171,9 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
         del encoding["dtype"]  # what was opened as truth values: NaN would be true
     variable = variable.copy(deep=False)
     variable.encoding = encoding
+    if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
+        # Of an array of times, where it masks nothing. As a number it would.
+        del variable.attrs["_FillValue"]
     return variable
 
 
@@ -235,14 +238,15 @@ def encode_variable(
     independent = layout.pure and layout.version_3
     fill_value = _asked_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
-    if (declared := attributes.pop("_FillValue", None)) is not None:
+    declared = attributes.get("_FillValue")
+    if declared is not None:
         attributes["_FillValue"] = declared = _scalar(declared, dtype)
+    else:
+        attributes.pop("_FillValue", None)
     if declared is not None and not (independent and fill_value is not None):
         fill_value = declared
-    elif fill_value is None and dtype.hasobject and kind == "other":
-        fill_value = b""
     elif fill_value is None and (layout.version_3 or not (layout.pure or undefined)):
-        fill_value = default_fill(dtype)
+        fill_value = b"" if dtype.hasobject and kind == "other" else default_fill(dtype)
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),
         data=data,
