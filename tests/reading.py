@@ -98,13 +98,17 @@ def assert_values(found: np.ndarray, expected: np.ndarray, place: str) -> None:
 
 
 def assert_attributes(found: Mapping[Any, Any], expected: Mapping[str, Any], place: str) -> None:
-    """Compare attributes: names, the types of texts and numbers, exact values."""
+    """Compare attributes: names, the types of texts and numbers or JSON, exact values."""
     assert set(found) == set(expected), place
     for name, value in expected.items():
         given, where = found[name], f"{place}@{name}"
         if isinstance(value, str):
             assert type(given) is str, where
             assert given == value, where
+        elif isinstance(value, int | float | dict) or (
+            isinstance(value, list) and not all(isinstance(item, str) for item in value)
+        ):
+            assert repr(given) == repr(value), where
         elif isinstance(value, list):
             assert [type(item) for item in given] == [str] * len(value), where
             assert list(given) == value, where

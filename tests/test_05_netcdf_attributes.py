@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from tests.nodes import Source
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import Attributes
-from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
+from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute, json_attributes
 from xr_nczarr.netcdf.strings import (
     decode_strings,
     encode_strings,
@@ -130,6 +130,7 @@ def test_bookkeeping_is_hidden_and_quantization_is_not():
     shown = ["_QuantizeBitRoundNumberOfSignificantBits", "_FillValue", "_a", "nczarr_", ""]
     attributes = Attributes(dict.fromkeys([*hidden, *shown], "x"))
     assert list(decode_attributes(attributes, {})) == shown
+    assert list(json_attributes(attributes)) == shown
 
 
 # Encoding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,21 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def as_meant(content: Group, mode: str) -> None:
     """Mend, in place, what netcdf-c itself reads of its pure Zarr."""
-    # Of recorded types there are none: it takes integers beyond int32 for unsigned ones, and gives
-    # a list of texts as its JSON.
-    meant = {"i8": np.int64(2**63 - 1), "infinite": ["Infinity", "-Infinity"]}
+    # Of recorded types there are none: attributes are JSON. It takes integers beyond int32 for
+    # unsigned ones, and gives objects and a list of texts as text.
+    meant = {"i8": 2**63 - 1, "infinite": ["Infinity", "-Infinity"]}
     for _, group in content.walk():
         # A dimension of no length it defines as an unlimited one.
         group.dims = {name: int(size) for name, size in group.dims.items()}
         for item in (group, *group.variables.values()):
+            item.attrs = {
+                key: value.tolist()
+                if isinstance(value, np.generic | np.ndarray) and key != "_FillValue"
+                else value
+                for key, value in item.attrs.items()
+            }
+            if "json" in item.attrs:
+                item.attrs["json"] = json.loads(item.attrs["json"])
             item.attrs |= meant if "i8" in item.attrs else {}
         for name, variable in group.variables.items():
             # It shortens the name that the specification gives.

@@ -323,13 +323,30 @@ class GroupSource:
             text = fill_value.decode("utf-8", "surrogateescape")
             attributes = {**attributes, "_FillValue": text}
         elif "_FillValue" in node.attributes.values_by_name:
-            attributes = {**attributes, "_FillValue": unpacked_fill(node, fill_value)}
+            fill_value = self._declared_fill(variable, unpacked_fill(node, fill_value))
+            attributes = {**attributes, "_FillValue": fill_value}
         codecs = self._codecs[id(node.codecs), id(node.shards)]
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
         values = SelectedArray.whole(lazy)
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
+
+    def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
+        """Return the attribute `_FillValue` with the type that it has with engine zarr.
+
+        In plain Zarr it is a Python value, in version 2 only of an array without a fill value.
+        """
+        node = variable.node
+        assert node is not None
+        own = node.fill_value is not None and not self.pure_version_3
+        if own or not isinstance(fill_value, np.generic) or is_annotated(node):
+            return fill_value
+        if variable.attributes.get("_Unsigned") == "false" and fill_value.dtype.kind == "u":
+            largest = np.iinfo(f"i{fill_value.itemsize}").max
+            if int(fill_value) > largest:  # xarray fails at such an integer of Python's
+                return fill_value
+        return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
         """Give the reason for which there is no codec; a value, to be raised on access."""

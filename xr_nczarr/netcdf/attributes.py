@@ -1,7 +1,8 @@
 """Attributes: JSON, the recorded type and the source text ⇄ typed netCDF values.
 
 The recorded type decides; where the JSON contradicts it (a program that knows only Zarr has
-edited it), the JSON decides. Numbers are exact both ways.
+edited it), the JSON decides. Numbers are exact both ways. Where NCZarr records nothing, JSON stays
+what it is.
 """
 
 from __future__ import annotations
@@ -37,8 +38,20 @@ _RANGES = {
 }
 
 
+def json_attributes(attributes: Attributes) -> dict[str, Json]:
+    """Return the user's attributes as JSON has them."""
+    return {
+        name: value
+        for name, value in attributes.values_by_name.items()
+        if name[:1] != "_" or not is_bookkeeping(name)
+    }
+
+
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
-    """Give the user's attributes, typed by the recorded `types`, as any vintage spells them."""
+    """Return the user's attributes, typed by the recorded `types`, as any vintage spells them.
+
+    An attribute without one has the type that netCDF-C infers.
+    """
     decoded = {}
     for name, value in attributes.values_by_name.items():
         if name[:1] == "_" and is_bookkeeping(name):
@@ -188,13 +201,20 @@ def _unpacked(value: Json) -> Json:
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
-    """Give a value as JSON, and the name of its type.
+    """Return a value as JSON, and the name of its type.
 
-    It is text, a number, a truth value, an array or a sequence of one kind of these, or any JSON;
-    what neither netCDF nor JSON has is an UnsupportedError. If the type is recorded beside it
-    (`typed`), as in NCZarr, NaN and infinities are texts and truth values numbers. Otherwise they
-    stay what they are.
+    It is text, a number, a truth value, an array or a sequence of one kind of these, or any JSON.
+    If the type is recorded beside it (`typed`), as in NCZarr, NaN and infinities are texts, truth
+    values numbers, and a sequence of one is its item. Otherwise it is the JSON that `to_zarr` makes
+    of it.
+
+    Raises
+    ------
+    UnsupportedError
+        For what neither netCDF nor JSON has.
     """
+    if not typed:
+        return _json(_as_json(value)), JSON
     if isinstance(value, str | bytes):
         return _text(value), TEXT
     if value is None or isinstance(value, dict):
@@ -213,7 +233,40 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     array = np.asarray(value)
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
-    return _encode_numbers(array, typed)
+    return _encode_numbers(array)
+
+
+def _as_json(value: Any) -> Any:
+    """Return NumPy's values as Python's, also within lists and objects, and bytes as text."""
+    if isinstance(value, str | bytes):
+        return _text(value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    return value
+
+
+def substitute_type(value: Any) -> str:
+    """Return the netCDF type that NCZarr stores JSON's own values as; empty for all others."""
+    _, kind = encode_attribute(value)
+    if kind == JSON:
+        return "text"
+    items = value if isinstance(value, list | tuple) else [value]
+    if np.asarray(items).dtype == bool:
+        return "ubyte"
+    return "" if items else "double"
+
+
+def infer_integers(value: Json) -> Json:
+    """Return JSON integers as netCDF-C reads them, of the smallest type; other values as given."""
+    items = value if isinstance(value, list) else [value]
+    inferred = _inferred(items) if {*map(type, items)} == {int} else None
+    if inferred is None:
+        return value
+    return inferred if isinstance(value, list) else inferred[0]
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -244,10 +297,8 @@ def _text(value: str | bytes) -> str:
         raise UnsupportedError(f"found bytes that are no UTF-8 ({error}), expected text") from error
 
 
-def _encode_numbers(array: np.ndarray[Any, Any], typed: bool) -> tuple[Json, str]:
+def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
     if array.dtype.kind == "b":
-        if not typed:
-            return array.tolist(), "uint8"
         array = array.astype("uint8")
     elif array.dtype == np.float16:
         array = array.astype("float32")
@@ -256,17 +307,16 @@ def _encode_numbers(array: np.ndarray[Any, Any], typed: bool) -> tuple[Json, str
             f"found {array.dtype} of {array.ndim} dimensions,"
             " expected text, a number, or a sequence of one kind of these"
         )
-    numbers = [_json_number(number, typed) for number in array.ravel()]
+    numbers = [_json_number(number) for number in array.ravel()]
     return (numbers[0] if len(numbers) == 1 else numbers), array.dtype.name
 
 
-def _json_number(number: Any, typed: bool) -> int | float | str:
+def _json_number(number: Any) -> int | float | str:
     if number.dtype.kind != "f":
         return int(number)
     if np.isnan(number):
-        return "NaN" if typed else math.nan
+        return "NaN"
     if np.isinf(number):
-        sign = "-" if number < 0 else ""
-        return f"{sign}Infinity" if typed else float(number)
+        return "-Infinity" if number < 0 else "Infinity"
     # The shortest text that gives a float32 back is not that of its double.
-    return float(np.format_float_scientific(number)) if typed else float(number)
+    return float(np.format_float_scientific(number))

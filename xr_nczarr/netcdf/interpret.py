@@ -36,8 +36,9 @@ from xr_nczarr.netcdf.annotations import (
     find_name,
     find_types,
     has_superblock,
+    is_annotated,
 )
-from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value
+from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value, json_attributes
 from xr_nczarr.netcdf.dimensions import DimensionScope
 from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill, zero
@@ -147,7 +148,7 @@ class _Interpreter:
             return
         group = Group(
             path=path,
-            attributes=decode_attributes(node.attributes, find_types(node)),
+            attributes=_attributes(node),
             node=node if isinstance(node, GroupNode) else None,
             error=node.error if isinstance(node, BrokenNode) else None,
         )
@@ -171,7 +172,7 @@ class _Interpreter:
         group = self.holder(path)
         if group is None:
             return
-        attributes = decode_attributes(node.attributes, find_types(node))
+        attributes = _attributes(node)
         dimensions: tuple[Dimension, ...] = ()
         kind: Kind = "other"
         error: NczarrError | None = None

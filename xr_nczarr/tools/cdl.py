@@ -17,7 +17,8 @@ from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NotFoundError, quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.annotations import find_types
+from xr_nczarr.netcdf.annotations import find_types, is_annotated
+from xr_nczarr.netcdf.attributes import decode_attributes
 from xr_nczarr.netcdf.types import attribute_type
 from xr_nczarr.tools.cdl_values import (
     attribute_text,
@@ -273,6 +274,9 @@ class _Line:
 
 def _attributes(owner: str, attributes: dict[str, Any], node: Any, indent: str) -> Iterator[str]:
     types = {} if node is None else find_types(node)
+    if node is not None and not is_annotated(node):
+        fill_value = {name: value for name, value in attributes.items() if name == "_FillValue"}
+        attributes = decode_attributes(node.attributes, types) | fill_value
     # ncgen would take these for the beginning of a section.
     owner += " " if owner in _SECTIONS else ""
     for name, value in attributes.items():

@@ -22,6 +22,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
 from xr_nczarr.model import ArrayNode, child_path
 from xr_nczarr.netcdf import Dimension
+from xr_nczarr.netcdf.attributes import infer_integers
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.storage import (
     LocalStore,
@@ -274,7 +275,9 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
         dimensions={group.path: dict(group.dimensions) for group in opened.root.walk()},
     )
     for path, dataset in found.datasets.items():
+        dataset.attrs = _typed(dataset.attrs)
         for name, variable in dataset.variables.items():
+            variable.attrs = _typed(variable.attrs)
             for lazy in lazy_array_in(variable._data):
                 array = child_path(path, str(name))
                 found.arrays[array] = lazy.stored
@@ -340,6 +343,11 @@ def _keep_unmasked(origin: _Source, *, pure: bool) -> None:
                 encoding["fill_value"] = None
             elif fill == fill and (pure or fill != default_fill(dtype)):
                 del encoding["fill_value"]
+
+
+def _typed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes with JSON integers of the types that netCDF-C reads them with."""
+    return {name: infer_integers(value) for name, value in attributes.items()}
 
 
 def _asked(

@@ -28,10 +28,11 @@ from xr_nczarr.netcdf.annotations import (
     VINTAGES,
     XARRAY_DIMENSIONS,
     find_types,
+    is_annotated,
     is_bookkeeping,
     listed_children,
 )
-from xr_nczarr.netcdf.attributes import encode_attribute
+from xr_nczarr.netcdf.attributes import encode_attribute, infer_integers
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
 from xr_nczarr.storage import (
     FilesystemStore,
@@ -285,6 +286,8 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
 
 
 def _attributes(decoded: Mapping[str, Any], node: Node) -> dict[str, Any]:
+    if not is_annotated(node):
+        return {name: infer_integers(value) for name, value in decoded.items()}
     types, stored = find_types(node), node.attributes.values_by_name
     return {
         name: stored[name]

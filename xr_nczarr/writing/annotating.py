@@ -5,6 +5,7 @@ Every layout of NCZarr's annotations that a node bears is changed, side by side.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from xr_nczarr.netcdf.annotate import spell_size
 from xr_nczarr.netcdf.annotations import GROUP_PLACES, TYPES_PLACES, Holder, Vintage, spelling
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.model import Dimension
-from xr_nczarr.netcdf.types import spell_type
+from xr_nczarr.netcdf.types import JSON, TEXT, spell_type
 
 
 def _annotations(
@@ -73,14 +74,20 @@ def attribute_changes(
     typed = bool(annotated)
     for attribute, given in attributes.items():
         value, kind = encoded = encode_attribute(given, typed=typed)
-        if attribute in stored and encode_attribute(stored[attribute], typed=typed) == encoded:
-            continue
+        if attribute in stored:
+            before = node.attributes[attribute], JSON
+            if kind != JSON:
+                before = encode_attribute(stored[attribute], typed=typed)
+            if json.dumps(before) == json.dumps(encoded):  # for JSON, True is not 1
+                continue
         yield Change(node.path, "group", "attributes", (attribute,), value)
         for holder, leading, held, dialect in annotated:
             name = spelling(held, "type_list")
             if name is None:
                 continue
-            spelled = spell_type(kind, dialect)
+            # netcdf-c opens nothing where a user's attribute is of the type JSON.
+            text = kind == JSON and dialect != "nczarr-preview"
+            spelled = spell_type(TEXT if text else kind, dialect)
             if isinstance(held[name], dict):
                 yield Change(node.path, "group", holder, (*leading, name, attribute), spelled)
             else:
