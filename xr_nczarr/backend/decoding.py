@@ -105,6 +105,10 @@ def decode_variables(
     dropped
         Variables that are not given back, but there for what they and the others say of each other.
     """
+    scales = decoding["mask_and_scale"]
+    for name, variable in variables.items():
+        if scales.get(name, True) if isinstance(scales, Mapping) else scales:
+            _widen_scale(variable.attrs)
     alike: dict[Any, list[Any]] = {}
     for name, kind in _kinds(variables, arrays, decoding).items():
         if name not in dropped:
@@ -270,6 +274,19 @@ def strictly(array: LazyArray) -> LazyArray:
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
+
+
+def _widen_scale(attributes: dict[Any, Any]) -> None:
+    """Replace an integer scale_factor, whose type xarray would give to the values.
+
+    They would wrap in a small one, and none has NaN.
+    """
+    scale = attributes.get("scale_factor")
+    if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
+        declared = [attributes.get(key) for key in ("_FillValue", "missing_value")]
+        numbers = [item for value in declared for item in np.asarray(value).ravel().tolist()]
+        masks = any(item is not None and item == item for item in numbers)
+        attributes["scale_factor"] = float(scale) if masks else int(scale)
 
 
 def _kinds(
