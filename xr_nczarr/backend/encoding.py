@@ -39,12 +39,14 @@ def stored_encoding(
         # xarray's form of a grid whose chunks are not all alike; a copy gets one of its own.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
         encoding["preferred_chunks"] = {dim: run_lengths(each, size) for dim, each, size in sizes}
-    elif dimensions:
+    else:
+        # netCDF's scalars, which are stored with one dimension, have no chunks.
+        encoding["chunks"] = node.chunk_shape if dimensions else ()
+        encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=False))
+        encoding["shards"] = node.object_shape if node.shards else None
+    if dimensions and not node.chunk_runs:
         encoding["contiguous"] = False
-        encoding["chunksizes"] = encoding["chunks"] = node.chunk_shape
-        encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=True))
-    if node.shards and not node.chunk_runs:
-        encoding["shards"] = node.object_shape
+        encoding["chunksizes"] = node.chunk_shape
     if node.dtype.kind in "iuf":
         # Said here, since xarray forgets the byte order when it decodes.
         encoding["dtype"] = node.dtype
