@@ -288,7 +288,8 @@ def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
         return {}
     metadata = {
         key.removesuffix(f"/{_DOCUMENT}"): Document(key, documents[key]).value
-        for key in sorted(documents.keys() - {_DOCUMENT})
+        for key in documents
+        if key != _DOCUMENT
     }
     consolidated = {"kind": "inline", "must_understand": False, "metadata": metadata}
     return {_DOCUMENT: render_json(root | {_CONSOLIDATED: consolidated})}

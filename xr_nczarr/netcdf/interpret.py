@@ -7,6 +7,7 @@ mended becomes a sentence in its group's `reports`.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -282,10 +283,25 @@ class _Interpreter:
                 group.reports.append(f"{quote(path)}: listed in {place}, and missing")
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
-            if listed is not None:
-                for name in sorted(set(present).difference(listed)):
-                    path = child_path(group.path, name)
-                    group.reports.append(f"{quote(path)}: present, and not listed in {place}")
+            if listed is None:
+                continue
+            for name in sorted(set(present).difference(listed)):
+                path = child_path(group.path, name)
+                group.reports.append(f"{quote(path)}: present, and not listed in {place}")
+            _reorder(present, listed)
+
+
+def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
+    """Put `children` in the order of a list, those that are not in it last."""
+    for name in dict.fromkeys([*listed, *children]):
+        if name in children:
+            children[name] = children.pop(name)
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    if is_annotated(node):
+        return decode_attributes(node.attributes, find_types(node))
+    return json_attributes(node.attributes)
 
 
 def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
