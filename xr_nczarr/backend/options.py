@@ -54,7 +54,7 @@ class OpenOptions:
         Whether an unknown extension type of the v3 draft is read as the type it falls back to.
     assume_endian
         Byte order of the chunks whatever the metadata say, for files of netcdf-c up to 4.9.2,
-        which could declare big endian and store little endian.
+        which could declare big endian and store little endian. Opening such a store warns.
     codecs
         Further codec classes (of numcodecs' interface) by their id.
     allow_pickle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -51,6 +52,8 @@ _PREFETCHED_ELEMENTS = 1 << 17
 
 _INDEX_CHUNK_BYTES = 16 << 10
 """What a chunk of a coordinate counts at least: to look for it takes as long as to read so much."""
+
+_UNSURE_OF_ENDIANNESS = ("nczarr-4.8.0", "nczarr-4.8.1", "nczarr-4.9.1")
 
 _UNKNOWN = np.dtype("V8")
 
@@ -132,6 +135,8 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
             group=group_path(options.group),
             subgroups=subgroups,
         )
+    if options.assume_endian is None:
+        _warn_of_big_endian(root, store)
     if not zero_masks and masks is None and hierarchy.zarr_format == "2":
         _log_unmasked_zeros(root, store)
     for note in (note for item in root.walk() for note in item.reports):
@@ -143,6 +148,26 @@ def _is_reference_set(store: Store) -> bool:
     if isinstance(store, FilesystemStore):
         return store.has_references
     return isinstance(store, ReferenceStore)
+
+
+def _warn_of_big_endian(root: Group, store: Store) -> None:
+    """Warn once of numbers that netCDF-C up to 4.9.2 may have stored in the other byte order."""
+    names = [
+        variable.path
+        for group in root.walk()
+        if group.dialect in _UNSURE_OF_ENDIANNESS
+        for variable in group.variables.values()
+        if variable.node is not None
+        and variable.kind == "number"
+        and variable.node.dtype.byteorder == ">"
+    ]
+    if names:
+        warnings.warn(
+            f"{store.name}: {', '.join(names)} are declared as big-endian, under which netCDF-C "
+            "up to 4.9.2 stored little-endian numbers. Pass assume_endian='little' if their "
+            "values are wrong",
+            stacklevel=2,
+        )
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
