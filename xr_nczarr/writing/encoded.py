@@ -31,6 +31,7 @@ from xr_nczarr.writing.requested import (
     check_encoding,
     chunk_shape,
     codec_specs,
+    requested_chunk_keys,
     requested_codecs,
     requested_endian,
     shard_specs,
@@ -349,6 +350,7 @@ def make_node(
         chunk = chunk_shape(
             encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
         )
+        chunk_keys = module.chunk_keys(path, **requested_chunk_keys(encoding, layout.zarr_format))
     if layout.chunks_within:
         chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
     # Other versions do not have shards: what was left over from a version 3 store is no request.
@@ -370,7 +372,7 @@ def make_node(
             chunk_shape=chunk,
             fill_value=encoded.fill_value,
             codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
-            chunk_keys=module.chunk_keys(path),
+            chunk_keys=chunk_keys,
             shards=shard_specs(shards, chunk, shape, required=required),
         )
 

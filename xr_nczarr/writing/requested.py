@@ -30,7 +30,7 @@ _NETCDF_KEYS = """
     szip_pixels_per_block least_significant_digit significant_digits quantize_mode
     _nczarr_maxstrlen
 """
-_ZARR_KEYS = "chunks shards fill_value serializer write_empty_chunks"
+_ZARR_KEYS = "chunks shards fill_value serializer write_empty_chunks chunk_key_encoding"
 _LEFT_BY_OPENING = "source original_shape preferred_chunks"
 ENCODING_KEYS = frozenset(
     [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
@@ -81,6 +81,33 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
     serializers = _configurations(encoding, "serializer")
     endian = next((each.get("endian") for each in serializers if each["id"] == "bytes"), None)
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
+
+
+def requested_chunk_keys(encoding: Mapping[str, Any], zarr_format: str) -> dict[str, str]:
+    """Return the arguments of a format's `chunk_keys` that zarr's ``chunk_key_encoding`` means.
+
+    Raises
+    ------
+    ConflictError
+        For an encoding that the version of Zarr does not have.
+    """
+    requested = encoding.get("chunk_key_encoding")
+    if requested is None:
+        return {}
+    words = requested.to_dict() if hasattr(requested, "to_dict") else requested
+    if not isinstance(words, Mapping):
+        raise TypeError(f"chunk_key_encoding is a mapping or an object of zarr's; found {words!r}")
+    name, configuration = words.get("name"), {**words, **words.get("configuration", {})}
+    separator = configuration.get("separator", "/" if name == "default" else ".")
+    names = {"2": ("v2",), "3": ("default", "v2")}.get(zarr_format, ())
+    if name not in names or separator not in (".", "/"):
+        raise ConflictError(
+            f"Zarr version {zarr_format} has no chunk_key_encoding {dict(words)!r}",
+            remedy=f"Choose {' or '.join(names)}, with the separator '.' or '/'"
+            if names
+            else "Leave it out",
+        )
+    return {"separator": separator} | ({"encoding": name} if zarr_format == "3" else {})
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
