@@ -188,7 +188,7 @@ def _dimensions(
         size, unlimited = item, False
         if isinstance(item, dict):
             size, unlimited = item.get("size"), item.get("unlimited", False)
-        if not _is_name(name):
+        if not is_name(name):
             problems.append(unexpected(name, "the name of a dimension", place))
         elif type(size) is not int or not 0 <= size < 1 << 63:
             problems.append(unexpected(size, "a size of 0 or more", f"{place}.{name}"))
@@ -307,14 +307,15 @@ def _names(
     names = _member(value, member)
     if names is None:
         return None
-    if not isinstance(names, list) or not all(map(_is_name, names)):
+    if not isinstance(names, list) or not all(map(is_name, names)):
         place = f"{vintage.group}.{getattr(vintage, member)}"
         problems.append(unexpected(names, "a list of names", place))
         return None
     return list(dict.fromkeys(names))
 
 
-def _is_name(name: object) -> bool:
+def is_name(name: object) -> bool:
+    """Return whether a value can be the name of a dimension, array or group."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")

@@ -118,7 +118,7 @@ class DimensionScope:
 
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Give the dimension that a bare name means: here, or nearest above if of this size."""
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str):
             raise unexpected(name, "a name", place)
         own = group.dimensions.get(name)
         if own is not None:

@@ -22,6 +22,7 @@ from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
+from xr_nczarr.netcdf.annotations import is_name
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
@@ -96,9 +97,12 @@ class EncodedVariable:
 
 
 def stored_name(name: Hashable) -> str:
-    """Give the name that a variable or dimension is stored by; xarray's None has one of its own.
+    """Return the name that a variable or group is stored by; xarray's None has one of its own.
 
-    Names that no store can hold are a TypeError or a ConflictError.
+    Raises
+    ------
+    TypeError, ConflictError
+        For names that no store can hold.
     """
     if name is None:
         return NONE_NAME
@@ -110,7 +114,22 @@ def stored_name(name: Hashable) -> str:
     if "/" in name:
         problem = f"Forward slashes '/' are not allowed in names; found {name!r}"
         raise ConflictError(problem, remedy="Rename it, or write groups as a DataTree")
+    if "\\" in name:
+        raise ConflictError(
+            f"Backslashes are not allowed in names; found {name!r}", remedy="Rename it"
+        )
     return name
+
+
+def _check_dimension(name: Hashable, layout: Layout) -> None:
+    """Raise TypeError or ConflictError for the name of a dimension that the layout cannot hold."""
+    if not isinstance(name, str):
+        raise TypeError(f"names of dimensions are strings; found {name!r}")
+    if not layout.pure and not is_name(name):  # its references are paths
+        problem = f"NCZarr has no dimension named {name!r}"
+        if "/" in name:
+            problem = f"Forward slashes '/' are not allowed in names of NCZarr; found {name!r}"
+        raise ConflictError(problem, remedy="Rename it, or write plain Zarr with dialect='zarr'")
 
 
 def encode_dataset(
@@ -123,8 +142,10 @@ def encode_dataset(
     the variables' own. Unknown keys in it, and strings that do not fit a width that was given, are
     a ConflictError, types that the dialect does not have an UnsupportedError.
     """
-    for each in (*dataset.variables, *dataset.dims):
-        stored_name(each)
+    for name in dataset.variables:
+        stored_name(name)
+    for name in dataset.dims:
+        _check_dimension(name, layout)
     for attributes in (dataset.attrs, *(each.attrs for each in dataset.variables.values())):
         _check_attributes(attributes)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
