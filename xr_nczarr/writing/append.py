@@ -17,7 +17,7 @@ from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.commit import WriteOptions, WritePlan
 from xr_nczarr.writing.datasets import Request
-from xr_nczarr.writing.encoded import Layout, encode_dataset
+from xr_nczarr.writing.encoded import Layout, encode_dataset, user_attributes
 from xr_nczarr.writing.matching import check_coordinate, check_equal, encode_as_stored
 from xr_nczarr.writing.placing import Job, check_shared_objects, resolve_region
 from xr_nczarr.writing.sources import refuse_reading
@@ -127,6 +127,7 @@ class _Planner:
             self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited)
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
+            attributes = user_attributes(attributes)
             self._check_holds([f"the attribute {name}" for name in attributes])
             self.changes += attribute_changes(node, group.attributes, attributes)
 

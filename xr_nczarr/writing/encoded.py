@@ -22,7 +22,7 @@ from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
-from xr_nczarr.netcdf.annotations import is_name
+from xr_nczarr.netcdf.annotations import BY_DIALECT, XARRAY_DIMENSIONS, is_bookkeeping, is_name
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
@@ -41,6 +41,8 @@ from xr_nczarr.writing.sources import blockwise, largest
 from xr_nczarr.writing.text import TEXT, cast_text, decoded, ends_in_nul, string_data, typed_text
 
 WIDTH_KEY = "_nczarr_maxstrlen"
+WIDTH_KEYS = (WIDTH_KEY, "_nczarr_default_maxstrlen")
+"""netCDF-C's requests for the width of strings, of a variable and of all."""
 _POINTER_BYTES = 8
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
@@ -146,9 +148,11 @@ def encode_dataset(
         stored_name(name)
     for name in dataset.dims:
         _check_dimension(name, layout)
-    for attributes in (dataset.attrs, *(each.attrs for each in dataset.variables.values())):
-        _check_attributes(attributes)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    attributes = user_attributes(attributes)
+    for name, variable in variables.items():
+        with Place(variable=str(name)):
+            variable.attrs = user_attributes(variable.attrs, variable.dims)
     for name, given in encoding.items():
         variables[name].encoding = given
         check_encoding(name, given)
@@ -164,11 +168,42 @@ def encode_dataset(
     return encoded, dict(attributes)
 
 
-def _check_attributes(attributes: Mapping[Any, Any]) -> None:
+def user_attributes(
+    attributes: Mapping[Any, Any], dimensions: Sequence[Hashable] | None = None
+) -> dict[str, Any]:
+    """Return the attributes of a variable along `dimensions`, or of a dataset, that are a user's.
+
+    Those that engine zarr shows of a variable in NCZarr version 3 are left out: the new store gets
+    its own.
+
+    Raises
+    ------
+    TypeError
+        For a name that is no text, and for an array of xarray's.
+    ConflictError
+        For any other attribute of a name that is reserved for the format's metadata.
+    """
+    kept = {}
     for name, value in attributes.items():
         arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy takes them for numbers
         if arrays or not isinstance(name, str):
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
+        if not is_bookkeeping(name) or name in WIDTH_KEYS:
+            kept[name] = value
+        elif dimensions is None or not _is_left_by_engine_zarr(name, value, dimensions):
+            raise ConflictError(
+                f"the attribute name {name!r} is reserved for metadata of NCZarr and Zarr",
+                remedy="Rename or remove it",
+            )
+    return kept
+
+
+def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
+    """Return whether an attribute is an annotation, or names the dimensions or some more."""
+    if name == XARRAY_DIMENSIONS:
+        return isinstance(value, list) and all(dimension in value for dimension in dimensions)
+    annotations = BY_DIALECT["nczarr-preview"]
+    return name in (annotations.array, annotations.types) and isinstance(value, dict)
 
 
 def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
