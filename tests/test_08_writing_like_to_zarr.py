@@ -1,12 +1,16 @@
 """Arguments that mean what they mean in `to_zarr`, and what is refused that is none."""
 
+import json
 from enum import Enum
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
+from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding, V2ChunkKeyEncoding
 
-from xr_nczarr import ConflictError, ExistsError, to_nczarr
+from xr_nczarr import ConflictError, ExistsError, copy, open_hierarchy, to_nczarr
 
 
 def read(target, **options):
@@ -122,3 +126,275 @@ def test_missing_text_is_empty_of_numpys_own_kind_too(layout, chunks, dtype, mis
     assert found.same.values.tolist() == ["ä", "", "nan"]
     with pytest.raises(ConflictError, match="'same' does not lie along the append dimension"):
         to_nczarr(dataset.assign(same=dataset.same[::-1]), store, append_dim="x")
+
+
+# ---- Names and attributes
+
+
+def documents(target):
+    """The attributes of a store's nodes as JSON, by path."""
+    group = zarr.open_group(target, mode="r", use_consolidated=False)
+    nodes = {"/": group, **dict(group.members())}
+    return {path: json.dumps(dict(node.attrs), sort_keys=True) for path, node in nodes.items()}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\\b", "/", ".zarray"])
+def test_a_dimension_of_any_name_is_written_as_plain_zarr(tmp_path, name, version):
+    dataset = xr.Dataset({"v": (("x", name), [[1, 2]]), "w": (name, [1, 2])}, {"x": [0]})
+    dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
+    to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
+    assert documents(tmp_path / "a") == documents(tmp_path / "b")
+    assert read(tmp_path / "b").identical(dataset)
+    more = dataset.drop_vars("w").assign_coords(x=[1])
+    to_nczarr(more, tmp_path / "b", append_dim="x")
+    assert read(tmp_path / "b").v.shape == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\0b"])
+def test_a_dimension_to_which_no_path_leads_is_rejected_in_nczarr(name):
+    with pytest.raises(
+        ConflictError, match=r"(no dimension named|in names of NCZarr).*dialect='zarr'"
+    ):
+        to_nczarr(xr.Dataset({"v": (name, [1, 2])}), store := {})
+    assert not store
+
+
+def test_a_name_with_a_backslash_is_rejected_before_anything_is_written(tmp_path):
+    with pytest.raises(ConflictError, match="Backslashes are not allowed in names"):
+        to_nczarr(xr.Dataset({"a\\b": ("x", [1])}), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+ATTRIBUTES = [
+    np.eye(2),
+    np.array([5]),
+    np.array(["a"]),
+    np.array(5),
+    np.array([]),
+    np.array([[True, False]]),
+    np.array(["a", None], object),
+    np.float32(0.1),
+    np.float16(0.1),
+    np.int8(5),
+    np.bool_(True),
+    (1, 2),
+    [[1, 0], [0, 1]],
+    {"a": [1, {"b": None}]},
+    {1: 2},
+    True,
+    None,
+    float("inf"),
+    2**70,
+]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("value", ATTRIBUTES, ids=repr)
+def test_attributes_of_plain_zarr_are_those_of_to_zarr(tmp_path, value, version):
+    dataset = xr.Dataset({"v": ("x", [1], {"a": value})}, attrs={"a": value})
+    dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
+    to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
+    assert documents(tmp_path / "a") == documents(tmp_path / "b")
+
+
+def test_numbers_of_numpy_within_lists_and_objects_become_json():
+    store = {}
+    to_nczarr(
+        xr.Dataset(attrs={"a": [np.float32(0.5)], "b": {"c": np.arange(2)}}), store, dialect="zarr"
+    )
+    assert read(store).attrs == {"a": [0.5], "b": {"c": [0, 1]}}
+
+
+def test_an_attribute_that_becomes_another_json_value_of_the_same_number_is_changed():
+    store = {}
+    to_nczarr(xr.Dataset(attrs={"a": 1, "b": 2}), store, dialect="zarr")
+    to_nczarr(xr.Dataset(attrs={"a": True, "b": 2.0}), store, mode="a")
+    assert json.dumps(read(store).attrs) == '{"a": true, "b": 2.0}'
+
+
+RESERVED = {
+    "_nczarr_mine": 1,
+    "_nczarr_array": "text",
+    "_NCZARR_ATTR": {"types": {}},
+    "_NCProperties": "version=2",
+    "_ARRAY_DIMENSIONS": ["y"],
+    "_Codecs": "[]",
+}
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("name", RESERVED)
+def test_an_attribute_of_a_reserved_name_is_an_error_that_names_it(name, dialect):
+    value, store = RESERVED[name], {}
+    for dataset in (
+        xr.Dataset({"v": ("x", [1], {name: value})}),
+        xr.Dataset({"v": ("x", [1])}, attrs={name: value}),
+    ):
+        with pytest.raises(ConflictError, match=f"'{name}' is reserved"):
+            to_nczarr(dataset, store, dialect=dialect)
+    assert not store
+    to_nczarr(xr.Dataset({"v": ("x", [1])}), store, dialect=dialect)
+    with pytest.raises(ConflictError, match=f"'{name}' is reserved"):
+        to_nczarr(xr.Dataset(attrs={name: value}), store, mode="a")
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_engine_zarr_shows_of_nczarr_is_written_without_its_annotations(
+    tmp_path, version, dialect
+):
+    dataset = xr.Dataset({"v": (("y", "x"), [[1, 2]], {"units": "m"})}, attrs={"title": "t"})
+    to_nczarr(dataset, tmp_path / "a", zarr_format=version)
+    group = zarr.open_group(tmp_path / "a", mode="r+", use_consolidated=False)
+    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]  # netcdf-c has it in version 3, too
+    with xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False) as shown:
+        assert ("_nczarr_array" in shown.v.attrs) == (version == 3)
+        shown = shown.drop_encoding()
+        for part in (shown, shown.isel(y=0), shown.transpose("x", "y")):
+            to_nczarr(part, target := {}, dialect=dialect)
+            assert read(target).v.attrs == {"units": "m"}
+            assert read(target).v.dims == part.v.dims
+    again = xr.open_dataset(tmp_path / "a", engine="nczarr", consolidated=False)
+    to_nczarr(again, target := {}, dialect=dialect)
+    copy(tmp_path / "a", copied := {}, dialect=dialect)
+    assert read(target).identical(dataset)
+    assert read(copied).identical(dataset)
+
+
+def test_attributes_without_a_type_in_netcdf_are_logged_once(caplog):
+    attributes = {"flag": True, "none": None, "deep": {"a": 1}, "empty": [], "n": 5, "text": "a"}
+    dataset = xr.Dataset({"v": ("x", [1], {"flags": np.array([True])})}, attrs=attributes)
+    to_nczarr(dataset, store := {})
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("xr_nczarr", "WARNING")
+    assert record.getMessage().endswith(
+        ": flag of / (bool as ubyte), none of / (NoneType as text), deep of / (dict as text),"
+        " empty of / (list as double), flags of /v (ndarray as ubyte)"
+    )
+    found = read(store).attrs
+    assert (found["flag"], found["none"], found["deep"]) == (1, "null", '{"a": 1}')
+    assert (found["flag"].dtype, found["empty"].dtype) == ("uint8", "float64")
+    caplog.clear()
+    to_nczarr(xr.Dataset(attrs=attributes | {"new": {"b": 2}}), store, mode="a")
+    (record,) = caplog.records
+    assert record.getMessage().endswith(": new of / (dict as text)")
+    caplog.clear()
+    to_nczarr(dataset, {}, dialect="zarr")
+    to_nczarr(dataset.drop_attrs(), {})
+    assert not caplog.records
+
+
+def test_an_object_that_is_added_to_a_group_leaves_the_store_open_to_netcdf_c(tmp_path):
+    to_nczarr(xr.Dataset({"v": ("x", [1])}), tmp_path / "a")
+    to_nczarr(xr.Dataset(attrs={"deep": {"a": 1}}), tmp_path / "a", mode="a")
+    with netCDF4.Dataset(f"file://{tmp_path}/a#mode=nczarr,file") as dataset:
+        assert json.loads(dataset.deep) == {"a": 1}
+
+
+# ---- Names of chunks
+
+CHUNK_KEYS = [
+    (2, {"name": "v2", "separator": "/"}),
+    (2, {"name": "v2", "separator": "."}),
+    (2, V2ChunkKeyEncoding("/")),
+    (3, {"name": "v2", "separator": "."}),
+    (3, {"name": "v2", "configuration": {"separator": "/"}}),
+    (3, {"name": "default"}),
+    (3, {"name": "default", "separator": "."}),
+    (3, DefaultChunkKeyEncoding(".")),
+    (3, V2ChunkKeyEncoding(".")),
+]
+
+
+@pytest.mark.parametrize("dialect", ["zarr", "nczarr"])
+@pytest.mark.parametrize(("version", "keys"), CHUNK_KEYS, ids=repr)
+def test_chunks_are_named_as_with_to_zarr(tmp_path, version, keys, dialect):
+    dataset = xr.Dataset({"v": (("y", "x"), [[1.0, 2], [3, 4]])})
+    encoding = {"v": {"chunk_key_encoding": keys, "chunks": (1, 2)}}
+    dataset.to_zarr(tmp_path / "a", zarr_format=version, encoding=encoding, consolidated=False)
+    to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect=dialect, encoding=encoding)
+    names = [
+        {str(path.relative_to(tmp_path / name)) for path in (tmp_path / name / "v").rglob("*")}
+        for name in "ab"
+    ]
+    assert names[0] == names[1]
+    to_nczarr(dataset, tmp_path / "b", append_dim="y")
+    assert read(tmp_path / "b").v.values.tolist() == [[1, 2], [3, 4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "keys"),
+    [(2, {"name": "default"}), (3, {"name": "fanout"}), (3, {"name": "v2", "separator": "-"}),
+     ("3-draft", {"name": "default"}), (1, {"name": "v2"})],
+    ids=repr,
+)  # fmt: skip
+def test_names_of_chunks_that_a_version_does_not_have_are_rejected(version, keys):
+    with pytest.raises(ConflictError, match="has no chunk_key_encoding"):
+        to_nczarr(
+            xr.Dataset({"v": ("x", [1])}),
+            {},
+            zarr_format=version,
+            encoding={"v": {"chunk_key_encoding": keys}},
+        )
+
+
+# ---- Order
+
+
+@pytest.mark.parametrize(
+    ("layout", "consolidated"),
+    [
+        ({}, None),
+        ({}, False),
+        ({"zarr_format": 3}, False),
+        ({"zarr_format": 3}, True),
+        ({"zarr_format": "3-draft"}, False),
+        ({"dialect": "universal"}, False),
+        ({"dialect": "nczarr-4.8.1"}, False),
+        ({"dialect": "nczarr-4.9.1"}, False),
+        ({"dialect": "zarr"}, True),
+        ({"dialect": "zarr", "zarr_format": 3}, True),
+    ],
+    ids=repr,
+)
+def test_variables_dimensions_and_attributes_keep_their_order(tmp_path, layout, consolidated):
+    raw = xr.Dataset(
+        {
+            "z": (("q", "b"), np.zeros((2, 3)), {"units": "m", "_FillValue": -1.0, "a": "x"}),
+            "q": ("q", [2, 1]),
+            "c": ("b", [1, 2, 3]),
+            "b": ("b", [1, 2, 3]),
+            "a": ((), 1),
+        },
+        attrs={"z": "1", "b": "2", "a": "3"},
+    )
+    to_nczarr(raw, tmp_path / "a", consolidated=consolidated, **layout)
+    raw.to_netcdf(tmp_path / "a.nc")
+    for options in ({}, {"decode_cf": False}):
+        found = xr.open_dataset(tmp_path / "a", engine="nczarr", **options)
+        with xr.open_dataset(tmp_path / "a.nc", engine="netcdf4", **options) as expected:
+            assert list(found.variables) == list(expected.variables)
+            assert list(found.sizes) == list(expected.sizes)
+            assert list(found.attrs) == list(expected.attrs)
+    assert list(found.z.attrs) == ["units", "_FillValue", "a"]
+    group = open_hierarchy(tmp_path / "a").root
+    assert list(group.variables) == list(raw.variables)
+    assert list(group.dimensions) == ["q", "b"]
+
+
+def test_variables_come_in_the_order_of_netcdf_c(tmp_path):
+    url = f"file://{tmp_path}/a#mode=nczarr,file"
+    with netCDF4.Dataset(url, "w") as dataset:
+        dataset.createDimension("y", 2)
+        dataset.createDimension("x", 2)
+        for name in ("z", "m", "a"):
+            dataset.createVariable(name, "i4", ("y", "x"))
+        group = dataset.createGroup("g")
+        dataset.createGroup("b")
+        group.createVariable("w", "i4")
+        group.createVariable("d", "i4")
+    tree = xr.open_datatree(tmp_path / "a", engine="nczarr")
+    assert list(tree.to_dataset().variables) == ["z", "m", "a"]
+    assert list(tree.children) == ["g", "b"]
+    assert list(tree["g"].to_dataset().variables) == ["w", "d"]

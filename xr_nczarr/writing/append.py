@@ -129,7 +129,12 @@ class _Planner:
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
             self._check_holds([f"the attribute {name}" for name in attributes])
-            self.changes += attribute_changes(node, group.attributes, attributes)
+            changes = [*attribute_changes(node, group.attributes, attributes)]
+            changed = [change.member[0] for change in changes if change.member]
+            self.tree.note_types(
+                path, {name: attributes[name] for name in changed if name in attributes}
+            )
+            self.changes += changes
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
         """Give the stored variables of a dataset's names, decoded, their values still there."""
@@ -276,7 +281,7 @@ class _Planner:
             for path in added:
                 plan.documents.update(module.render_node(made.nodes[path]))
             plan.jobs += self.tree.jobs(made)
-            self.tree.warn_of_notes()
+        self.tree.report_changes()
         self._list_children(added)
         changes = [*self.changes, *self._dimension_changes()]
         plan.documents.update(edit_documents(store, self.zarr_format, changes))

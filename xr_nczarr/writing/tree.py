@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,10 @@ from typing import Any
 
 from xarray import Dataset
 
-from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.errors import ConflictError, Place, UnsupportedError
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
+from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.model import inherited_dimension
 from xr_nczarr.writing.encoded import (
     EncodedVariable,
@@ -21,6 +23,8 @@ from xr_nczarr.writing.encoded import (
     stored_name,
 )
 from xr_nczarr.writing.placing import Job
+
+_LOGGER = logging.getLogger("xr_nczarr")
 
 
 @dataclass(slots=True)
@@ -37,6 +41,8 @@ class Tree:
         Paths of the groups that are new.
     notes
         One for each variable whose leftover codecs were dropped.
+    retyped
+        One for each attribute that NCZarr stores as another type.
     """
 
     layout: Layout
@@ -44,6 +50,7 @@ class Tree:
     written: dict[str, EncodedVariable] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    retyped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
         """Give the group at an absolute path, made with all above it if it is not there."""
@@ -73,6 +80,7 @@ class Tree:
                 "store of its name: their directory opens as one dataset",
             )
         self.group(path).attributes.update(attributes)
+        self.note_types(path, attributes)
         self.add_variables(path, encoded, unlimited)
 
     def add_variables(
@@ -103,6 +111,15 @@ class Tree:
                 kind=variable.kind,
             )
             self.written[location] = variable
+            self.note_types(location, variable.attributes)
+
+    def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
+        """Take down the attributes of the node at `path` that are stored as another type."""
+        for name, value in attributes.items() if not self.layout.pure else ():
+            with Place(variable=path, place=f"attribute {name}"):
+                kind = "" if name == "_FillValue" else substitute_type(value)
+            if kind:
+                self.retyped.append(f"{name} of {path} ({type(value).__name__} as {kind})")
 
     def hierarchy(self) -> Hierarchy:
         """Give the hierarchy as it is to be stored."""
@@ -124,8 +141,13 @@ class Tree:
             jobs.append(Job(node, region, variable.data, write_empty_chunks=empty))
         return jobs
 
-    def warn_of_notes(self) -> None:
-        """Tell once of all variables whose leftover codecs were dropped."""
+    def report_changes(self) -> None:
+        """Warn once of all leftover codecs that were dropped, and log retyped attributes."""
+        if self.retyped:
+            _LOGGER.warning(
+                "NCZarr has no type for these attributes, which are stored as others: %s",
+                ", ".join(self.retyped),
+            )
         if self.notes:
             warnings.warn(
                 f"codecs left over from another file were dropped for {'; '.join(self.notes)}. "

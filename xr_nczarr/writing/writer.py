@@ -264,7 +264,7 @@ def plan_creation(
         consolidated = layout.zarr_format == "2"
     check_names(store, layout.zarr_format, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
-    tree.warn_of_notes()
+    tree.report_changes()
     return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
 
 
