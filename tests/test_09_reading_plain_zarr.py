@@ -1,0 +1,511 @@
+"""Plain Zarr reads as with engine zarr, but for the rows of docs/reference/engine-zarr.md."""
+
+import json
+import logging
+import shutil
+import subprocess
+import warnings
+
+import fsspec
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from kerchunk.hdf import SingleHdf5ToZarr
+from zarr.core.dtype import VariableLengthUTF8
+
+import xr_nczarr
+from tests.stores import array_document, put
+from xr_nczarr import MetadataError
+from xr_nczarr.backend.decoding import Unpacking
+from xr_nczarr.backend.lazy import LazyArray
+
+PACKED = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": np.int16(-32767)}
+TEMPERATURE = xr.Dataset({"t": ("x", [280.01, np.nan, 280.03])})
+HAS_GDAL = shutil.which("gdalmdimtranslate") is not None
+
+
+def written(version, /, **members):
+    """A store with the array ``v`` along ``x``, by zarr-python; `data` are its values."""
+    store = zarr.storage.MemoryStore()
+    data = members.pop("data", np.arange(3))
+    members.setdefault("dtype", data.dtype)
+    attributes = members.pop("attributes", {})
+    if version == 2:
+        attributes = {**attributes, "_ARRAY_DIMENSIONS": ["x"]}
+    else:
+        members["dimension_names"] = ["x"]
+    group = zarr.create_group(store, zarr_format=version)
+    array = group.create_array("v", shape=data.shape, attributes=attributes, **members)
+    array[...] = data
+    return store
+
+
+def opened(store, engine="nczarr", **options):
+    """The variable ``v`` as an engine opens it."""
+    if engine == "zarr":
+        return xr.open_dataset(store, engine="zarr", consolidated=False, **options).v.variable
+    objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
+    return xr.open_dataset(objects, engine="nczarr", **options).v.variable
+
+
+# ---- Missing values
+
+
+def by_xarray(folder):
+    path = folder / "a.zarr"
+    TEMPERATURE.to_zarr(path, zarr_format=2, encoding={"t": PACKED}, consolidated=False)
+    return path
+
+
+def by_kerchunk(folder):
+    TEMPERATURE.to_netcdf(folder / "a.nc", encoding={"t": PACKED})
+    return SingleHdf5ToZarr(str(folder / "a.nc")).translate()
+
+
+def by_gdal(folder):
+    TEMPERATURE.to_netcdf(folder / "a.nc", encoding={"t": PACKED})
+    command = ["gdalmdimtranslate", "-of", "Zarr", folder / "a.nc", folder / "g.zarr"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return folder / "g.zarr"
+
+
+PRODUCERS = [
+    by_xarray,
+    by_kerchunk,
+    pytest.param(by_gdal, marks=pytest.mark.skipif(not HAS_GDAL, reason="gdal-bin is missing")),
+]
+
+
+@pytest.mark.parametrize("produce", PRODUCERS)
+def test_missing_values_of_packed_data_are_missing_whoever_wrote_them(tmp_path, produce):
+    found = xr.open_dataset(produce(tmp_path), engine="nczarr").t
+    np.testing.assert_allclose(found, TEMPERATURE.t, atol=1e-4)
+    assert found.encoding["_FillValue"] == -32767
+    again = {}
+    xr_nczarr.to_nczarr(found.to_dataset(), again)
+    np.testing.assert_array_equal(xr.open_dataset(again, engine="nczarr").t, found)
+
+
+def test_zero_is_missing_in_an_image_and_stays_so_when_it_is_written_again(tmp_path):
+    image = xr.Dataset({"b": ("x", [1.0, np.nan, 3.0])})
+    encoding = {"b": {"dtype": "u1", "_FillValue": np.uint8(0)}}
+    image.to_zarr(tmp_path / "a", zarr_format=2, encoding=encoding)
+    for dialect in ("zarr", "nczarr"):
+        source = xr.open_dataset(tmp_path / "a", engine="nczarr")
+        xr_nczarr.to_nczarr(source, tmp_path / dialect, dialect=dialect)
+        xr.testing.assert_identical(xr.open_dataset(tmp_path / dialect, engine="nczarr"), image)
+
+
+def lazy_array(variable):
+    data = variable._data
+    while not isinstance(data, LazyArray):
+        data = data.array
+    return data
+
+
+FUSED = [
+    ({}, Unpacking((np.int16(7),)), "f4"),
+    ({"scale_factor": 0.5}, Unpacking((np.int16(7),), 0.5), "f8"),
+    ({"scale_factor": 2, "add_offset": 1}, Unpacking((np.int16(7),), 2.0, 1), "f8"),
+    ({"scale_factor": None}, Unpacking((np.int16(7),)), "f4"),
+    ({"missing_value": [1]}, Unpacking((np.int16(7), np.int64(1))), "f4"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*multiple fill values")
+@pytest.mark.parametrize(("attributes", "unpacking", "dtype"), FUSED)
+def test_a_fill_value_is_masked_in_the_chunk_loop(attributes, unpacking, dtype):
+    array = lazy_array(
+        opened(written(2, data=np.arange(3, dtype="i2"), fill_value=7, attributes=attributes))
+    )
+    assert (array.convert, array.dtype) == (unpacking, np.dtype(dtype))
+
+
+def zeros(path):
+    """A reference set with zeros of numbers, of text, and beside a declared value."""
+    numbers = array_document((2,), "<i2", fill_value=0)
+    documents = {
+        ".zgroup": {"zarr_format": 2},
+        "a/.zarray": numbers,
+        "b/.zarray": numbers,
+        "declared/.zarray": array_document((2,), "<i2", fill_value=1),
+        "text/.zarray": array_document((2,), "|S1", fill_value="IA=="),
+    }
+    references = {key: json.dumps(value) for key, value in documents.items()}
+    names = [key.partition("/")[0] for key in documents if "/" in key]
+    references |= {f"{name}/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}' for name in names}
+    references |= {f"{name}/0": "\0\0\1\0" for name in names} | {"text/0": " a"}
+    path.write_text(json.dumps(references))
+    return path
+
+
+def test_zero_masks_nothing_in_a_reference_set_and_is_logged_once(tmp_path, caplog):
+    path = zeros(tmp_path / "refs.json")
+    with caplog.at_level(logging.INFO, logger="xr_nczarr"):
+        found = xr.open_dataset(path, engine="nczarr")
+    assert found.a.dtype == "int16"
+    assert found.a.values.tolist() == [0, 1]
+    assert found.text.values.tolist() == [b" ", b"a"]
+    np.testing.assert_array_equal(found.declared, [0, np.nan])
+    (record,) = caplog.records
+    assert record.name == "xr_nczarr"
+    assert "the fill_value 0 of /a, /b does not mask" in record.getMessage()
+    assert "use_zarr_fill_value_as_mask" in record.getMessage()
+
+
+def test_zero_masks_nothing_however_a_reference_set_is_opened(tmp_path):
+    path = zeros(tmp_path / "refs.json")
+    references = json.loads(path.read_text())
+    options = {"storage_options": {"fo": references}}
+    mapper = fsspec.get_mapper("reference://", fo=references)
+    for target, more in ((references, {}), ("reference://", options), (mapper, {})):
+        assert xr.open_dataset(target, engine="nczarr", **more).a.dtype == "int16"
+
+
+@pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
+def test_the_option_says_what_zero_means_in_a_reference_set(tmp_path, caplog, masks, expected):
+    path = zeros(tmp_path / "refs.json")
+    options = {"use_zarr_fill_value_as_mask": masks}
+    found = xr.open_dataset(path, engine="nczarr", **options)
+    np.testing.assert_array_equal(found.a, expected)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_attribute_masks_in_the_type_of_the_array(version):
+    data = np.array([1, 2, 1e20], "f4")
+    store = written(version, data=data, fill_value=1, attributes={"_FillValue": 1e20})
+    found = opened(store)
+    np.testing.assert_array_equal(found, [1, 2, np.nan])
+    assert found.encoding["_FillValue"] == np.float32(1e20)
+    store = written(version, data=data, fill_value=None, attributes={"_FillValue": [1e20]})
+    np.testing.assert_array_equal(opened(store), [1, 2, np.nan])
+
+
+def test_a_fill_value_in_base64_is_read_in_version_2_too():
+    text = "AAAAAAAA+H8="  # NaN, as xarray and VirtualiZarr write it
+    store = written(
+        2, data=np.array([1.0, np.nan]), fill_value=None, attributes={"_FillValue": text}
+    )
+    assert np.isnan(opened(store).encoding["_FillValue"])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_unsigned_fill_value_beyond_the_signed_type_masks(version):
+    attributes = {"_FillValue": 255, "_Unsigned": "false"}
+    fill = None if version == 2 else 0
+    store = written(version, data=np.array([1, 255], "u1"), fill_value=fill, attributes=attributes)
+    np.testing.assert_array_equal(opened(store), [1, np.nan])
+
+
+def test_the_fill_value_of_big_endian_integers_that_are_unsigned_masks():
+    data = np.array([1, -32767], ">i2")
+    store = written(2, data=data, fill_value=-32767, attributes={"_Unsigned": "true"})
+    np.testing.assert_array_equal(opened(store), [1, np.nan])
+
+
+@pytest.mark.parametrize("fill", [np.datetime64(0, "ns"), np.datetime64("NaT", "ns")])
+def test_a_fill_value_of_times_is_an_attribute_and_masks_nothing(fill):
+    store = written(2, data=np.array([0, 1], "M8[ns]"), fill_value=fill)
+    found, expected = opened(store), opened(store, "zarr")
+    assert found.attrs.keys() == expected.attrs.keys() == {"_FillValue"}
+    np.testing.assert_equal(found.attrs["_FillValue"], fill)
+    np.testing.assert_array_equal(found, expected)
+    objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
+    for dialect in ("zarr", "nczarr"):
+        again, copied = {}, {}
+        xr_nczarr.to_nczarr(xr.Dataset({"v": found}), again, dialect=dialect)
+        xr_nczarr.copy(objects, copied, dialect=dialect)
+        for target in (again, copied):
+            np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, expected)
+
+
+@pytest.mark.parametrize("dtype", ["V3", "i2,f4"])
+def test_arrays_that_xarray_cannot_mask_do_not_block_the_others(dtype):
+    data = np.zeros(2, dtype)
+    found = opened(written(2, data=data, fill_value=data[0]))
+    assert "_FillValue" not in found.attrs | found.encoding
+    assert found.values.tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_missing_values_among_truth_values_raise(version):
+    attributes = {"dtype": "bool", "_FillValue": 0}
+    found = opened(written(version, data=np.array([0, 1], "i1"), attributes=attributes))
+    assert found.dtype == bool
+    with pytest.raises(MetadataError, match="missing value"):
+        found.load()
+
+
+def test_the_option_masks_in_version_3_too():
+    store = written(3, data=np.arange(3), fill_value=1)
+    assert opened(store).dtype == "int64"
+    masked = opened(store, use_zarr_fill_value_as_mask=True)
+    np.testing.assert_array_equal(masked, [0, np.nan, 2])
+
+
+# ---- Numbers
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("data", "scale"),
+    [
+        (np.array([2**40, 7]), 1),
+        (np.array([4_000_000_000, 7], "u4"), 1),
+        (np.array([300_000_000, 7], "i4"), 10),
+    ],
+    ids=["int64", "uint32", "int32"],
+)
+def test_values_do_not_wrap_in_an_integer_scale_factor(version, data, scale):
+    fill = None if version == 2 else 0
+    store = written(version, data=data, fill_value=fill, attributes={"scale_factor": scale})
+    found = opened(store)
+    assert found.values.tolist() == [number * scale for number in data.tolist()]
+    assert found.dtype == opened(store, "zarr").dtype == "int64"
+
+
+def test_values_do_not_wrap_in_a_typed_integer_scale_factor():
+    store = {}
+    raw = xr.Dataset({"v": ("x", np.array([2**40, 7]), {"scale_factor": np.int32(1)})})
+    xr_nczarr.to_nczarr(raw, store)
+    assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [2**40, 7]
+    found = xr.open_dataset(store, engine="nczarr", decode_cf=False).v.attrs["scale_factor"]
+    assert (found, found.dtype) == (1, "int32")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_integer_scale_factor_beside_missing_values_gives_floats(version):
+    attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
+    store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
+    with pytest.raises(ValueError, match="cannot convert float NaN to integer"):
+        opened(store, "zarr").load()
+    np.testing.assert_array_equal(opened(store), [0, np.nan, 20])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"scale_factor": None},
+        {"add_offset": None, "scale_factor": 0.5},
+        {"calendar": None, "units": "days since 2000-01-01"},
+        {"units": None},
+        {"missing_value": None},
+    ],
+    ids=lambda attributes: "-".join(attributes),
+)
+def test_null_in_attributes_of_cf_reads_as_with_engine_zarr(version, attributes):
+    fill = None if version == 2 else 0
+    store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
+    xr.testing.assert_identical(
+        opened(store).drop_encoding(), opened(store, "zarr").drop_encoding()
+    )
+
+
+# ---- Attributes
+
+JSON = {
+    "multiscales": [{"axes": [{"name": "y"}]}],
+    "_CRS": {"wkt": "PROJCRS[...]", "projjson": {"id": None}},
+    "none": None,
+    "flag": True,
+    "flags": [True, False],
+    "one": [5],
+    "names": ["a"],
+    "empty": [],
+    "mixed": [1, "a", None],
+    "large": 2**70,
+    "number": 5,
+    "ratio": 0.1,
+    "text": "é",
+}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_attributes_are_json_and_stay_json_however_they_are_written_again(tmp_path, version):
+    variable = xr.Variable("x", [1, 2], JSON)
+    first = tmp_path / "first"
+    xr.Dataset({"v": variable}, attrs=JSON).to_zarr(first, zarr_format=version, consolidated=False)
+    found = xr.open_dataset(first, engine="nczarr")
+    assert json.dumps(found.attrs) == json.dumps(found.v.attrs) == json.dumps(JSON)
+    assert list(map(type, found.attrs.values())) == list(map(type, JSON.values()))
+    targets = [tmp_path / name for name in ("nczarr", "copy", "zarr")]
+    xr_nczarr.to_nczarr(found, targets[0], dialect="zarr", zarr_format=version)
+    xr_nczarr.copy(first, targets[1], dialect="zarr", zarr_format=version)
+    found.to_zarr(targets[2], zarr_format=version, consolidated=False)
+    for target in targets:
+        group = zarr.open_group(target, mode="r", use_consolidated=False)
+        assert json.dumps(dict(group.attrs)) == json.dumps(JSON)
+        stored = {key: value for key, value in group["v"].attrs.items() if key in JSON}
+        assert json.dumps(stored) == json.dumps(JSON)
+
+
+def test_a_copy_into_nczarr_has_the_types_that_netcdf_c_infers(tmp_path):
+    attributes = {"small": 5, "large": 2**40, "several": [1, 2], "deep": {"a": [1]}, "none": None}
+    plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
+    xr_nczarr.copy(plain, tmp_path / "copy")
+    with netCDF4.Dataset(f"file://{tmp_path}/copy#mode=nczarr,file") as dataset:
+        types = {name: np.asarray(dataset.getncattr(name)).dtype.name for name in attributes}
+        assert types["small"] == types["several"] == "int32"
+        assert types["large"] == "int64"
+        assert (json.loads(dataset.deep), dataset.none) == ({"a": [1]}, "null")
+    xr_nczarr.upgrade(plain)
+    assert xr.open_dataset(plain, engine="nczarr").attrs["small"].dtype == "int32"
+
+
+def test_a_dump_of_plain_zarr_shows_json_as_netcdf_c_reads_it(tmp_path):
+    attributes = {"n": 5, "deep": {"a": 1}, "several": [1, 2], "none": None}
+    plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
+    text = str(xr_nczarr.dump(plain))
+    for line in (":n = 5 ;", r':deep = "{\"a\": 1}" ;', ":several = 1, 2 ;", ':none = "null" ;'):
+        assert line in text
+
+
+def test_an_array_that_zarr_added_to_nczarr_has_attributes_of_json(tmp_path):
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}, attrs={"n": np.int16(1)}), tmp_path / "s")
+    group = zarr.open_group(tmp_path / "s", mode="r+", use_consolidated=False)
+    attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": 1}}
+    group.create_array("new", shape=(2,), dtype="i4", fill_value=None, attributes=attributes)
+    listed = dict(group.attrs["_nczarr_group"])
+    group.attrs["_nczarr_group"] = listed | {"arrays": ["v", "new"]}
+    found = xr.open_dataset(tmp_path / "s", engine="nczarr", consolidated=False)
+    assert found.new.attrs == {"deep": {"a": 1}}
+    assert type(found.attrs["n"]) is np.int16
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_reserved_names_are_hidden_and_others_shown(version):
+    attributes = {"_nc_mine": 1, "_ARRAY_DIMENSIONS": ["x"], "_NCProperties": "x", "a": 1}
+    assert opened(written(version, attributes=attributes), decode_cf=False).attrs.keys() - {
+        "_FillValue"
+    } == {"_nc_mine", "a"}
+
+
+# ---- Types, encoding, order
+
+
+def test_text_of_variable_length_is_of_objects():
+    data = np.array(["a", "", "bc"], object)
+    for version in (2, 3):
+        fill = None if version == 2 else ""
+        store = written(version, data=data, dtype=VariableLengthUTF8(), fill_value=fill)
+        found = opened(store)
+        assert found.dtype == object
+        assert found.values.tolist() == ["a", "", "bc"]
+        dataset = xr.Dataset({"v": found}).where(np.array([True, False, True]))
+        assert dataset.v.isnull().values.tolist() == [False, True, False]
+
+
+@pytest.mark.filterwarnings("ignore:The data type")
+def test_times_in_multiples_of_a_unit_are_in_the_unit():
+    data = np.array([0, 1], "M8[10s]")
+    found = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
+    assert found.dtype == "M8[s]"
+    np.testing.assert_array_equal(found, data)
+
+
+def test_the_encoding_of_a_scalar_has_no_chunks():
+    for version in (2, 3):
+        store = zarr.storage.MemoryStore()
+        xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)
+        for engine in ("nczarr", "zarr"):
+            encoding = opened(store, engine).encoding
+            found = {key: encoding[key] for key in ("chunks", "preferred_chunks", "shards")}
+            assert found == {"chunks": (), "preferred_chunks": {}, "shards": None}
+    objects = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ((), 1.5)}), objects)
+    assert xr.open_dataset(objects, engine="nczarr").v.encoding["chunks"] == ()
+
+
+def test_a_block_of_a_sharded_array_is_a_shard():
+    store = written(3, data=np.arange(8), chunks=(2,), shards=(4,))
+    objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
+    found = xr.open_dataset(objects, engine="nczarr", chunks={}).v
+    assert found.chunks == ((4, 4),)
+    assert (found.encoding["chunks"], found.encoding["shards"]) == ((2,), (4,))
+    with pytest.warns(UserWarning, match="separate the stored chunks"):
+        assert xr.open_dataset(objects, engine="nczarr", chunks={"x": 2}).v.chunks == ((2,) * 4,)
+
+
+def test_the_byte_order_is_kept_in_the_encoding():
+    found = opened(written(2, data=np.arange(3, dtype=">i4"), fill_value=None))
+    assert found.dtype == np.dtype("=i4")
+    assert found.encoding["dtype"] == np.dtype(">i4")
+
+
+ORDER = ["z", "c", "lat", "a"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_variables_have_the_order_of_consolidated_metadata(version):
+    store = zarr.storage.MemoryStore()
+    dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER}).set_coords("lat")
+    xr_nczarr.to_nczarr(
+        dataset, objects := {}, dialect="zarr", zarr_format=version, consolidated=True
+    )
+    found = xr.open_dataset(objects, engine="nczarr")
+    assert list(found.variables) == ["z", "c", "a", "lat"]  # as xarray has coordinates
+    store._store_dict = {
+        key: zarr.core.buffer.cpu.Buffer.from_bytes(data) for key, data in objects.items()
+    }
+    assert list(xr.open_dataset(store, engine="zarr").variables) == list(found.variables)
+
+
+def test_without_recorded_order_variables_are_sorted_by_name(tmp_path):
+    dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER})
+    dataset.to_zarr(tmp_path / "a", zarr_format=2, consolidated=False)
+    assert list(xr.open_dataset(tmp_path / "a", engine="nczarr").variables) == sorted(ORDER)
+
+
+@pytest.mark.parametrize("name", ["", "..", "lat/lon", "/"])
+def test_any_name_of_a_dimension_is_read(tmp_path, name):
+    dataset = xr.Dataset({"v": ((name, "x"), [[1, 2]])})
+    for version in (2, 3):
+        dataset.to_zarr(tmp_path / f"{version}", zarr_format=version, consolidated=False)
+        found = xr.open_dataset(tmp_path / f"{version}", engine="nczarr")
+        xr.testing.assert_identical(found, dataset)
+
+
+def test_text_and_scalars_of_netcdf_cs_plain_zarr_are_as_it_means_them(tmp_path):
+    url = f"file://{tmp_path}/a#mode=zarr,file"
+    with netCDF4.Dataset(url, "w") as dataset:
+        dataset.createDimension("x", 2)
+        dataset.createVariable("s", str, ("x",))[:] = np.array(["a", "é"], object)
+        dataset.createVariable("n", "f4", ())[...] = 3.5
+    found = xr.open_dataset(tmp_path / "a", engine="nczarr")
+    assert found.s.values.tolist() == ["a", "é"]
+    assert (found.n.dims, found.n.item()) == ((), 3.5)
+
+
+# ---- NCZarr
+
+
+def test_nczarr_of_old_layouts_with_big_endian_numbers_warns_once(tmp_path):
+    data = np.arange(3, dtype="<i4")  # under a big-endian type, as netcdf-c 4.9.0 wrote them
+    note = {"_NCZARR_ARRAY": {"dimrefs": ["/x"], "storage": "chunked"}}
+    group = {"dims": {"x": 3}, "vars": ["v", "w"], "groups": []}
+    names = {".zgroup": {"zarr_format": 2, "_NCZARR_SUPERBLOCK": {}, "_NCZARR_GROUP": group}}
+    for name in "vw":
+        names |= {f"{name}/.zarray": array_document((3,), ">i4") | note, f"{name}/.zattrs": {}}
+        names[f"{name}/0"] = data.tobytes()
+    store = put(tmp_path / "s", names)
+    with pytest.warns(
+        UserWarning, match="/v, /w are declared as big-endian.*assume_endian"
+    ) as seen:
+        wrong = xr.open_dataset(store, engine="nczarr").v
+    assert len(seen) == 1
+    assert wrong[1] == 1 << 24
+    with warnings.catch_warnings(action="error"):
+        found = xr.open_dataset(store, engine="nczarr", assume_endian="little").v
+    assert found.values.tolist() == [0, 1, 2]
+
+
+def test_big_endian_numbers_of_later_layouts_do_not_warn():
+    store = {}
+    encoding = {"v": {"endian": "big"}}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), store, encoding=encoding)
+    with warnings.catch_warnings(action="error"):
+        assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [1, 2]
