@@ -267,7 +267,7 @@ def test_attributes_without_a_type_in_netcdf_are_logged_once(caplog):
     dataset = xr.Dataset({"v": ("x", [1], {"flags": np.array([True])})}, attrs=attributes)
     to_nczarr(dataset, store := {})
     (record,) = caplog.records
-    assert (record.name, record.levelname) == ("xr_nczarr", "WARNING")
+    assert (record.name, record.levelname) == ("xr_nczarr.writing.tree", "WARNING")
     assert record.getMessage().endswith(
         ": flag of / (bool as ubyte), none of / (NoneType as text), deep of / (dict as text),"
         " empty of / (list as double), flags of /v (ndarray as ubyte)"

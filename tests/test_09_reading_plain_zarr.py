@@ -150,7 +150,7 @@ def test_zero_masks_nothing_in_a_reference_set_and_is_logged_once(tmp_path, capl
     assert found.text.values.tolist() == [b" ", b"a"]
     np.testing.assert_array_equal(found.declared, [0, np.nan])
     (record,) = caplog.records
-    assert record.name == "xr_nczarr"
+    assert record.name == "xr_nczarr.backend.reader"
     assert "the fill_value 0 of /a, /b does not mask" in record.getMessage()
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
@@ -352,7 +352,7 @@ def test_a_copy_into_nczarr_has_the_types_that_netcdf_c_infers(tmp_path):
         assert types["small"] == types["several"] == "int32"
         assert types["large"] == "int64"
         assert (json.loads(dataset.deep), dataset.none) == ({"a": [1]}, "null")
-    xr_nczarr.upgrade(plain)
+    xr_nczarr.upgrade(plain, annotate=True)
     assert xr.open_dataset(plain, engine="nczarr").attrs["small"].dtype == "int32"
 
 

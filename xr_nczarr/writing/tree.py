@@ -24,7 +24,7 @@ from xr_nczarr.writing.encoded import (
 )
 from xr_nczarr.writing.placing import Job
 
-_LOGGER = logging.getLogger("xr_nczarr")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class Tree:
     def report_changes(self) -> None:
         """Warn once of all leftover codecs that were dropped, and log retyped attributes."""
         if self.retyped:
-            _LOGGER.warning(
+            _log.warning(
                 "NCZarr has no type for these attributes, which are stored as others: %s",
                 ", ".join(self.retyped),
             )
