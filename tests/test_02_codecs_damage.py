@@ -272,3 +272,16 @@ def test_a_bomb_of_text_is_bounded_by_the_limit():
         codec = make_codec(object, (2,), (name, {}), ("zlib", {}), limits=limits)
         with pytest.raises(LimitError, match="max_chunk_bytes"):
             codec.decode(zlib.compress(bytes(16 * MIB)))
+
+
+@pytest.mark.parametrize("dtype", ["S16", [("a", "<i4"), ("s", "S16")], "V20"], ids=str)
+def test_objects_in_place_of_items_of_a_fixed_size_are_no_damage(dtype):
+    """kerchunk with ``vlen_encode="null"`` names strings that lie elsewhere in the HDF5 file."""
+    import kerchunk.codecs  # noqa: F401 (registers fill_hdf_strings)
+
+    stored = "S16" if dtype == "S16" else "[('a', 'int32'), ('s', 'S16')]"
+    codec = make_codec(dtype, (2,), ("fill_hdf_strings", {"dtype": stored, "id_map": None}))
+    with pytest.raises(ChunkError, match="decodes to Python objects") as caught:
+        codec.decode(bytes(2 * codec.flow.dtype.itemsize))
+    assert "damaged" not in str(caught.value)
+    assert "vlen_encode" in caught.value.remedy

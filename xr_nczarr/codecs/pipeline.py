@@ -178,6 +178,14 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
             items = np.asarray(decoded, dtype=object)
             flow.check_count(items.size)
             return items
+        if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
+            # kerchunk's fill_hdf_strings, of vlen_encode="null" and "encode".
+            raise ChunkError(
+                f"decodes to Python objects, and the metadata declare {quote(flow.dtype)}, whose "
+                "items have a fixed size",
+                remedy='If kerchunk made the metadata, make them again with vlen_encode="leave" '
+                'or "embed".',
+            )
         flat = bytes_of(ensure_contiguous_ndarray(decoded))
         flow.check_size(len(flat))
         return flat
