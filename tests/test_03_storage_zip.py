@@ -50,6 +50,41 @@ def test_d29_keys_lie_at_the_root_or_below_one_leading_folder(
     assert fetch(store, ".zgroup") == [there.encode() if there in names else None]
 
 
+STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
+
+
+@pytest.mark.parametrize(
+    ("archive", "names", "prefix"),
+    [
+        ("power.zip", STRAY, "power/"),
+        ("power", STRAY, "power/"),
+        ("other.zip", STRAY, ""),
+        ("power.zip", [".zgroup", *STRAY[:3]], ""),
+        ("power.zip", [*STRAY, ".zattrs"], ""),
+        ("power.zip", [*STRAY, "b/.zarray"], ""),
+        ("power.zip", ["power/.zarray", "power/a/.zarray", ".zgroup"], ""),
+        ("power.zip", [*STRAY[:3], "zarr.json"], ""),
+    ],
+    ids=["stray", "no suffix", "name", "order", "attributes", "array", "no group", "version 3"],
+)
+def test_a_stray_empty_group_beside_the_folder_of_the_archives_name_is_passed_over(
+    tmp_path: Path, archive: str, names: list[str], prefix: str
+) -> None:
+    """As netcdf-c does, which takes the folder of the first entry: its test has such an archive."""
+    store = open_store(write(tmp_path / archive, [(name, name.encode()) for name in names]))
+    found = [key for key, _ in store.sizes("")]
+    expected = [name for name in names if not name.endswith("/") and name.startswith(prefix)]
+    assert found == [name.removeprefix(prefix) for name in expected]
+
+
+def test_a_group_at_the_top_that_says_something_is_no_stray(tmp_path: Path) -> None:
+    group = b'{"zarr_format": 2, "_nczarr_group": {"dims": {}, "vars": [], "groups": ["power"]}}'
+    entries = [(name, group if name == ".zgroup" else b"{}") for name in STRAY]
+    store = open_store(write(tmp_path / "power.zip", entries))
+    assert ".zgroup" in store.list_names("").objects
+    assert store.list_names("").prefixes == ["power"]
+
+
 @pytest.mark.parametrize(
     "url",
     ["zip::simplecache::{}/data", "simplecache::zip::{}/data", "simplecache::{}/data#mode=zip"],

@@ -6,7 +6,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ HEADER = 30
 _LONGEST_EXTRA = 2 * 0xFFFF
 _TAIL = 64 << 10  # bytes at the end of the file, where its directory mostly fits
 _JUNK = "__MACOSX/"
+_EMPTY_GROUP_BYTES = 64  # of a document that says no more than the version
 
 
 class Entry(NamedTuple):
@@ -39,9 +40,14 @@ class Entry(NamedTuple):
 
 
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
-    """Give the entries of a file of `size` bytes by key, without one folder around them all.
+    """Return the entries of a file of `size` bytes by key, without the folder of the store.
 
-    Damage, entries that overlap and names that lead elsewhere are errors.
+    Raises
+    ------
+    StorageError
+        For damage, and for entries that overlap.
+    RefusedError
+        For names that lead elsewhere.
     """
     source: Any = _RangeFile(read, size)
     try:
@@ -62,9 +68,26 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
         if not info.is_dir():
             span = min(room[start], needed + 3 * len(name) + _LONGEST_EXTRA)
             entries[name] = Entry(start, span, info)
-    folders = {name.partition("/")[0] if "/" in name else "" for name in entries}
-    prefix = f"{folders.pop()}/" if len(folders) == 1 and "" not in folders else ""
-    return {name.removeprefix(prefix): entry for name, entry in entries.items()}
+    first = infos[0].orig_filename if infos else ""
+    folder = _folder(entries, first, store.rpartition("/")[2].removesuffix(".zip"))
+    inside = {name: entry for name, entry in entries.items() if name.startswith(folder)}
+    return {name.removeprefix(folder): entry for name, entry in inside.items()}
+
+
+def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
+    """Return the folder of the store, with a slash behind it; empty for the top of the archive.
+
+    It is one around all entries. netcdf-c takes that of the first entry: it is followed where that
+    folder is named as the archive, and the only thing beside it is the document of an empty group.
+    """
+    tops = {name.partition("/")[0] if "/" in name else "" for name in entries}
+    if len(tops) == 1 and "" not in tops:
+        return f"{tops.pop()}/"
+    folder = f"{archive}/"
+    beside = [name for name in entries if not name.startswith(folder)]
+    if beside != [".zgroup"] or not first.startswith(folder) or f"{folder}.zgroup" not in entries:
+        return ""
+    return folder if entries[".zgroup"].info.file_size <= _EMPTY_GROUP_BYTES else ""
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
