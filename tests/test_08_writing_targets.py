@@ -2,12 +2,14 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tracemalloc
 import warnings
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 
 import dask
@@ -15,8 +17,10 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from distributed import Client, LocalCluster
 
 import xr_nczarr
+from tests.processes import in_a_child, in_a_new_interpreter
 from xr_nczarr import (
     ConflictError,
     ExistsError,
@@ -26,7 +30,7 @@ from xr_nczarr import (
     UnsupportedError,
     to_nczarr,
 )
-from xr_nczarr.storage import LocalStore, MemoryStore
+from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore, open_store
 from xr_nczarr.writing import sources
 from xr_nczarr.writing.placing import aligned_blocks
 
@@ -312,6 +316,47 @@ def test_the_memory_of_one_process_is_not_written_by_another(target, workers):
             found.result()
 
 
+@pytest.fixture
+def threads_of_distributed():
+    """A client of workers that are threads of this process."""
+    options = {"n_workers": 2, "threads_per_worker": 2, "processes": False}
+    with (
+        LocalCluster(dashboard_address=":0", **options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("target", ["memory://inside", {}], ids=["memory", "dictionary"])
+def test_workers_that_are_threads_of_this_process_share_its_memory(target, threads_of_distributed):
+    dataset = example(0, 8).chunk(t=2)
+    delayed = to_nczarr(dataset, target, compute=False)
+    threads_of_distributed.compute(delayed).result()
+    assert read(target).identical(example(0, 8))
+    with threads_of_distributed.as_current():
+        to_nczarr(example(8, 12).chunk(t=2), target, append_dim="t")
+        found = read(target, chunks={}).compute()
+    assert found.identical(example(0, 12))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_dictionary_that_was_sent_is_itself_in_its_process_alone(method):
+    assert in_a_new_interpreter(send_here_and_to_a_child, method) == ["a"]
+
+
+def send_here_and_to_a_child(method):
+    store = open_store({})
+    sent = pickle.dumps(store)
+    put_into(sent, "a")
+    in_a_child(method, put_into, sent, "b")
+    return list(store.mapping)
+
+
+def put_into(sent, key):
+    with suppress(StorageError):
+        pickle.loads(sent).put([(key, b"1")])
+
+
 def test_processes_write_disjoint_regions_of_a_template(path):
     template = xr.zeros_like(example(0, 12).chunk(t=4))
     to_nczarr(template.assign_coords(t=example(0, 12).t), path, compute=False)
@@ -518,7 +563,8 @@ def test_a_local_path_is_no_bucket(tmp_path):
 @pytest.mark.parametrize("chain", ["zip://::", "simplecache://::zip://::", "zip://::simplecache::"])
 def test_links_of_a_chain_may_be_spelled_as_urls(tmp_path, chain):
     to_nczarr(xr.Dataset({"t": ("x", [1, 2])}), tmp_path / "a.zip")
-    options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    cache = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    options = cache if "simplecache" in chain else None
     found = xr.open_dataset(
         f"{chain}file://{tmp_path}/a.zip", engine="nczarr", storage_options=options
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target, one_level
@@ -17,19 +20,28 @@ NOT_SHARED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+# Stores of this process that were pickled: where they arrive in it again, they are the same.
+_sent: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore:
-    """Any mapping of keys to bytes; one that cannot be changed is read only."""
+    """Any mapping of keys to bytes; one that cannot be changed is read only.
+
+    In another process it is a copy of a dictionary, which is read only.
+    """
 
     mapping: Mapping[str, Any]
     name: str = "mapping"
     lock: KeyLocks = field(default_factory=KeyLocks, compare=False, repr=False)
     copied: bool = field(default=False, compare=False, repr=False)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
 
     remote: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryStore, (self.mapping, self.name, self.lock, isinstance(self.mapping, dict))
+        _sent[self.token] = self
+        return _arrived, (self.token, os.getpid(), self.mapping, self.name, self.lock)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
@@ -87,3 +99,13 @@ class MemoryStore:
             problem = "a dictionary was sent to a worker, and what is put there would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping
+
+
+def _arrived(
+    token: str, process: int, mapping: Mapping[str, Any], name: str, lock: KeyLocks
+) -> MemoryStore:
+    """Return the store that was sent, or a copy where another process sent it."""
+    store = _sent.get(token) if process == os.getpid() else None
+    if store is not None:
+        return store
+    return MemoryStore(mapping, name, lock, copied=isinstance(mapping, dict))
