@@ -522,6 +522,9 @@ def test_fill_values_of_variable_length_bytes_are_in_base64():
 # Consolidated metadata --------------------------------------------------------------------------
 
 
+MARK = {"zarr_consolidated_format": 1}
+
+
 def test_consolidated_documents_come_in_their_order_and_with_their_literals():
     text = (
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
@@ -538,13 +541,15 @@ def test_consolidated_documents_come_in_their_order_and_with_their_literals():
     ("value", "place"),
     [
         ([], None),
-        ({}, "metadata"),
-        ({"metadata": []}, "metadata"),
+        ({"metadata": {}}, "zarr_consolidated_format"),
         ({"metadata": {}, "zarr_consolidated_format": 2}, "zarr_consolidated_format"),
-        ({"metadata": {"../.zgroup": {}}}, "metadata"),
-        ({"metadata": {"/.zgroup": {}}}, "metadata"),
-        ({"metadata": {"a//.zgroup": {}}}, "metadata"),
+        (MARK, "metadata"),
+        (MARK | {"metadata": []}, "metadata"),
+        (MARK | {"metadata": {"../.zgroup": {}}}, "metadata"),
+        (MARK | {"metadata": {"/.zgroup": {}}}, "metadata"),
+        (MARK | {"metadata": {"a//.zgroup": {}}}, "metadata"),
     ],
+    ids=str,
 )
 def test_a_damaged_consolidated_document_is_refused(value, place):
     with pytest.raises(MetadataError) as raised:

@@ -238,9 +238,21 @@ def _inexpressible(found: str, node: ArrayNode) -> UnsupportedError:
 
 
 def expand_consolidated(document: Document) -> dict[str, Document]:
-    """Give key → document of all that a consolidated document holds, in its order."""
+    """Return all documents that a consolidated document holds by their keys, in its order.
+
+    Raises
+    ------
+    MetadataError
+        Also for a document that does not say that it is one: all writers say so.
+    """
     members = read_object(document.value, None)
-    version = members.get("zarr_consolidated_format", 1)
+    version = members.get("zarr_consolidated_format")
+    if version is None:
+        raise MetadataError(
+            "found nothing: the document does not say that it is consolidated metadata",
+            remedy="Open with consolidated=False to read the single documents",
+            place="zarr_consolidated_format",
+        )
     if type(version) is not int or version != 1:
         raise unexpected(version, "1", "zarr_consolidated_format")
     held = read_object(required(members, "metadata"), "metadata")
