@@ -5,14 +5,39 @@ xarray imports the entry points of all engines to open any file: what reads is i
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any, ClassVar
 
+import xarray as xr
 from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint
 
 from xr_nczarr.backend.options import DECODE_DEFAULTS, DECODE_OPTIONS, OPEN_OPTIONS, OpenOptions
+from xr_nczarr.errors import quote
+
+_log = logging.getLogger(__name__)
+_MAX_NAMED_GROUPS = 10
+# Options of engine zarr that change nothing here, and the values that say so; the first is implied.
+_OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
+    "mode": ("r", None),
+    "cache_members": (True, False),
+    "store": (None,),
+    "engine": (None,),
+    "chunk_store": (None,),
+    "synchronizer": (None,),
+}
+_REMEDIES = {
+    "mode": "Opening only reads; write with to_nczarr",
+    "cache_members": "Leave it out",
+    "store": "Give what is to be opened as the first argument",
+    "engine": "Leave it out",
+    "chunk_store": "Give a reference set where chunks lie elsewhere",
+    "synchronizer": "Leave it out: writers lock what they change",
+}
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
@@ -40,19 +65,49 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
 
         return has_nczarr_metadata(filename_or_obj)
 
-    def open_dataset(self, filename_or_obj: Any, **options: Any) -> Dataset:
-        """Open one group as a Dataset; see `OpenOptions`."""
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        open_dataset_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Open one group as a Dataset; see `OpenOptions`.
+
+        `open_dataset_options`, which engine kerchunk takes, are further arguments of
+        `xarray.open_dataset`.
+        """
         from xr_nczarr.backend.building import open_dataset
         from xr_nczarr.backend.reader import open_netcdf
 
+        if open_dataset_options:
+            options = {"engine": type(self), **options, **open_dataset_options}
+            return xr.open_dataset(filename_or_obj, **options)
         opening, decoding = _split(options)
         opened = open_netcdf(filename_or_obj, opening, subgroups=False)
         group = opened.group(opening.group)
+        if not group.variables and group.groups:
+            names = ", ".join(quote(name) for name in islice(group.groups, _MAX_NAMED_GROUPS))
+            more = ", …" if len(group.groups) > _MAX_NAMED_GROUPS else ""
+            _log.warning(
+                "%s: group %s has no variables. Open one of its groups with group=, or all of them "
+                "with xarray.open_datatree: %s%s",
+                opened.store.name,
+                quote(group.path),
+                names,
+                more,
+            )
         return open_dataset(opened, group, decoding, indexed=_makes_indexes(sys._getframe(1)))
 
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
-        """Open a group and all below it as Datasets by path; see `OpenOptions`."""
-        return _open_groups(filename_or_obj, options, _makes_indexes(sys._getframe(1)))
+        """Open a group and all below it as Datasets by path; see `OpenOptions`.
+
+        Paths are absolute, or relative to `group` where that is given, as those of other engines.
+        """
+        datasets = _open_groups(filename_or_obj, options, _makes_indexes(sys._getframe(1)))
+        if not options.get("group"):
+            return datasets
+        return {path.strip("/") or ".": dataset for path, dataset in datasets.items()}
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all below it as a DataTree; see `OpenOptions`."""
@@ -79,7 +134,15 @@ def _makes_indexes(caller: FrameType) -> bool:
 
 
 def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Sort options into ours and xarray's decoding."""
+    """Sort options into ours and xarray's decoding; those of engine zarr may say what is so."""
+    options = dict(options)
+    for name, values in _OF_ENGINE_ZARR.items():
+        value = options.pop(name, values[0])
+        if value not in values:
+            raise TypeError(f"engine nczarr has no option {name}={value!r}. {_REMEDIES[name]}")
+    version = options.pop("zarr_version", None)
+    if version is not None:
+        options.setdefault("zarr_format", version)
     unknown = sorted(options.keys() - {*OPEN_OPTIONS, *DECODE_OPTIONS})
     if unknown:
         raise TypeError(f"engine nczarr has no option {', '.join(unknown)}")

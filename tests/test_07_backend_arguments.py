@@ -1,0 +1,123 @@
+"""Arguments of other engines, names of groups, and what opening an empty group says."""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+
+import netCDF4
+import pytest
+import xarray as xr
+from xarray.backends.zarr import ZarrBackendEntrypoint
+
+from tests.stores import array_document
+
+VALUES = [0.0, 1.0, 2.0, 3.0]
+
+
+def read(target, **options):
+    return xr.open_dataset(target, **{"engine": "nczarr", **options}).t.values.tolist()
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """The folder of a store, one that netcdf-c wrote."""
+    with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
+        file.createDimension("x", 4)
+        file.createVariable("t", "f8", ("x",))[:] = VALUES
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def document():
+    """A reference set with a group."""
+    array, attributes = array_document((2,), "|u1"), {"_ARRAY_DIMENSIONS": ["x"]}
+    nodes = {"sub/.zgroup": {"zarr_format": 2}, "sub/t/.zarray": array, "sub/t/.zattrs": attributes}
+    texts = {key: json.dumps(value) for key, value in nodes.items()}
+    return {".zgroup": '{"zarr_format": 2}', **texts, "sub/t/0": "ab"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "r"},
+        {"mode": None},
+        {"cache_members": False},
+        {"chunk_store": None},
+        {"synchronizer": None},
+        {"store": None},
+        {"zarr_version": 2},
+        {"zarr_version": None},
+        {"open_dataset_options": None},
+        {"open_dataset_options": {"decode_times": False, "chunks": {}}},
+    ],
+    ids=str,
+)
+def test_arguments_of_other_engines_that_change_nothing_are_accepted(stored, options):
+    assert read(stored, **options) == VALUES
+
+
+def test_engine_zarr_has_no_argument_that_is_unknown_here(stored):
+    parameters = signature(ZarrBackendEntrypoint.open_dataset).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    assert "mode" in defaults
+    assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
+
+
+def test_options_of_engine_kerchunk_are_those_of_open_dataset(document):
+    options = {"group": "sub"}
+    assert read(document, open_dataset_options=options) == [97, 98]
+    options["drop_variables"] = "t"
+    found = xr.open_dataset(document, engine="nczarr", open_dataset_options=options)
+    assert not found.variables
+    with pytest.raises(TypeError, match="nonsense"):
+        xr.open_dataset(document, engine="nczarr", open_dataset_options={"nonsense": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "a"}, "mode='a'.*to_nczarr"),
+        ({"chunk_store": {}}, "chunk_store.*reference set"),
+        ({"synchronizer": 1}, "synchronizer.*Leave it out"),
+        ({"zarr_version": 7}, "zarr_format"),
+    ],
+    ids=str,
+)
+def test_other_values_of_theirs_say_what_to_do(stored, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        read(stored, **options)
+
+
+@pytest.mark.parametrize("group", [None, "", "/", "a", "/a", "a/", "a/b"])
+def test_groups_are_named_as_other_engines_name_them(tmp_path, group):
+    dataset = xr.Dataset({"v": ("x", [1, 2])})
+    paths = dict.fromkeys(("/", "/a", "/a/b", "/c"), dataset)
+    tree = xr.DataTree.from_dict(paths)
+    tree.to_zarr(tmp_path / "tree", zarr_format=2)
+    tree.to_netcdf(tmp_path / "tree.nc")
+    found = {
+        engine: list(xr.open_groups(tmp_path / name, engine=engine, group=group))
+        for engine, name in (("nczarr", "tree"), ("zarr", "tree"), ("netcdf4", "tree.nc"))
+    }
+    assert found["nczarr"] == found["zarr"] == found["netcdf4"]
+    assert xr.open_datatree(tmp_path / "tree", engine="nczarr", group=group).equals(
+        xr.open_datatree(tmp_path / "tree", engine="zarr", group=group)
+    )
+
+
+def test_a_group_without_variables_names_those_below_it(tmp_path, caplog):
+    dataset = xr.Dataset({"v": ("x", [1, 2])})
+    tree = xr.DataTree.from_dict({"/a/b": dataset, "/c": dataset})
+    tree.to_zarr(tmp_path / "tree", consolidated=False)
+    for group, names in ((None, "a, c"), ("a", "b")):
+        caplog.clear()
+        xr.open_dataset(tmp_path / "tree", engine="nczarr", group=group)
+        (record,) = caplog.records
+        assert record.name == "xr_nczarr"
+        assert "group=" in record.getMessage()
+        assert f"open_datatree: {names}" in record.getMessage()
+    caplog.clear()
+    xr.open_datatree(tmp_path / "tree", engine="nczarr")
+    xr.open_dataset(tmp_path / "tree", engine="nczarr", group="c")
+    assert not caplog.records
