@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import io
 import os
 import re
 import socket
@@ -18,7 +20,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
 
 FaultKind = Literal[
@@ -29,6 +31,10 @@ FaultKind = Literal[
     "long",  # an answer with more bytes than asked for
     "ignore-range",  # 200 and the whole object
     "wrong-range",  # 206, but bytes from elsewhere in the object
+    "wide-range",  # 206, bytes from before the range to behind it, as the header says
+    "more-range",  # 206, more bytes than the header says
+    "no-range",  # 206, and no header that says which bytes
+    "far-range",  # 206, and a header that leaves the object
     "reset",  # reset the connection before the answer
     "stall",  # send the headers and never the body
     "silence",  # never answer
@@ -105,13 +111,13 @@ class _Counted:
 class HttpServer(_Counted):
     """A threaded HTTP/1.1 server over a directory (GET and HEAD, ranges, keep-alive).
 
-    Without `listing` a directory is answered with 404, else with a page of links.
+    What is not there, as a directory, is answered with 404; with `fallback` by 200 and that page.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, listing: bool = False) -> None:
+    def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__()
         self.root = os.fspath(root)
-        self.listing = listing
+        self.fallback: bytes | None = None
         self.faults: list[Fault] = []
         self.closing = threading.Event()
         handler = type("Handler", (_Handler,), {"owner": self})
@@ -206,19 +212,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, path: str, kind: str | None, body: bool) -> None:
         target = os.path.normpath(self.owner.root + path)
-        if os.path.isdir(target) and self.owner.listing:
-            names = sorted(
-                name + "/" * os.path.isdir(os.path.join(target, name))
-                for name in os.listdir(target)
-            )
-            page = "".join(f'<a href="{urllib.parse.quote(name)}">{name}</a>\n' for name in names)
-            self._send(200, page.encode(), body, {"Content-Type": "text/html"})
-            return
         try:
             with open(target, "rb") as file:
                 data = file.read()
         except OSError:
-            self._send(404, b"not found", body)
+            if self.owner.fallback is None:
+                self._send(404, b"not found", body)
+            else:
+                self._send(200, self.owner.fallback, body, {"Content-Type": "text/html"})
             return
         bounds = _bounds(self.headers.get("Range"), len(data))
         if bounds is None or kind == "ignore-range":
@@ -235,9 +236,13 @@ class _Handler(BaseHTTPRequestHandler):
             last = first + (last - first) // 2
         elif kind == "wrong-range":
             first, last = first + 1, last + 1
+        elif kind == "wide-range":
+            first, last = max(0, first - 3), last + 11
         answer = data[first:last]
-        span = {"Content-Range": f"bytes {first}-{first + len(answer) - 1}/{len(data)}"}
-        self._send(206, answer, body, span, kind=kind)
+        size = last - 1 if kind == "far-range" else len(data)
+        span = {"Content-Range": f"bytes {first}-{first + len(answer) - 1}/{size}"}
+        answer += b"more" * (kind == "more-range")
+        self._send(206, answer, body, {} if kind == "no-range" else span, kind=kind)
 
     def _send(
         self,
@@ -270,6 +275,64 @@ class _Handler(BaseHTTPRequestHandler):
     def _wait(self) -> None:
         self.owner.closing.wait()
         self.close_connection = True
+
+
+class IndexServer(_Counted):
+    """Python's own web server, which shows what is in a directory, as ``python -m http.server``.
+
+    With `hidden` its pages are those of nginx, without names that begin with a dot.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, hidden: bool = False) -> None:
+        super().__init__()
+        owner = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def send_head(self) -> Any:
+                headers = dict(self.headers)
+                owner._enter(Request(self.command, self.path, headers.get("Range"), headers))
+                try:
+                    return super().send_head()
+                finally:
+                    owner._leave()
+
+            def list_directory(self, path: Any) -> Any:
+                if not hidden:
+                    return super().list_directory(path)
+                page = _nginx_index(urllib.parse.unquote(self.path), os.fspath(path))
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                return io.BytesIO(page)
+
+            def log_message(self, *_: object) -> None:
+                """Keep the test output clean."""
+
+        handler = functools.partial(Handler, directory=os.fspath(root))
+        self.closing = threading.Event()
+        self._server = _QuietServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+
+    url = HttpServer.url
+    __enter__ = HttpServer.__enter__
+    __exit__ = HttpServer.__exit__
+
+
+def _nginx_index(path: str, folder: str) -> bytes:
+    """The page that nginx' autoindex shows of a folder."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    rows = []
+    for name in names:
+        shown = name + "/" * os.path.isdir(os.path.join(folder, name))
+        rows.append(f'<a href="{urllib.parse.quote(shown)}">{shown}</a> 23-Nov-2026 07:00 -\r\n')
+    return (
+        f"<html>\r\n<head><title>Index of {path}</title></head>\r\n<body>\r\n"
+        f'<h1>Index of {path}</h1><hr><pre><a href="../">../</a>\r\n{"".join(rows)}</pre><hr>'
+        "</body>\r\n</html>\r\n"
+    ).encode()
 
 
 def _bounds(header: str | None, size: int) -> tuple[int, int] | None:

@@ -10,12 +10,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.errors import StorageError, UnsupportedError, quote
+from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.storage.caching import not_written
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import check_range, merge_ranges, windows
-from xr_nczarr.storage.retries import is_missing_bucket
+from xr_nczarr.storage.retries import is_missing_bucket, page_error, page_in
 from xr_nczarr.storage.transport import IN_FLIGHT, Request, Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
@@ -211,18 +211,18 @@ class FilesystemStore:
         return f"{self.root}/{key}" if self.root else key
 
     def _exactly(self, asked: ByteRange, answer: bytes) -> bytes:
-        """Give the bytes asked for, cut from the whole object where the server sent that."""
+        """Return the bytes asked for, cut from the whole object where the server sent that."""
+        problem = f"expected {asked.length} bytes from {asked.start}, got {len(answer)}"
+        if page := page_in(answer):
+            raise page_error(problem, page, store=self.name, key=asked.key)
         if len(answer) == asked.length:
             return answer
-        page = answer[:80].lstrip().lower().startswith((b"<!doctype html", b"<html"))
-        if not page and asked.length < len(answer) == self.size(asked.key):
+        if asked.length < len(answer) == self.size(asked.key):
             start = asked.start + len(answer) if asked.start < 0 else asked.start
             if start >= 0 and start + asked.length <= len(answer):
                 return answer[start : start + asked.length]
-        beginning = quote(answer[:40].decode("utf-8", "replace"))
-        hint = f"; the answer is a web page that begins with {beginning}" if page else ""
         raise StorageError(
-            f"expected {asked.length} bytes from {asked.start}, got {len(answer)}{hint}",
+            problem,
             remedy="The object was cut or changed, or the server does not know byte ranges.",
             store=self.name,
             key=asked.key,

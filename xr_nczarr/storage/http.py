@@ -18,7 +18,7 @@ from yarl import URL
 
 from xr_nczarr.errors import LimitError, RefusedError, quote
 from xr_nczarr.storage.ranges import too_large
-from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.trust import Trust, is_private
 
 MOST_REDIRECTS = 5
@@ -42,18 +42,24 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
-    """An answer that fails when it holds other bytes of the object than were asked for.
+    """An answer whose body is the bytes that were asked for, or an error.
 
     fsspec shows the bytes of an answer and not its headers; this is where aiohttp shows both.
     """
 
     async def read(self) -> bytes:
-        """Read the body, unless it is much longer than the range that was asked for, or too long.
+        """Return the bytes asked for: the body, or a part of it where the server sent more.
 
         Raises
         ------
         LimitError
-            Before anything is read, where the server says how much it sends.
+            For a body that is too long, or much longer than the range; before anything is read
+            where the server announces its length.
+        StorageError
+            For a web page in place of a range.
+        aiohttp.ClientPayloadError
+            For a body without the range, or of another length than its headers say. As for a body
+            that breaks off, the request is worth another try.
         """
         most = self._most_bytes
         if most is not None and self._body is None:
@@ -74,18 +80,18 @@ class CheckedResponse(aiohttp.ClientResponse):
                     f"the server sends {size:,} bytes or more",
                     remedy="It does not know byte ranges: copy the object to where they are known.",
                 )
-            self._body = b"".join(pieces)
+            self._body = self._part(b"".join(pieces))
         return await super().read()
 
     def raise_for_status(self) -> None:
-        """Fail for any status but success, and for a range that was not asked for.
+        """Raise an error for any status but success, and for a range without the one asked for.
 
         Raises
         ------
         aiohttp.ClientResponseError
             Also for a redirect that does not say where to.
         aiohttp.ClientPayloadError
-            As for a body that breaks off: the request is worth another try.
+            See `read`.
         """
         super().raise_for_status()
         if self.status >= 300:
@@ -95,29 +101,77 @@ class CheckedResponse(aiohttp.ClientResponse):
                 status=self.status,
                 message="a redirect without a Location",
             )
-        sent = re.match(r"bytes (\d+)-\d+/(\d+|\*)", self.headers.get("Content-Range", ""))
-        if self.status != 206 or self._asked is None or sent is None:
-            return
-        first, last = self._asked
-        if first is None and sent[2] != "*":
-            first = max(0, int(sent[2]) - last)
-        if first is not None and first != int(sent[1]):
+        if self.status == 206:
+            self._check_range()
+
+    def _part(self, body: bytes) -> bytes:
+        """Return the range that was asked for out of the body of an answer that holds it."""
+        if self._asked is None or self.status not in (200, 206):
+            return body
+        begin = 0
+        if self.status == 206:
+            begin, last, size = self._check_range()
+            if len(body) != last - begin + 1:
+                raise self._wrong(f"{len(body)} bytes as {self.headers['Content-Range']}")
+        elif page := page_in(body):
             asked = self.request_info.headers["Range"]
-            raise aiohttp.ClientPayloadError(f"asked for {asked}, the server sent {sent[0]}")
+            raise page_error(f"asked for {asked}, got {len(body)} bytes", page)
+        else:
+            size = len(body)
+        first, last = self._bounds(size)
+        return body[first - begin : last + 1 - begin]
+
+    def _check_range(self) -> tuple[int, int, int]:
+        """Return first and last byte of a partial answer and the size of the object.
+
+        A range that begins elsewhere or contradicts the size is an error. One that ends too early
+        is noticed by its length.
+        """
+        text = self.headers.get("Content-Range", "")
+        sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
+        if sent is None or self._asked is None:
+            raise self._wrong(f"status 206 with the range {text!r}")
+        begin, end = int(sent[1]), int(sent[2])
+        size = end + 1 if sent[3] == "*" else int(sent[3])
+        first, last = self._bounds(size)
+        is_suffix = self._asked[0] is None
+        if is_suffix and (sent[3] == "*" or end < last):
+            raise self._wrong(text)
+        if not begin <= first <= end < size:
+            raise self._wrong(text)
+        return begin, end, size
+
+    def _bounds(self, size: int) -> tuple[int, int]:
+        """Return first and last byte asked for of an object of `size` bytes.
+
+        It may end before.
+        """
+        assert self._asked is not None
+        first, last = self._asked
+        if first is None:
+            return max(0, size - (last or 0)), size - 1
+        return first, size - 1 if last is None else last
+
+    def _wrong(self, sent: str) -> aiohttp.ClientPayloadError:
+        asked = self.request_info.headers.get("Range", "the whole object")
+        return aiohttp.ClientPayloadError(f"asked for {asked}, the server sent {sent}")
 
     @property
-    def _asked(self) -> tuple[int | None, int] | None:
-        """First and last byte of the range that was asked for; of a suffix None and its length."""
-        asked = re.fullmatch(r"bytes=(\d*)-(\d+)", self.request_info.headers.get("Range", ""))
-        return None if asked is None else (int(asked[1]) if asked[1] else None, int(asked[2]))
+    def _asked(self) -> tuple[int | None, int | None] | None:
+        """First and last byte asked for, None for the end; of a suffix None and its length."""
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
+        if asked is None:
+            return None
+        first, last = (int(number) if number else None for number in asked.groups())
+        return first, last
 
     @property
     def _most_bytes(self) -> int | None:
         if self.status >= 400:
             return _LONGEST_MESSAGE
-        if self._asked is None:
+        first, last = self._asked or (None, None)
+        if last is None:
             return _request.get().most_bytes
-        first, last = self._asked
         return last - (first or 0) + 1 + MOST_UNASKED_BYTES
 
 

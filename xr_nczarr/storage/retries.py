@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,10 @@ from xr_nczarr.errors import (
     StorageConnectionError,
     StorageError,
     StorageTimeoutError,
+    quote,
 )
+
+from xr_nczarr.storage.protocol import Bytes
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes outside OSError, of transports that need not be installed.
@@ -34,6 +38,14 @@ _BROKEN = {
     "HTTPClientError",
     "IncompleteReadError",
 }
+
+
+_PAGE = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<!--.*?-->\s*|<\?xml.*?\?>\s*)*"
+    rb"<(?:!doctype\s+html|html|head|body|title|meta|script)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_PAGE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,27 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     reason = " ".join(str(text).split())[:200] or type(error).__name__
     problem = reason if status is None else f"the server answered {status} ({reason})"
     return kind(problem, remedy=remedy, store=store, key=key)
+
+
+def page_in(data: Bytes) -> str:
+    """Return how a web page begins that came in place of an object; empty for any other data."""
+    beginning = bytes(data[:_PAGE_BYTES])
+    if not _PAGE.match(beginning):
+        return ""
+    return beginning.strip().decode("utf-8", "replace").splitlines()[0][:40]
+
+
+def page_error(
+    problem: str, page: str, *, store: str | None = None, key: str | None = None
+) -> StorageError:
+    """Return the error for a web page that begins with `page`."""
+    return StorageError(
+        f"{problem}; the answer is a web page that begins with {quote(page)}",
+        remedy="Either the object is not there and the server does not say so, or it asks to sign "
+        "in: open the URL in a browser.",
+        store=store,
+        key=key,
+    )
 
 
 @contextmanager
