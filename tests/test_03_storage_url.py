@@ -69,7 +69,24 @@ S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
             Location("https://s3.eu-west-1.amazonaws.com/b/k"),
         ),
         ("zip::s3://b/k.zip#mode=nczarr", Location("zip::s3://b/k.zip", None, "nczarr")),
+        (
+            "https://s3.amazonaws.com:9000/b/k#mode=s3",
+            Location(
+                "s3://b/k",
+                "s3",
+                storage_options={"endpoint_url": "https://s3.amazonaws.com:9000"},
+            ),
+        ),
         ("simplecache::https://h/x", Location("simplecache::https://h/x")),
+        ("reference://", Location("reference::")),
+        ("reference://g/h/#mode=zarr", Location("reference::", None, "zarr", group="g/h")),
+        ("reference::/d/r.json", Location("reference::/d/r.json")),
+        (
+            "reference://g::s3://b/r.json#mode=s3&awsprofile=me",
+            Location(
+                "reference::s3://b/r.json", "s3", group="g", storage_options={"profile": "me"}
+            ),
+        ),
         ("memory://x#mode=zarr", Location("memory://x", None, "zarr")),
         ({}, Location("")),
     ],
@@ -110,6 +127,9 @@ def test_a_number_sign_in_the_name_of_something_that_exists_is_part_of_it(tmp_pa
         ("/x#mode=nczarr,zarr", "says both nczarr and zarr"),
         ("/x#mode=v2,v3", "says both v2 and v3"),
         ("/x#mode=xarray,noxarray", "says both xarray and noxarray"),
+        ("/x#mode=nczarr&awsprofile=me", "awsprofile, which is only for URLs of S3"),
+        ("https://h/x#aws.profile=me", "aws.profile, which is only for URLs of S3"),
+        ("simplecache::s3://b/x#awsprofile=me", "only for URLs of S3.*storage options"),
         ("", "is empty"),
         ("#mode=nczarr", "is empty"),
     ],

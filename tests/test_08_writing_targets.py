@@ -30,7 +30,7 @@ from xr_nczarr import (
     UnsupportedError,
     to_nczarr,
 )
-from xr_nczarr.storage import LocalStore, MemoryStore, ZipStore, open_store
+from xr_nczarr.storage import LocalStore, MemoryStore, open_store
 from xr_nczarr.writing import sources
 from xr_nczarr.writing.placing import aligned_blocks
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -26,17 +27,17 @@ from xr_nczarr.backend.options import OPENING_KEY, Endian, Opening, OpenOptions
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
-from xr_nczarr.hierarchy import open_hierarchy
+from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
 from xr_nczarr.storage import (
-    FilesystemStore,
     PrefetchingStore,
     ReferenceStore,
     Retry,
     Store,
+    open_record_set,
     open_store,
     parse_url,
 )
@@ -56,36 +57,58 @@ _INDEX_CHUNK_BYTES = 16 << 10
 _UNSURE_OF_ENDIANNESS = ("nczarr-4.8.0", "nczarr-4.8.1", "nczarr-4.9.1")
 
 _UNKNOWN = np.dtype("V8")
+_MAX_NAMED_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """A store and the netCDF group that was asked for, with what opening it found out."""
+    """A store and the netCDF groups that were asked for, with what opening it found out.
+
+    Attributes
+    ----------
+    target_group
+        Path of the group that the target itself names; empty for the root.
+    """
 
     store: Store
     hierarchy: Hierarchy
     root: Group
     options: OpenOptions
     target: Any
+    target_group: str = ""
 
     def group(self, path: str | None) -> Group:
-        """Give the group at `path`.
+        """Return the group at `path`, which begins in the group that the target names.
 
         Raises
         ------
         NotFoundError
-            When the store has no such group.
+            When the store has no such group; the message names those that are there.
         """
         group = self.root
+        path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
         for name in filter(None, (path or "").split("/")):
             if name not in group.groups:
                 raise NotFoundError(
                     f"there is no group {quote(path)!r}",
-                    remedy="See what is there with xr_nczarr.open_hierarchy",
+                    remedy=self._present_groups(),
                     store=self.store.name,
                 )
             group = group.groups[name]
         return group
+
+    def _present_groups(self) -> str:
+        """Return a sentence that names the groups of the whole store."""
+        options = replace(self.options, group=None, storage_options=None)
+        try:
+            walked = open_netcdf(self.store, options).root.walk()
+            paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
+        except NczarrError:
+            return "See what is there with xr_nczarr.open_hierarchy"
+        names = [repr(quote(path)) for path in paths if path]
+        more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
+        listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more
+        return f"Its groups are {listed}" if names else "It has no groups"
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
         """Give the dimensions that a group sees by short name: its own hide those above it."""
@@ -103,36 +126,46 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
     Without `subgroups`, what is in the groups below the one asked for is not looked at.
     """
     location = parse_url(target)
+    access: dict[str, Any] = {
+        "storage_options": options.storage_options,
+        "limits": options.limits,
+        "retry": Retry(**(options.retry or {})),
+        "trusted": options.trust is None,
+    }
     store = open_store(
         target,
-        storage_options=options.storage_options,
-        limits=options.limits,
-        retry=Retry(**(options.retry or {})),
         missing_status=tuple(options.missing_status),
         follow_symlinks=options.follow_symlinks,
-        trusted=options.trust is None,
+        **access,
     )
     zarr_format = options.zarr_format or location.zarr_format
-    consolidated = options.consolidated
-    hierarchy = open_hierarchy(
-        store,
+    consolidated = location.consolidated if options.consolidated is None else options.consolidated
+    group = f"{location.group}/{options.group or ''}"
+    search = partial(
+        open_hierarchy,
         zarr_format=None if zarr_format is None else str(zarr_format),
-        consolidated=location.consolidated if consolidated is None else consolidated,
-        group=options.group,
+        group=group,
         subgroups=subgroups,
         listed_children=listed_children,
         sidecars=SIDECARS,
         data_type_fallback=options.data_type_fallback,
         limits=options.limits,
     )
+    try:
+        hierarchy = search(store, consolidated=consolidated)
+    except RecordSetError as error:
+        if store is target:
+            raise
+        store = open_record_set(target, store, error.document, **access)
+        hierarchy = search(store)
     masks = options.use_zarr_fill_value_as_mask
-    zero_masks = not _is_reference_set(store)
+    zero_masks = not isinstance(store, ReferenceStore)
     with Place(store=store.name):
         root = interpret(
             hierarchy,
             use_zarr_fill_value_as_mask=masks,
             zero_masks=zero_masks,
-            group=group_path(options.group),
+            group=group_path(group),
             subgroups=subgroups,
         )
     if options.assume_endian is None:
@@ -141,13 +174,7 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         _log_unmasked_zeros(root, store)
     for note in (note for item in root.walk() for note in item.reports):
         _log.warning("%s: %s", store.name, note)
-    return OpenedStore(store, hierarchy, root, options, target)
-
-
-def _is_reference_set(store: Store) -> bool:
-    if isinstance(store, FilesystemStore):
-        return store.has_references
-    return isinstance(store, ReferenceStore)
+    return OpenedStore(store, hierarchy, root, options, target, location.group)
 
 
 def _warn_of_big_endian(root: Group, store: Store) -> None:

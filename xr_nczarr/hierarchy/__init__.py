@@ -11,7 +11,7 @@ from xr_nczarr.hierarchy.changes import (
     rendered,
     writable_format,
 )
-from xr_nczarr.hierarchy.search import Consolidated, open_hierarchy
+from xr_nczarr.hierarchy.search import Consolidated, RecordSetError, open_hierarchy
 
 __all__ = [
     "FORMATS",
@@ -20,6 +20,7 @@ __all__ = [
     "Consolidated",
     "Document",
     "Journal",
+    "RecordSetError",
     "Regions",
     "edit_documents",
     "open_hierarchy",

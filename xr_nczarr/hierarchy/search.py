@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -32,6 +32,7 @@ from xr_nczarr.model import (
     key_prefix,
     parent_path,
 )
+from xr_nczarr.storage import is_record_document
 from xr_nczarr.storage.keys import names_alike, plain_name
 from xr_nczarr.storage.protocol import Bytes, Store, bounded
 
@@ -85,6 +86,8 @@ def open_hierarchy(
         When the store bears no metadata, or has no consolidated document when it must.
     MetadataError
         When the root is damaged, or the consolidated document is stale with ``"check"``.
+    RecordSetError
+        When the store is the folder of a reference set in parquet.
     """
     with Place(store=store.name):
         asked = group_path(group)
@@ -94,6 +97,24 @@ def open_hierarchy(
         hierarchy = search.run(zarr_format, consolidated)
         search.break_replaced()
         return hierarchy
+
+
+class RecordSetError(UnsupportedError):
+    """The store is the folder of a reference set in parquet, and no Zarr store.
+
+    Attributes
+    ----------
+    document
+        Its ``.zmetadata``.
+    """
+
+    def __init__(self, document: bytes, **fields: Any) -> None:
+        super().__init__(
+            "the folder is a reference set in parquet, which is read only",
+            remedy="Open it with xarray.open_dataset, or write to another folder",
+            **fields,
+        )
+        self.document = document
 
 
 @dataclass
@@ -308,11 +329,18 @@ class _Search:
             single = bounded(self.store, self.limits.max_metadata_bytes)
             waves = [(self.store, [key for key in names if key in consolidated_keys])]
             waves.append((single, [key for key in names if key not in consolidated_keys]))
-        return {
-            key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
+        found = {
+            key: data
             for store, asked in waves
             for key, stored in zip(asked, store.fetch(asked), strict=True)
             if (data := self.before.get(key, stored)) is not None
+        }
+        records = found.get(v2.CONSOLIDATED_KEY)
+        if records is not None and is_record_document(records):
+            raise RecordSetError(bytes(records))
+        return {
+            key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
+            for key, data in found.items()
         }
 
     def _wanted(self, path: str) -> bool:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, absolute_url, is_metadata
-from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.parquet import is_record_document, render_parquet_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.render import render_references, tabulated
 from xr_nczarr.references.spec import expand, parse_parquet_references, parse_references
@@ -20,6 +20,7 @@ __all__ = [
     "absolute_url",
     "expand",
     "is_metadata",
+    "is_record_document",
     "parse_parquet_references",
     "parse_references",
     "render_parquet_references",

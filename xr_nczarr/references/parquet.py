@@ -43,6 +43,24 @@ _File = tuple[tuple[int, ...], Callable[[int], Columns]]
 """An open parquet file: the rows of each row group, and how to read one."""
 
 
+def is_record_document(document: Any) -> bool:
+    """Return whether a ``.zmetadata`` is that of the layout, which Zarr's own is called like.
+
+    It is JSON, or the object it stands for. It alone has `record_size`.
+    """
+    if isinstance(document, Mapping):
+        return "record_size" in document
+    if isinstance(document, str):
+        document = document.encode()
+    if not isinstance(document, bytes | bytearray | memoryview):
+        return False
+    text = bytes(document)
+    try:
+        return b'"record_size"' in text and "record_size" in parse_members(text)
+    except ReferenceSetError:
+        return False
+
+
 def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ParquetTable:
     """Give the table of a directory of parquet files.
 

@@ -29,7 +29,7 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
-from xr_nczarr.references.parquet import parse_parquet_table
+from xr_nczarr.references.parquet import is_record_document, parse_parquet_table
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.scan import scan_document, take_marks
 from xr_nczarr.references.table import (
@@ -89,6 +89,8 @@ def parse_references(
     Target(url='s3://bucket/data.nc', offset=100, length=20)
     """
     members, refs, builder, text = _load(document, limits)
+    if is_record_document(refs.get(".zmetadata")):
+        refs.pop(".zmetadata")  # of the folder that the references were read from
     generators: list[Generator] = []
     render_url: Callable[[str], str] = str
     if refs is not members:

@@ -4,6 +4,7 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 (``None``); a refused, failed, short or over-long answer is an error that names the key.
 """
 
+from xr_nczarr.references import is_record_document
 from xr_nczarr.storage.caching import PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint, fingerprint
@@ -13,6 +14,7 @@ from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
 from xr_nczarr.storage.protocol import ByteRange, Listing, Store, check_new_keys, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
+from xr_nczarr.storage.reference_opening import open_record_set
 from xr_nczarr.storage.replacing import in_one_step
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.system import boot, is_inside, is_same_place
@@ -40,7 +42,9 @@ __all__ = [
     "has_nczarr_metadata",
     "in_one_step",
     "is_inside",
+    "is_record_document",
     "is_same_place",
+    "open_record_set",
     "open_store",
     "parse_url",
     "sizes_of",

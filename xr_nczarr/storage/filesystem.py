@@ -58,9 +58,21 @@ class FilesystemStore:
         trust: Trust | None = None,
         **rules: Any,
     ) -> FilesystemStore:
-        """Give the store at a URL of fsspec, chained or not; see `filesystem_at`."""
+        """Return the store at a URL of fsspec, chained or not; see `filesystem_at`."""
         filesystem, root = filesystem_at(url, storage_options or {}, trust, **rules)
         return cls(filesystem, root, name=mask(url), **rules)
+
+    @classmethod
+    def within(
+        cls, filesystem: Any, url: str, *, trust: Trust | None = None, **rules: Any
+    ) -> FilesystemStore:
+        """Return the store at a URL of a filesystem that the caller made.
+
+        That of plain HTTP is made again with the same options, so that its answers are checked.
+        """
+        if _is_http(filesystem):
+            return cls.connect(url, filesystem.storage_options, trust=trust, **rules)
+        return cls(filesystem, filesystem._strip_protocol(url), **rules)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), name=self.name, **self._rules)
@@ -70,12 +82,6 @@ class FilesystemStore:
 
     def __repr__(self) -> str:
         return f"FilesystemStore({self.name!r})"
-
-    @property
-    def has_references(self) -> bool:
-        """Whether it shows a reference set, as fsspec's filesystem of references does."""
-        protocol = self._transport.filesystem.protocol
-        return "reference" in ([protocol] if isinstance(protocol, str) else protocol)
 
     def bounded(self, most: int) -> FilesystemStore:
         """Give the store that reads no object of more than `most` bytes."""
@@ -242,13 +248,15 @@ def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> F
     return store
 
 
-def _is_web(filesystem: Any) -> bool:
-    """Tell plain HTTP, also below a cache: what fsspec lists there are links of a page."""
+def _is_http(filesystem: Any) -> bool:
     protocols = filesystem.protocol
+    return "http" in ((protocols,) if isinstance(protocols, str) else protocols)
+
+
+def _is_web(filesystem: Any) -> bool:
+    """Return whether it is plain HTTP, also below a cache: fsspec lists links of pages there."""
     below = getattr(filesystem, "fs", None)
-    return "http" in ((protocols,) if isinstance(protocols, str) else protocols) or (
-        below is not None and _is_web(below)
-    )
+    return _is_http(filesystem) or (below is not None and _is_web(below))
 
 
 def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fsspec.implementations.local import LocalFileSystem
-
 from xr_nczarr.errors import (
     AccessDeniedError,
     ConflictError,
@@ -24,14 +22,25 @@ from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.system import Sync
-from xr_nczarr.storage.transport import below_folders
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import Location, absolute_path, parse_url, split_name
+from xr_nczarr.storage.url import (
+    Location,
+    check_chain,
+    check_unused,
+    is_protocol,
+    mask,
+    merge_options,
+    parse_url,
+    split_name,
+    split_query,
+)
 from xr_nczarr.storage.zip import ZipStore
 
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
 _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
 _SNIFFED_BYTES = 64 << 10
+# Of fsspec's simplecache, which say how long it keeps objects: here as long as there is its folder.
+_CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
 
 def open_store(
@@ -46,13 +55,13 @@ def open_store(
     follow_symlinks: bool = True,
     trusted: bool = True,
 ) -> Store:
-    """Give the store that `target` names. Nothing remote is requested yet.
+    """Return the store that `target` names. Nothing remote is requested yet.
 
     Parameters
     ----------
     target
-        A path, a URL of fsspec, an NCZarr URL, a mapping of keys to bytes, a mapper of fsspec, a
-        reference set (see `open_references`), or a store.
+        A path, a URL of fsspec, an NCZarr URL, a mapping of keys to bytes, a mapper or an opened
+        file of fsspec, a reference set (see `open_references`), or a store.
     storage_options
         For fsspec; they go before what the URL itself says. Of a reference set: `ReferenceOptions`.
     must_exist
@@ -72,8 +81,9 @@ def open_store(
     ConflictError
         When the fragment of the URL says otherwise than what is there.
     UnsupportedError
-        When what is there, or what `target` is, is no kind of store.
+        When what is there, or what `target` is, is no kind of store; for options that have no use.
     """
+    location = parse_url(target)
     if must_exist:
         references = open_references(
             target, storage_options, limits=limits, retry=retry, trusted=trusted
@@ -82,34 +92,31 @@ def open_store(
             return references
     largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
     rules: Any = {"retry": retry, "missing_status": missing_status, "most_bytes": largest}
-    if isinstance(target, Mapping):
-        if not (hasattr(target, "fs") and hasattr(target, "root")):
-            return MemoryStore(target)
-        filesystem, root = below_folders(target.fs, target.root)
-        if not isinstance(filesystem, LocalFileSystem):
-            return FilesystemStore(filesystem, root, **rules)
-        # fsspec would write over files in place: half of one would be left of a killed write.
-        path = absolute_path(root)
-        return LocalStore(path, sync, must_exist, follow_symlinks and trusted, largest)
-    if not isinstance(target, str | os.PathLike):
-        if hasattr(target, "fetch"):
-            store: Store = target
-            return store
-        raise UnsupportedError(
-            f"a {type(target).__name__} does not name a store",
-            remedy="Give a path, a URL with storage_options, a mapping, or a mapper of fsspec",
-        )
-    location = parse_url(target)
+    if not location.url:
+        check_unused(storage_options or {}, location)
+        return _open_object(target)
+    if location.url.startswith("reference::"):
+        raise UnsupportedError("a reference set is read only", store=mask(location.url))
     if location.path is not None:
-        local = LocalStore(location.path, sync, must_exist, follow_symlinks and trusted, largest)
-        return _open_local(location, local)
+        path = location.path
+        local = LocalStore(path, sync, must_exist, follow_symlinks and trusted, largest)
+        # fsspec would write over files in place: half of one would be left of a killed write.
+        return local if location.folder else _open_local(location, local)
 
     def connect(url: str, options: Mapping[str, Any]) -> FilesystemStore:
         trust = None if trusted else Trust.below(url)
+        if location.filesystem is not None:
+            return FilesystemStore.within(location.filesystem, url, trust=trust, **rules)
         return FilesystemStore.connect(url, options, trust=trust, **rules)
 
-    options = _merge_options(location.storage_options, storage_options or {})
-    return _open_remote(location.url, location.medium == "zip", options, connect, largest)
+    given = storage_options or {}
+    if location.filesystem is None:
+        options = merge_options(location.storage_options, given)
+        return _open_remote(_checked_url(location, given), options, connect, largest)
+    check_unused(given, location)
+    if location.folder:
+        return connect(location.url, {})
+    return _open_remote(location.url, {}, connect, largest)
 
 
 def has_nczarr_metadata(target: Any) -> bool:
@@ -167,30 +174,79 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     return local
 
 
+def _open_object(target: Any) -> Store:
+    """Return the store that a mapping is, or a store itself."""
+    if isinstance(target, Mapping):
+        return MemoryStore(target)
+    if hasattr(target, "fetch"):
+        store: Store = target
+        return store
+    raise UnsupportedError(
+        f"a {type(target).__name__} does not name a store",
+        remedy="Give a path, a URL with storage_options, a mapping, a mapper of fsspec, or a file "
+        "that fsspec opened",
+    )
+
+
+def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
+    """Return the URL of a remote place, all of whose parts have a use, as have the options."""
+    url = location.url
+    check_chain(url)
+    location.check_medium("s3", "zip")
+    links = [link.partition("://")[0] for link in url.split("::")]
+    unused = [name for name in options if is_protocol(name) and name not in links]
+    check_unused({name: options[name] for name in unused}, location)
+    return f"zip::{url}" if location.medium == "zip" and "zip" not in links[:-1] else url
+
+
 def _open_remote(
     url: str,
-    zipped: bool,
     options: dict[str, Any],
     connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
     largest: int,
 ) -> SizedStore:
-    """Give the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
+    """Return the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
-    if chained and link in ("zip", "simplecache"):
-        scheme = rest.partition("::" if "::" in rest else "://")[0]
-        inner = {**options.get("target_options", {}), **options.get(scheme, {})}
-        if link == "zip":
-            return _open_remote(rest, True, inner or options, connect, largest)
-        source = _open_remote(rest, zipped, inner, connect, largest)
-        folder = {**options, **options.get(link, {})}.get("cache_storage")
+    if chained and link == "zip":
+        return _open_zip(rest, _behind(rest, options) or options, connect, largest)
+    if chained and link == "simplecache":
+        source = _open_remote(rest, _behind(rest, options), connect, largest)
+        own = {**_unnamed(options), **options.get(link, {})}
+        folder = own.pop("cache_storage", None)
+        check_unused({name: own[name] for name in own if name not in _CACHE_OPTIONS})
         return CachingStore(source, rest, None if folder is None else os.path.abspath(folder))
-    path, mark, query = url.partition("?")
-    if zipped or (path.endswith(".zip") and not chained):
-        folder, name = split_name(path)
-        holder = _open_remote(folder + mark + query, False, options, connect, largest)
-        return ZipStore(holder, name, max_object_bytes=largest)
+    path, _ = split_query(url)
+    if path.endswith(".zip") and not chained:
+        return _open_zip(url, options, connect, largest)
+    if not chained:
+        scheme = url.partition("://")[0]
+        options = {**_unnamed(options), **options.get(scheme, {})}
     return connect(url, options)
+
+
+def _open_zip(
+    url: str,
+    options: dict[str, Any],
+    connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
+    largest: int,
+) -> ZipStore:
+    path, query = split_query(url)
+    folder, name = split_name(path)
+    holder = _open_remote(folder + query, options, connect, largest)
+    return ZipStore(holder, name, max_object_bytes=largest)
+
+
+def _behind(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are for what a link of a chain leads to."""
+    scheme = rest.partition("::" if "::" in rest else "://")[0].partition("://")[0]
+    named = {name: options[name] for name in options if is_protocol(name)}
+    return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
+
+
+def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are for the first link: those under no protocol's name."""
+    return {name: options[name] for name in options if not is_protocol(name)}
 
 
 def _is_zip(path: str) -> bool:
@@ -204,11 +260,3 @@ def _beginning(path: str) -> bytes:
     size = min(os.path.getsize(path), _SNIFFED_BYTES)
     with open(path, "rb") as file:
         return file.read(size)
-
-
-def _merge_options(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options; those of the caller go first, also within ``client_kwargs``."""
-    merged = {**ours, **theirs}
-    if "client_kwargs" in ours and "client_kwargs" in theirs:
-        merged["client_kwargs"] = {**ours["client_kwargs"], **theirs["client_kwargs"]}
-    return merged

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references import (
     InlineBytes,
     Reference,
     Target,
     is_metadata,
+    is_record_document,
     render_parquet_references,
     render_references,
     tabulated,
@@ -25,9 +26,14 @@ from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.opening import open_store
 from xr_nczarr.storage.protocol import ByteRange, Store, fetch_present
 from xr_nczarr.storage.reference import ReferenceStore
-from xr_nczarr.storage.reference_opening import is_parquet, is_record_directory
+from xr_nczarr.storage.reference_opening import (
+    RECORDS,
+    is_parquet,
+    is_record_directory,
+    open_record_set,
+)
 from xr_nczarr.storage.replacing import in_one_step
-from xr_nczarr.storage.url import local_path, parse_url
+from xr_nczarr.storage.url import local_path, merge_options, parse_url, split_name
 from xr_nczarr.storage.zip import ZipStore
 
 _AT_ONCE = 1024
@@ -79,18 +85,36 @@ def write(
     >>> import xr_nczarr.references
     >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
     """
-    store = open_store(source, storage_options=storage_options, limits=limits)
+    store = _open_source(source, storage_options, limits)
     references = _references(store, inline_below, keys)
-    url = parse_url(target).url.rstrip("/")
+    location = parse_url(target)
+    url = location.url.rstrip("/")
+    options = merge_options(location.storage_options, target_options or {})
     if is_parquet(url):
         items = render_parquet_references(tabulated(references), record_size=record_size)
-        _put_directory(_folder(url, target_options), items)
+        _put_directory(_folder(url, options), items)
     else:
-        folder, _, name = url.rpartition("/")
-        _put_document(_folder(folder, target_options), name, references)
+        folder, name = split_name(url)
+        _put_document(_folder(folder, options), name, references)
 
 
-def _folder(url: str, options: Mapping[str, Any] | None) -> LocalStore | FilesystemStore:
+def _open_source(source: Any, options: Mapping[str, Any] | None, limits: Limits) -> Store:
+    """Return the store of which a set is to be written, all of it."""
+    group = parse_url(source).group
+    if group:
+        raise UnsupportedError(
+            f"the source names its group {quote(group)!r}; a set is of a whole store",
+            remedy="Leave the group out.",
+        )
+    store = open_store(source, storage_options=options, limits=limits)
+    if not isinstance(store, ReferenceStore):
+        for _, data in fetch_present(store, [RECORDS]):
+            if is_record_document(data):
+                return open_record_set(source, store, bytes(data), options, limits=limits)
+    return store
+
+
+def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | FilesystemStore:
     path = local_path(url)
     return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
 

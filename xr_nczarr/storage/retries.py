@@ -19,7 +19,6 @@ from xr_nczarr.errors import (
     StorageTimeoutError,
     quote,
 )
-
 from xr_nczarr.storage.protocol import Bytes
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -42,8 +42,8 @@ class Targets:
     protocol
         Of URLs without one; None when they are relative to the document.
     options
-        Storage options by the prefix of the URLs that they are for, the longest first; an empty
-        prefix is for all remote targets.
+        Storage options, or a filesystem of fsspec, by the prefix of the URLs that they are for, the
+        longest first; an empty prefix is for all remote targets.
     max_object_bytes
         References to more than this are refused before anything is allocated.
     """
@@ -51,7 +51,7 @@ class Targets:
     document: str
     trust: Trust = field(default_factory=Trust)
     protocol: str | None = None
-    options: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
     retry: Retry | None = None
     max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
@@ -86,8 +86,8 @@ class Targets:
             return False
         return local_path(absolute_url(text, self.document)) is not None
 
-    def options_for(self, url: str) -> tuple[str, Mapping[str, Any]]:
-        """Give the longest prefix with options that a URL begins with, and these."""
+    def options_for(self, url: str) -> tuple[str, Any]:
+        """Return the longest prefix with options that a URL begins with, and these."""
         return next((one for one in self.options if is_below(url, one[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
@@ -101,16 +101,14 @@ class Targets:
         return url if "::" in url else f"{url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> SizedStore:
-        """Give the store that reaches all URLs of the place of `url`; nothing is requested yet."""
+        """Return the store that reaches all URLs of the place of `url`, without a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
-        return TargetStore.connect(
-            url,
-            self.options_for(url)[1],
-            retry=self.retry,
-            trust=self.trust,
-            most_bytes=self.max_object_bytes,
-        )
+        rules: Any = {"retry": self.retry, "most_bytes": self.max_object_bytes}
+        _, options = self.options_for(url)
+        if isinstance(options, Mapping):
+            return TargetStore.connect(url, options, trust=self.trust, **rules)
+        return TargetStore.within(options, url, trust=self.trust, **rules)
 
 
 def key_in(store: SizedStore, url: str) -> str:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import fsspec
-from fsspec.implementations.dirfs import DirFileSystem
 
 from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
@@ -28,7 +27,7 @@ from xr_nczarr.storage.retries import (
     storage_error,
 )
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import mask
+from xr_nczarr.storage.url import is_web, mask, plain_filesystem
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -294,13 +293,6 @@ class Transport:
         return ours
 
 
-def below_folders(filesystem: Any, root: str) -> tuple[Any, str]:
-    """Give what fsspec's ``dir`` shows a folder of, and the path there."""
-    while isinstance(filesystem, DirFileSystem):
-        filesystem, root = filesystem.fs, "/".join(filter(None, (filesystem.path, root)))
-    return filesystem, root
-
-
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], trust: Trust | None = None, **rules: Any
 ) -> tuple[Any, str]:
@@ -313,10 +305,14 @@ def filesystem_at(
     options = {k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop")}
     retry = rules.get("retry") or Retry()
     try:
-        if url.startswith(("http://", "https://")):
+        if is_web(url):
             from xr_nczarr.storage.http import web_options
 
-            options = web_options(options, retry, trust, rules.get("most_bytes"))
+            chained, _, last = url.rpartition("::")
+            scheme = last.partition("://")[0]
+            own = options.get(scheme, {}) if chained else options
+            checked = web_options(own, retry, trust, rules.get("most_bytes"))
+            options = {**options, scheme: checked} if chained else checked
         if url.startswith(("s3://", "s3a://")):
             from xr_nczarr.storage.s3 import S3, s3_options
 
@@ -336,4 +332,4 @@ def filesystem_at(
         raise NotFoundError("it does not exist", store=mask(url)) from error
     except OSError as error:
         raise storage_error(error, store=mask(url), key=None) from error
-    return below_folders(filesystem, root)
+    return plain_filesystem(filesystem, root)

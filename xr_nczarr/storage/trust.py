@@ -154,8 +154,12 @@ def _protocols(url: str) -> list[str]:
 
 
 def origin_of(url: str) -> str:
-    """Give the scheme and host (or bucket) of a URL, the last one of a chain: ``s3://bucket``."""
-    return "/".join(url.rpartition("::")[2].split("/")[:3])
+    """Return the scheme and host (or bucket) of a URL, the last one of a chain: ``s3://bucket``.
+
+    The memory of a process has no hosts: it is one place.
+    """
+    last = url.rpartition("::")[2]
+    return "memory://" if last.startswith("memory://") else "/".join(last.split("/")[:3])
 
 
 def is_below(url: str, prefix: str) -> bool:

@@ -269,6 +269,12 @@ def _is_netcdf_file(source: Any) -> bool:
 def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
     """Open what the engine opens; what only a store says goes into the variables' encoding."""
     opened = open_netcdf(source, OpenOptions(storage_options=options, on_unsupported="raise"))
+    if opened.target_group:
+        raise UnsupportedError(
+            f"the source names its group {quote(opened.target_group)!r}; a copy takes all groups",
+            remedy="Open that group with xarray, and write it with to_nczarr",
+            store=opened.store.name,
+        )
     found = _Source(
         datasets=open_groups(opened, opened.root, AS_STORED),
         state=lambda: fingerprint(opened.store),
