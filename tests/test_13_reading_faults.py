@@ -6,11 +6,13 @@ it says so is fill, unless ``missing_chunks="raise"``.
 
 import json
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.reference import LazyReferenceMapper
 
-from xr_nczarr import NczarrError, to_nczarr
+from xr_nczarr import NczarrError, StorageError, to_nczarr
 
 # A coordinate that cannot be read is opened with a warning, and raises when it is loaded.
 pytestmark = pytest.mark.filterwarnings("ignore:/x is opened:xarray.SerializationWarning")
@@ -53,6 +55,53 @@ def put(root, kind):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return "/set.json" if kind == "references" else ""
+
+
+def put_ranged(root, kind):
+    """Put a store of which byte ranges are read; give its name."""
+    if kind == "references":
+        return put(root, kind)
+    if kind == "shards":
+        encoding = {"a": {"chunks": (3, 1), "shards": (3, 4)}}
+        to_nczarr(values(), root / "store", zarr_format=3, encoding=encoding)
+        return "/store"
+    if kind == "zip":
+        to_nczarr(values(), root / "store.zip", encoding={"a": {"chunks": (3, 2)}})
+        return "/store.zip"
+    put(root, "references")
+    files = fsspec.filesystem("file")
+    records = LazyReferenceMapper.create(f"{root}/records", fs=files, engine="pyarrow")
+    references = json.loads((root / "set.json").read_text())
+    for key in sorted(references, key=lambda key: ".z" not in key):
+        records[key] = references[key]
+    records.flush()
+    return "/records"
+
+
+def read_part(url):
+    """Read so little that it is a part of each object."""
+    with xr.open_dataset(url, engine="nczarr", retry=RETRY) as dataset:
+        return dataset.isel(x=slice(1)).load()
+
+
+@pytest.mark.parametrize("fault", ["wide-range", "long"])
+@pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
+def test_more_than_the_range_is_cut_for_every_kind_of_store(http_server, tmp_path, kind, fault):
+    url = http_server.url + put_ranged(tmp_path / "served", kind)
+    http_server.clear()
+    http_server.fault(fault, times=None)
+    xr.testing.assert_identical(read_part(url), values().isel(x=slice(1)))
+    assert any(request.range for request in http_server.requests)
+
+
+@pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
+@pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
+def test_an_untrue_range_is_an_error_for_every_kind_of_store(http_server, tmp_path, kind, fault):
+    url = http_server.url + put_ranged(tmp_path / "served", kind)
+    http_server.clear()
+    http_server.fault(fault, times=None)
+    with pytest.raises(StorageError, match="the server sent"):
+        read_part(url)
 
 
 def read(url, **options):

@@ -34,7 +34,8 @@ from xr_nczarr.model import (
 )
 from xr_nczarr.storage import is_record_document
 from xr_nczarr.storage.keys import names_alike, plain_name
-from xr_nczarr.storage.protocol import Bytes, Store, bounded
+from xr_nczarr.storage.protocol import Bytes, Store, bounded, probing
+from xr_nczarr.storage.retries import page_error, page_in
 
 Consolidated = Literal["check"] | bool | None
 Children = tuple[list[str], list[str]]
@@ -132,6 +133,10 @@ class _Search:
     nodes: dict[str, Node] = field(default_factory=dict)
     before: Mapping[str, Bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
+    page_for_nothing: bytes | None = None
+
+    def __post_init__(self) -> None:
+        self.probed = probing(self.store)
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -146,7 +151,7 @@ class _Search:
             documents |= self._fetch(missing)
         if journal is not None and (consolidated is False or self._expanded(documents) is None):
             interrupted = parse_journal(journal)
-            self.before = interrupted.before(self.store.fetch(interrupted.keys)) or {}
+            self.before = interrupted.before(self.probed.fetch(interrupted.keys)) or {}
             documents = self._fetch(documents)
         if consolidated is not False:
             members = self._expanded(documents)
@@ -182,7 +187,7 @@ class _Search:
     def _has_arrays_of_v1(self) -> bool:
         """Tell whether one of the first directories below the root, if they list, is such array."""
         try:
-            listing = self.store.list_names("")
+            listing = self.probed.list_names("")
         except UnsupportedError:
             return False
         paths = [f"/{name}" for name in v1.child_names(*listing)[:_PROBED]]
@@ -295,13 +300,16 @@ class _Search:
     def _list_children(self, group: GroupNode) -> Children:
         """List a group whose metadata name no children, with the sidecars that may do so."""
         try:
-            listing = self.store.list_names(self.module.listing_prefix(group.path))
+            listing = self.probed.list_names(self.module.listing_prefix(group.path))
         except (AccessDeniedError, UnsupportedError) as error:
             listed = self._children_in_sidecars(group)
             if listed is None:
                 raise error.located(key=group.path) from error.__cause__
             return listed
-        if any(name in listing.objects for name in self.sidecars):
+        shown = {key_prefix(group.path) + name for name in listing.objects}
+        # An index page that does not even show the group's own document hides sidecars too.
+        hiding = self.module is v2 and group.explicit and shown.isdisjoint(v2.node_keys(group.path))
+        if hiding or any(name in listing.objects for name in self.sidecars):
             listed = self._children_in_sidecars(group)
             if listed is not None:
                 return listed
@@ -324,7 +332,7 @@ class _Search:
     def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
         names = list(dict.fromkeys(keys))
         consolidated_keys = {module.CONSOLIDATED_KEY for module in FORMATS.values()}
-        waves = [(self.store, names)]
+        waves = [(self.probed, names)]
         if not self.store.remote:  # where two waves cost no more, none reads what is too large
             single = bounded(self.store, self.limits.max_metadata_bytes)
             waves = [(self.store, [key for key in names if key in consolidated_keys])]
@@ -335,6 +343,8 @@ class _Search:
             for key, stored in zip(asked, store.fetch(asked), strict=True)
             if (data := self.before.get(key, stored)) is not None
         }
+        if self.probed is not self.store:
+            found = self._without_pages(found, asked=names)
         records = found.get(v2.CONSOLIDATED_KEY)
         if records is not None and is_record_document(records):
             raise RecordSetError(bytes(records))
@@ -342,6 +352,22 @@ class _Search:
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
             for key, data in found.items()
         }
+
+    def _without_pages(self, found: dict[str, Bytes], asked: Sequence[str]) -> dict[str, Bytes]:
+        """Return what was found but for the page by which a server answers for what is not there.
+
+        That is the page it shows for the journal, of which there is hardly ever one. Any other page
+        in place of a document, as one to sign in on, is an error: what is behind it may be needed.
+        """
+        pages = {key: page for key, data in found.items() if (page := page_in(data))}
+        if pages and self.page_for_nothing is None and JOURNAL not in asked:
+            self._fetch([JOURNAL])
+        if JOURNAL in asked:
+            self.page_for_nothing = bytes(found[JOURNAL]) if JOURNAL in pages else b""
+        for key, page in pages.items():
+            if found[key] != self.page_for_nothing:
+                raise page_error("expected a document", page, key=key)
+        return {key: data for key, data in found.items() if key not in pages}
 
     def _wanted(self, path: str) -> bool:
         """Tell the group asked for, what is in it, and the groups that it is in."""
@@ -398,6 +424,8 @@ class _Search:
         )
 
     def _nothing_found(self, modules: Sequence[ModuleType]) -> NotFoundError:
+        if self.probed is not self.store:  # where a page is in its place, this says so
+            next(self.store.fetch(modules[0].root_keys()[:1]))
         looked = ", ".join(dict.fromkeys(key for module in modules for key in module.root_keys()))
         return NotFoundError(
             f"found no Zarr metadata (looked for {looked})",

@@ -13,8 +13,16 @@ from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key, sizes_of
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, SizedStore, Store, fetch_present
+from xr_nczarr.storage.protocol import (
+    ByteRange,
+    Bytes,
+    SizedStore,
+    Store,
+    fetch_present,
+    probing,
+)
 from xr_nczarr.storage.ranges import cut_ranges
+from xr_nczarr.storage.retries import page_in
 
 _AT_ONCE = 256
 
@@ -43,12 +51,19 @@ class CachingStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return CachingStore, (self.source, self.url, self.folder)
 
+    def probing(self) -> CachingStore:
+        """Return the store as one looks for documents in it; see `protocol.probing`."""
+        source: Any = probing(self.source)
+        return CachingStore(source, self.url, self._cache.root)
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
         for first in range(0, len(keys), _AT_ONCE):
             batch = keys[first : first + _AT_ONCE]
-            self._fill(batch)
-            yield from self._cache.fetch([self._cached(key) for key in batch])
+            pages = self._fill(batch)
+            cached = self._cache.fetch([self._cached(key) for key in batch])
+            for key, data in zip(batch, cached, strict=True):
+                yield pages.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, cut from objects that are cached whole."""
@@ -75,13 +90,18 @@ class CachingStore:
 
     delete = put
 
-    def _fill(self, keys: Iterable[str]) -> None:
-        """Cache those objects that are there and not yet cached."""
+    def _fill(self, keys: Iterable[str]) -> dict[str, Bytes]:
+        """Cache the objects that are there and not yet cached; return web pages in their place."""
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
         ]
+        pages: dict[str, Bytes] = {}
         for key, data in fetch_present(self.source, missing):
-            self._cache.put([(self._cached(key), data)])
+            if page_in(data):
+                pages[key] = data
+            else:
+                self._cache.put([(self._cached(key), data)])
+        return pages
 
     def _cached(self, key: str) -> str:
         """Give the name in the cache: a digest, since the key can be too long for a file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import urllib.parse
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,14 @@ from xr_nczarr.storage.caching import not_written
 from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import check_range, merge_ranges, windows
-from xr_nczarr.storage.retries import is_missing_bucket, page_error, page_in
+from xr_nczarr.storage.retries import (
+    foreign_errors,
+    is_missing_bucket,
+    is_transient,
+    page_error,
+    page_in,
+    status_of,
+)
 from xr_nczarr.storage.transport import IN_FLIGHT, Request, Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
@@ -45,6 +53,7 @@ class FilesystemStore:
         self.query = mark + query
         self.name = name or mask(filesystem.unstrip_protocol(root))
         self._rules = rules
+        self._shows_folders = False
         secret = bool(self.query) or "@" in self.root
         self._transport = Transport(filesystem, self.name, web=self.web, secret=secret, **rules)
         self.lock = KeyLocks()
@@ -84,9 +93,16 @@ class FilesystemStore:
         return f"FilesystemStore({self.name!r})"
 
     def bounded(self, most: int) -> FilesystemStore:
-        """Give the store that reads no object of more than `most` bytes."""
-        rules = {**self._rules, "most_bytes": min(most, self._transport.most_bytes or most)}
+        """Return the store that reads no object of more than `most` bytes."""
+        return self._with(most_bytes=min(most, self._transport.most_bytes or most))
+
+    def probing(self) -> FilesystemStore:
+        """Return the store as one looks for documents in it; see `protocol.probing`."""
+        return self._with(pages_are_answers=True) if self.web else self
+
+    def _with(self, **rules: Any) -> FilesystemStore:
         filesystem = self._transport.filesystem
+        rules = {**self._rules, **rules}
         store = type(self)(filesystem, self.root + self.query, name=self.name, **rules)
         store._transport.take_turns_with(self._transport)
         return store
@@ -156,8 +172,13 @@ class FilesystemStore:
             yield name, info.get("size"), str(known)
 
     def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, sorted; empty when there is nothing."""
-        path = self._listable(prefix)
+        """Return one level below `prefix`, sorted; empty when there is nothing."""
+        check_prefix(prefix, self.name)
+        if self.web and not self._transport.pages_are_answers:
+            raise self._unlisted("plain HTTP cannot list what is there", prefix)
+        if self.web:
+            return self._index(prefix)
+        path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
         prefixes: list[str] = []
         for entry in self._transport.do(_listed, path, prefix):
@@ -169,23 +190,45 @@ class FilesystemStore:
 
     def sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object below `prefix`."""
-        root = self.root.strip("/")
-        for path, entry in self._transport.do(_found, self._listable(prefix), prefix).items():
+        check_prefix(prefix, self.name)
+        if self.web:
+            raise self._unlisted("plain HTTP cannot list what is there", prefix)
+        root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
+        for path, entry in self._transport.do(_found, folder, prefix).items():
             if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
                 continue
             size = entry.get("size")
             yield path.strip("/").removeprefix(f"{root}/"), None if size is None else int(size)
 
-    def _listable(self, prefix: str) -> str:
-        check_prefix(prefix, self.name)
-        if self.web:
-            raise UnsupportedError(
-                "plain HTTP cannot list what is there",
-                remedy="Give consolidated metadata, or another URL of the same data.",
-                store=self.name,
-                key=prefix or None,
+    def _index(self, prefix: str) -> Listing:
+        """Return the names on the index page of a folder on the web."""
+        from xr_nczarr.storage.http import names_in_index
+
+        url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
+        # Below a cache it would be the page that was shown once.
+        kept = not _is_http(self._transport.filesystem)
+        names = None if kept else names_in_index(self._page(url, prefix), url)
+        if names is not None and not self._shows_folders:
+            # One that answers the same for a folder that cannot be there shows no folder.
+            self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
+        if names is None or not self._shows_folders:
+            raise self._unlisted(
+                "plain HTTP cannot list what is there, and this server shows no index pages", prefix
             )
-        return f"{self.root}/{prefix}".rstrip("/")
+        objects = [name for name in names if not name.endswith("/")]
+        return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
+
+    def _page(self, url: str, prefix: str) -> bytes:
+        """Return the page at a URL; empty where the server answers that there is none for us."""
+        return self._transport.do(_page, url + self.query, prefix)
+
+    def _unlisted(self, problem: str, prefix: str) -> UnsupportedError:
+        return UnsupportedError(
+            problem,
+            remedy="Give consolidated metadata, or another URL of the same data.",
+            store=self.name,
+            key=prefix or None,
+        )
 
     def delete(self, prefix: str) -> None:
         """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
@@ -273,6 +316,18 @@ def _found(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
     found = filesystem.find(path, detail=True)  # where `path` is no folder, the object itself
     return {name: entry for name, entry in found.items() if name.strip("/") != path.strip("/")}
+
+
+def _page(filesystem: Any, url: str) -> bytes:
+    from xr_nczarr.storage.http import MAX_INDEX_BYTES
+
+    try:
+        return bytes(filesystem.cat_file(url, trace_request_ctx=MAX_INDEX_BYTES))
+    except foreign_errors() as error:
+        status = 404 if isinstance(error, FileNotFoundError) else status_of(error)
+        if status is None or is_transient(error) or not 400 <= status < 500:
+            raise
+        return b""
 
 
 def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:

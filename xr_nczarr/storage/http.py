@@ -7,8 +7,10 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from http.cookies import SimpleCookie
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urljoin, urlsplit
 
 import aiohttp
 from aiohttp.abc import ResolveResult
@@ -24,6 +26,8 @@ from xr_nczarr.storage.trust import Trust, is_private
 MOST_REDIRECTS = 5
 MOST_UNASKED_BYTES = 16 << 20
 """How much longer than the range that was asked for an answer may be."""
+MAX_INDEX_BYTES = 64 << 20
+"""Length of a page that shows what is in a folder."""
 
 _LONGEST_MESSAGE = 64 << 10  # bytes of the page that comes with an error
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
@@ -173,6 +177,66 @@ class CheckedResponse(aiohttp.ClientResponse):
         if last is None:
             return _request.get().most_bytes
         return last - (first or 0) + 1 + MOST_UNASKED_BYTES
+
+
+def names_in_index(page: bytes, url: str) -> list[str] | None:
+    """Return the names that the index page of the folder at `url` shows, sorted.
+
+    Those of folders end in a slash. Only links to what lies directly in the folder count. None for
+    a page that is no index of it: one is titled by the folder's path, as those of all common
+    servers are ("Index of /data/", "Directory listing for /data/").
+    """
+    parser = _IndexParser()
+    parser.feed(page.decode("utf-8", "replace"))
+    path = unquote(urlsplit(url).path)
+    name = path.strip("/").rpartition("/")[2]
+    titles = [title.partition("?")[0].strip().rstrip("]").rstrip() for title in parser.titles]
+    if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
+        return None
+    names = {name for name in (_name_below(link, url) for link in parser.links) if name}
+    # Behind a proxy links can lead past the folder: an empty index is then none.
+    whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
+    return sorted(names) if names or whole else None
+
+
+def _name_below(link: str, url: str) -> str | None:
+    """Return the name directly below the folder at `url` that a link on its page leads to."""
+    try:
+        folder, target = urlsplit(url), urlsplit(urljoin(url, link))
+    except ValueError:
+        return None
+    if (target.netloc, target.query, target.fragment) != (folder.netloc, "", ""):
+        return None
+    if not target.path.startswith(folder.path):
+        return None
+    name = unquote(target.path.removeprefix(folder.path))
+    plain = name.removesuffix("/")
+    return None if "/" in plain or plain in ("", ".", "..") else name
+
+
+class _IndexParser(HTMLParser):
+    """Collects the links and the headings of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.titles: list[str] = []
+        self._heading = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.links += [value for name, value in attrs if name == "href" and value]
+        elif tag in ("title", "h1"):
+            self._heading = True
+            self.titles.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("title", "h1"):
+            self._heading = False
+
+    def handle_data(self, data: str) -> None:
+        if self._heading:
+            self.titles[-1] += data
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,17 @@ def bounded(store: Store, most: int) -> Store:
     return store if own is None else own(most)
 
 
+def probing(store: Store) -> Store:
+    """Return the store as one looks for documents in it.
+
+    On the web it gives web pages in place of objects, which are errors otherwise: the caller tells
+    from them whether something is there. It lists folders by their index pages, which may hide
+    objects whose names begin with a dot.
+    """
+    own: Any = getattr(store, "probing", None)
+    return store if own is None else own()
+
+
 def reading(store: Store, key: str) -> AbstractContextManager[Read]:
     """Give what reads bytes of an object, by the first one and their number; None without it.
 

@@ -23,6 +23,8 @@ from xr_nczarr.storage.retries import (
     foreign_errors,
     is_missing_bucket,
     is_transient,
+    page_error,
+    page_in,
     status_of,
     storage_error,
 )
@@ -73,6 +75,8 @@ class Transport:
         HTTP answers that mean *not there*. 403 belongs here where a store hides absence so.
     most_bytes
         Of an object that is asked for whole; None for any number. No more than that is read.
+    pages_are_answers
+        Whether a web page in place of a whole object is given; otherwise it is an error.
     """
 
     def __init__(
@@ -85,11 +89,13 @@ class Transport:
         retry: Retry | None = None,
         missing_status: tuple[int, ...] = (404,),
         most_bytes: int | None = None,
+        pages_are_answers: bool = False,
     ) -> None:
         self.store = store
         self.retry = retry or Retry()
         self.missing_status = missing_status
         self.most_bytes = most_bytes
+        self.pages_are_answers = pages_are_answers
         self._web = web
         self._secret = secret
         self._filesystem = filesystem
@@ -253,11 +259,23 @@ class Transport:
                 os.unlink(kept)
 
     def _checked(self, answer: bytes, request: Request) -> bytes:
-        """Give an answer, unless it is of a whole object that is longer than may be."""
-        most = self.most_bytes
-        if request.start is not None or most is None or len(answer) <= most:
+        """Return an answer, unless a whole object is longer than may be, or a web page.
+
+        Raises
+        ------
+        LimitError, StorageError
+        """
+        if request.start is not None:
             return answer
-        raise too_large(f"the object has {most + 1:,} bytes or more", most, self.store, request.key)
+        most = self.most_bytes
+        if most is not None and len(answer) > most:
+            problem = f"the object has {most + 1:,} bytes or more"
+            raise too_large(problem, most, self.store, request.key)
+        page = "" if self.pages_are_answers else page_in(answer)
+        if page:
+            self._forget(request.path)
+            raise page_error("expected an object", page, store=self.store, key=request.key)
+        return answer
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
         """Tell whether an object has no bytes to give some of: S3 says so by an error."""

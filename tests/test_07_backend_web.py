@@ -1,0 +1,299 @@
+"""Stores on web servers that show index pages, or pages for what is not there."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.servers import LOGIN_PAGE, IndexServer
+from tests.stores import put, sample, write_vintage
+from xr_nczarr import NotFoundError, StorageError, UnsupportedError
+from xr_nczarr.storage import open_store
+from xr_nczarr.storage.http import names_in_index
+from xr_nczarr.storage.protocol import probing
+
+PAGE = b"<!doctype html>\n<html><head><title>Data portal</title></head><body></body></html>"
+
+
+def tree():
+    """Variables in the root and in groups with odd names."""
+    dataset = xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": [5, 6]}, {"title": "t"})
+    return xr.DataTree.from_dict({"/": dataset, "/g": dataset, "/g/h h%": dataset})
+
+
+@pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+def served(request, tmp_path):
+    """A folder with a store without consolidated metadata called ``data set``."""
+    target = tmp_path / "stores" / "data set"
+    tree().to_zarr(target, zarr_format=request.param, consolidated=False)
+    return tmp_path / "stores"
+
+
+def opened(url, **options):
+    return xr.open_datatree(url, engine="nczarr", **options).load()
+
+
+# Index pages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["python", "nginx"])
+@pytest.mark.parametrize("spell", ["{}/data%20set", "{}/data set/", "simplecache::{}/data%20set"])
+def test_a_store_is_found_by_the_index_pages_of_its_folders(served, hidden, spell):
+    with IndexServer(served, hidden=hidden) as server:
+        found = opened(spell.format(server.url))
+        assert found.identical(tree())
+        paths = {request.path for request in server.requests}
+        assert all(path.startswith("/data%20set/") for path in paths)
+
+
+def test_it_reads_as_with_engine_zarr(tmp_path):
+    dataset = tree().to_dataset()
+    dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
+    with IndexServer(tmp_path) as server:
+        found = [
+            xr.open_dataset(f"{server.url}/store", engine=engine, **options).load()
+            for engine, options in (("nczarr", {}), ("zarr", {"consolidated": False}))
+        ]
+    assert found[0].identical(found[1])
+
+
+def test_old_stores_and_those_in_the_root_of_a_server_are_found_too(tmp_path):
+    write_vintage(tmp_path / "store", sample("4.8.0"), "4.8.0")
+    with IndexServer(tmp_path / "store", hidden=True) as server:
+        found = xr.open_dataset(server.url, engine="nczarr")
+        assert found.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
+
+
+def test_a_server_is_asked_once_whether_it_shows_any_folder(served):
+    with IndexServer(served) as server:
+        opened(f"{server.url}/data set")
+        nothing = [one for one in server.requests if "/nothing-" in one.path]
+        assert len(nothing) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 500])
+def test_a_server_that_answers_with_errors_lists_nothing(http_server, served, status):
+    os.rename(served / "data set", f"{http_server.root}/store")
+    http_server.fault("status", path="*/", status=status, times=None)
+    kind = UnsupportedError if status < 500 else StorageError
+    with pytest.raises(kind, match="consolidated metadata" if status < 500 else "500"):
+        opened(f"{http_server.url}/store", retry={"attempts": 1})
+
+
+def test_the_page_of_a_portal_is_no_index(served, http_server):
+    """With a title of its own, or shown for what cannot be there as well."""
+    for page in (PAGE, b"<html><title>Index of /data set/</title><a href='g/'>g</a></html>"):
+        http_server.fallback = page
+        link = Path(http_server.root, "data set")
+        if not link.exists():
+            link.symlink_to(served / "data set")
+        with pytest.raises(UnsupportedError, match="no index pages"):
+            opened(f"{http_server.url}/data set")
+    (served / "data set" / "index.html").write_bytes(PAGE)
+    with IndexServer(served) as server, pytest.raises(UnsupportedError, match="no index pages"):
+        opened(f"{server.url}/data set")
+
+
+URL = "https://host/data/a%20b/"
+ROWS = '<a href="v/">v/</a> <a href="zarr.json">zarr.json</a>'
+SERVERS = {
+    "python": f"<title>Directory listing for /data/a b/</title><ul><li>{ROWS}</ul>",
+    "nginx": f'<title>Index of /data/a b/</title><pre><a href="../">../</a>{ROWS}</pre>',
+    "apache": "<title>Index of /data/a b</title><h1>Index of /data/a b</h1>"
+    f'<a href="?C=N;O=D">Name</a><a href="/data/">Parent Directory</a>{ROWS}',
+    "lighttpd": f'<title>Index of /data/a b/</title><h2>Index</h2><a href="../">..</a>/{ROWS}',
+    "iis": '<title>host - /data/a b/</title><A HREF="/data/">[To Parent Directory]</A>'
+    '<A HREF="/data/a%20b/v/">v</A><A HREF="/data/a%20b/zarr.json">zarr.json</A>',
+    "tomcat": "<title>Directory Listing For [/data/a b/]</title>"
+    '<a href="/data/a%20b/v/">v/</a><a href="/data/a%20b/zarr.json">zarr.json</a>',
+    "behind a proxy": f"<title>Index of /inside/a b/</title>{ROWS}",
+    "whole links": '<title>Index of /data/a b/</title><a href="https://host/data/a%20b/v/">v</a>'
+    '<a href="//host/data/a%20b/zarr.json">zarr.json</a>',
+}
+
+
+@pytest.mark.parametrize("page", SERVERS.values(), ids=SERVERS)
+def test_the_index_pages_of_common_servers_are_read(page):
+    assert names_in_index(page.encode(), URL) == ["v/", "zarr.json"]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "../other/",
+        "/",
+        "/data/",
+        "/data/a%20b/",
+        "/data/a%20bc/",
+        "https://elsewhere/data/a%20b/v/",
+        "//elsewhere/data/a%20b/v/",
+        "v/w/",
+        "v%2Fw",
+        "..%2F",
+        "%2E%2E/",
+        ".",
+        "?C=N",
+        "v?C=N",
+        "v#top",
+        "#top",
+        "mailto:me@host",
+        "javascript:go()",
+        "http://[",
+        "",
+    ],
+)
+def test_a_link_out_of_the_folder_names_nothing_in_it(link):
+    page = f'<title>Index of /data/a b/</title><a href="{link}">x</a><a href="t/">t</a>'
+    assert names_in_index(page.encode(), URL) == ["t/"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        "plain text",
+        f"<title>My data</title>{ROWS}",
+        f"<title>a b</title>{ROWS}",
+        f"<title>Index of /data/</title>{ROWS}",
+        f"<title>Index of /data/a b/v/</title>{ROWS}",
+        ROWS,
+        "<title>Index of /inside/a b/</title><a href='/inside/a%20b/v/'>v</a>",
+    ],
+    ids=str,
+)
+def test_other_pages_are_no_index_of_the_folder(page):
+    assert names_in_index(page.encode(), URL) is None
+
+
+def test_an_empty_folder_is_shown_as_such():
+    page = "<title>Index of /data/a b/</title><a href='../'>..</a>"
+    assert names_in_index(page.encode(), URL) == []
+
+
+def test_only_documents_are_looked_for_so(served):
+    """Index pages may hide objects: what is done with all of them is not done by these."""
+    with IndexServer(served) as server:
+        url = f"{server.url}/data set"
+        store = open_store(url)
+        with pytest.raises(UnsupportedError, match="cannot list"):
+            store.list_names("")
+        assert "g" in probing(store).list_names("").prefixes
+        with pytest.raises(UnsupportedError, match="cannot list"):
+            xr_nczarr.references.write(url, served / "set.json")
+        assert not (served / "set.json").exists()
+
+
+# Pages for what is not there ---------------------------------------------------------------------
+
+
+@pytest.fixture(params=["", "simplecache::"], ids=["plain", "cached"])
+def cached(request):
+    return request.param
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [None, True])
+def test_a_server_that_shows_a_page_for_what_is_not_there(
+    http_server, cached, zarr_format, consolidated
+):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree().to_zarr(f"{http_server.root}/store", zarr_format=zarr_format, consolidated=True)
+    http_server.fallback = PAGE
+    found = opened(f"{cached}{http_server.url}/store", consolidated=consolidated)
+    assert found.identical(tree())
+
+
+@pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
+def test_it_serves_stores_of_netcdf_c_too(http_server, cached, release):
+    write_vintage(Path(http_server.root, "store"), sample(release), release)
+    expected = xr.open_groups(f"{http_server.root}/store", engine="nczarr")
+    http_server.fallback = PAGE
+    found = xr.open_groups(f"{cached}{http_server.url}/store", engine="nczarr")
+    assert found.keys() == expected.keys()
+    for path, dataset in expected.items():
+        unwritten = [name for name in dataset.variables if name == "empty"]
+        assert found[path].drop_vars(unwritten).identical(dataset.drop_vars(unwritten))
+
+
+@pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
+def test_nothing_there_is_an_error_that_shows_the_page(http_server, cached, target):
+    http_server.fallback = PAGE
+    url = f"{http_server.url}/{target}"
+    if "reference" in target:
+        url = target.format(cached + http_server.url)
+    with pytest.raises(StorageError, match="web page that begins with <!doctype html>"):
+        xr.open_dataset(url, engine="nczarr")
+    http_server.fallback = None
+    with pytest.raises(NotFoundError):
+        xr.open_dataset(url, engine="nczarr")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_page_in_place_of_a_chunk_is_an_error_and_no_missing_chunk(
+    http_server, cached, zarr_format
+):
+    values = xr.Dataset({"v": ("x", [1.0, np.nan])}).chunk(x=1)
+    store = f"{http_server.root}/store"
+    encoding = {"v": {"compressors": None}}
+    options = {"zarr_format": zarr_format, "encoding": encoding, "consolidated": True}
+    xr_nczarr.to_nczarr(values, store, **options)
+    chunk = next(Path(store).rglob("1"), None)
+    if chunk is not None:
+        chunk.unlink()
+    url = f"{cached}{http_server.url}/store"
+    assert np.isnan(xr.open_dataset(url, engine="nczarr").v.values[1])
+    for page in (PAGE, b"<html>" + bytes(2)):  # one as long as the chunk
+        http_server.fallback = page
+        dataset = xr.open_dataset(url, engine="nczarr")
+        assert dataset.v[0] == 1.0
+        with pytest.raises(StorageError, match="web page that begins with <"):
+            dataset.v.load()
+
+
+@pytest.mark.parametrize("fallback", [None, PAGE], ids=["honest", "with pages"])
+@pytest.mark.parametrize("key", ["v/.zattrs", ".zattrs", "v/.zarray", "g/.zgroup"])
+def test_a_page_to_sign_in_hides_no_document(http_server, cached, key, fallback):
+    store = Path(http_server.root, "store")
+    xr_nczarr.to_nczarr(tree(), store, consolidated=False)
+    http_server.fallback = fallback
+    url = f"{cached}{http_server.url}/store"
+    assert opened(url).identical(tree())
+    (store / key).write_bytes(LOGIN_PAGE)
+    with pytest.raises(StorageError, match="web page that begins with <!DOCTYPE html>") as caught:
+        opened(url)
+    assert caught.value.key == key
+
+
+def test_a_page_is_never_kept_by_a_cache(http_server, tmp_path):
+    http_server.fallback = PAGE
+    options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    url = f"simplecache::{http_server.url}/store"
+    with pytest.raises(StorageError, match="web page"):
+        xr.open_dataset(url, engine="nczarr", storage_options=options)
+    xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
+    assert opened(url, storage_options=options).identical(tree())
+
+
+def test_a_store_that_holds_markup_among_its_values_is_read(http_server):
+    text = np.array(["<p>", "plain", "<!-- note -->"], object)
+    put(Path(http_server.root), {"keep": b""})
+    xr.Dataset({"s": ("x", text)}).nczarr.to_nczarr(f"{http_server.root}/store", zarr_format=3)
+    found = xr.open_dataset(f"{http_server.url}/store", engine="nczarr")
+    assert found.s.values.tolist() == text.tolist()
+
+
+def test_a_mapper_of_the_web_has_its_answers_checked(http_server):
+    xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
+    mapper = fsspec.get_mapper(f"{http_server.url}/store")
+    assert opened(mapper).identical(tree())
+    http_server.fault("html", path="*/v/0", times=None)
+    with pytest.raises(StorageError, match="web page"):
+        opened(mapper)
