@@ -1,0 +1,82 @@
+"""Catalogs of intake-esm, which hand over an opened file for each engine but zarr."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import xr_nczarr
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of what it imports
+    intake_esm = pytest.importorskip("intake_esm")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def catalog(paths, data_format):
+    """A catalog of one dataset in parts along time."""
+    frame = pd.DataFrame({"path": paths, "source": "model", "kind": "daily", "variable": "tas"})
+    joined = {"type": "join_existing", "attribute_name": "path", "options": {"dim": "time"}}
+    description = {
+        "esmcat_version": "0.1.0",
+        "id": "test",
+        "attributes": [{"column_name": "source"}, {"column_name": "kind"}],
+        "assets": {"column_name": "path", "format": data_format},
+        "aggregation_control": {
+            "variable_column_name": "variable",
+            "groupby_attrs": ["source", "kind"],
+            "aggregations": [joined],
+        },
+    }
+    return intake_esm.esm_datastore({"esmcat": description, "df": frame})
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Two stores along time, as folders and as zip files."""
+    for number in range(2):
+        time = np.arange(3) + 3 * number
+        dataset = xr.Dataset({"tas": ("time", time * 1.0)}, {"time": time})
+        for suffix in ("nczarr", "zip"):
+            xr_nczarr.to_nczarr(dataset, tmp_path / f"{number}.{suffix}", unlimited_dims=["time"])
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", ["nczarr", "zip"])
+@pytest.mark.parametrize("data_format", ["netcdf", "zarr"])
+@pytest.mark.parametrize("repeated", [False, True], ids=["once", "for the engine too"])
+def test_a_catalog_of_stores_on_s3_is_opened(parts, s3_server, suffix, data_format, repeated):
+    url, options = s3_server.upload(parts, "catalog"), s3_server.storage_options
+    opening = {"engine": "nczarr"}
+    if repeated:
+        opening["backend_kwargs"] = {"storage_options": options}
+    paths = [f"{url}/{number}.{suffix}" for number in range(2)]
+    found = catalog(paths, data_format).to_dask(
+        xarray_open_kwargs=opening, storage_options=options, progressbar=False
+    )
+    assert found.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.tas.chunks is not None
+
+
+def test_a_catalog_of_local_zip_files_is_opened(parts):
+    """A local folder is refused by intake-esm itself: it opens it as a file."""
+    paths = [f"file://{parts}/{number}.zip" for number in range(2)]
+    found = catalog(paths, "zarr").to_dask(
+        xarray_open_kwargs={"engine": "nczarr"}, progressbar=False
+    )
+    assert found.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_catalog_of_zip_files_on_the_web_is_opened(parts, http_server):
+    for number in range(2):
+        (parts / f"{number}.zip").rename(f"{http_server.root}/{number}.zip")
+    paths = [f"{http_server.url}/{number}.zip" for number in range(2)]
+    found = catalog(paths, "zarr").to_dask(
+        xarray_open_kwargs={"engine": "nczarr"}, progressbar=False
+    )
+    assert found.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
