@@ -114,7 +114,7 @@ def test_a_group_without_variables_names_those_below_it(tmp_path, caplog):
         caplog.clear()
         xr.open_dataset(tmp_path / "tree", engine="nczarr", group=group)
         (record,) = caplog.records
-        assert record.name == "xr_nczarr"
+        assert record.name == "xr_nczarr.backend.entrypoint"
         assert "group=" in record.getMessage()
         assert f"open_datatree: {names}" in record.getMessage()
     caplog.clear()
