@@ -35,7 +35,152 @@ def test_a_changed_leftover_in_netcdfs_or_in_zarrs_words_is_the_one_that_counts(
     assert copied(source, chunksizes=(3, 2)) == (3, 2)
     assert copied(source, chunks=(3, 8)) == (3, 8)
     assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
-    assert copied(source.isel(x=slice(3))) == (6, 3)
+
+
+OPERATIONS = {
+    "opened": (lambda ds: ds, (24, 20, 30), (24, 20, 30)),
+    "isel": (lambda ds: ds.isel(time=slice(5, 15)), (24, 20, 30), (24, 20, 30)),
+    "isel of one": (lambda ds: ds.isel(time=[7]), (24, 20, 30), (24, 20, 30)),
+    "sel": (lambda ds: ds.sel(time="2000-01-02"), (24, 20, 30), (24, 20, 30)),
+    "concat": (
+        lambda ds: xr.concat([ds, ds.assign_coords(time=ds.time + np.timedelta64(2, "D"))], "time"),
+        (24, 20, 30),
+        (24, 20, 30),
+    ),
+    "coarsen": (lambda ds: ds.coarsen(time=4, coord_func="min").mean(), (24, 20, 30), (24, 20, 30)),
+    "rename": (lambda ds: ds.rename(time="hour", lat="y"), (24, 20, 30), (24, 20, 30)),
+    # `to_zarr` keeps the order of the source's axes, and pads chunks of dimensions that don't grow.
+    "transpose": (lambda ds: ds.transpose("lon", "time", "lat"), (30, 24, 20), (24, 20, 30)),
+    "rename and transpose": (
+        lambda ds: ds.rename(lat="y").transpose("lon", "time", "y"),
+        (30, 24, 20),
+        (24, 20, 30),
+    ),
+    "region": (lambda ds: ds.isel(lat=slice(3, 10)), (24, 7, 30), (24, 20, 30)),
+    "other rank": (lambda ds: ds.isel(lon=3), (48, 20), (48, 20)),
+}
+STEPS = xr.Dataset(
+    {"t": (("time", "lat", "lon"), np.arange(48 * 600, dtype="f4").reshape(48, 20, 30))},
+    {
+        "time": xr.date_range("2000-01-01", periods=48, freq="h"),
+        "lat": np.arange(20.0),
+        "lon": np.arange(30.0),
+    },
+)
+
+
+@pytest.fixture(
+    scope="module", params=["nczarr", "nczarr of to_zarr", "zarr", "netcdf4", "nczarr in shards"]
+)
+def steps(request, tmp_path_factory):
+    """Opening what has chunks of (24, 20, 30), by any engine."""
+    path = tmp_path_factory.mktemp("steps") / "source"
+    encoding = {"t": {"chunks": (24, 20, 30)}}
+    if request.param == "netcdf4":
+        STEPS.to_netcdf(path, encoding={"t": {"chunksizes": (24, 20, 30)}})
+    elif request.param == "nczarr":
+        xr_nczarr.to_nczarr(STEPS, path, encoding=encoding)
+    elif request.param == "nczarr in shards":
+        encoding["t"]["shards"] = (48, 20, 60)
+        xr_nczarr.to_nczarr(STEPS, path, encoding=encoding, zarr_format=3)
+    else:
+        STEPS.to_zarr(path, zarr_format=2, encoding=encoding)
+    engine = request.param.partition(" ")[0]
+    return lambda **options: xr.open_dataset(path, engine=engine, **options)
+
+
+@pytest.mark.parametrize("blocks", [None, {}, {"time": 5}], ids=["lazy", "stored", "others"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_chunks_of_the_source_hold_for_what_was_made_of_it(steps, operation, blocks, tmp_path):
+    function, expected, _ = OPERATIONS[operation]
+    with steps(chunks=None if blocks is None else {}) as source:
+        made = function(source.chunk(blocks) if blocks else source)
+        if operation == "other rank" and blocks is not None:
+            expected = made.t.data.chunksize
+        xr_nczarr.to_nczarr(made, tmp_path / "a")
+        found = opened(tmp_path / "a")
+        assert found.t.encoding["chunks"] == expected
+        xr.testing.assert_equal(found.load(), made.load())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_to_zarr_keeps_the_same_chunks_along_what_may_grow(operation, tmp_path):
+    function, _, by_zarr = OPERATIONS[operation]
+    STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
+    with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
+        function(source).to_zarr(tmp_path / "b", zarr_format=2)
+    assert zarr.open_array(tmp_path / "b" / "t", mode="r").chunks == by_zarr
+
+
+@pytest.mark.parametrize("grown", [True, False], ids=["append_dim from the start", "unsaid"])
+@pytest.mark.parametrize("blocks", [None, {}], ids=["lazy", "stored"])
+def test_a_loop_of_appends_ends_with_the_chunks_of_its_source(steps, blocks, grown, tmp_path):
+    with steps(chunks=blocks) as source:
+        version = 3 if "shards" in source.t.encoding else 2
+        for number in range(48):
+            along = {"append_dim": "time"} if number or grown else {}
+            step = source.isel(time=[number])
+            xr_nczarr.to_nczarr(step, tmp_path / "a", zarr_format=version, **along)
+        found = opened(tmp_path / "a")
+        assert found.t.encoding["chunks"] == (24, 20, 30)
+        assert found.t.encoding.get("shards") == source.t.encoding.get("shards")
+        assert found.time.encoding["chunks"] >= (48,)
+        xr.testing.assert_equal(found.load(), source.load())
+
+
+@pytest.mark.parametrize(
+    ("leftover", "expected"),
+    [
+        ({"chunks": (24, 20, 30)}, (24, 20, 30)),  # by their places
+        ({"chunks": (24, 20, 30), "original_shape": (48, 20, 30)}, None),
+        ({"chunks": ((24, 24), (20,), (30,))}, None),
+        ({"chunks": 10}, (10, 10, 10)),
+        ({"contiguous": True, "original_shape": (1, 20, 30)}, None),
+    ],
+    ids=["no names", "no names, but another shape", "a rectilinear grid", "one number", "a slice"],
+)
+def test_leftover_chunks_of_axes_that_are_not_known_are_dropped(leftover, expected):
+    made, store = STEPS.transpose("lon", "time", "lat").chunk(time=24), {}
+    made.t.encoding = leftover
+    xr_nczarr.to_nczarr(made, store, unlimited_dims=["time", "lat", "lon"])
+    assert opened(store).t.encoding["chunks"] == (expected or (30, 24, 20))
+
+
+def test_a_chunk_that_opening_found_longer_than_its_dimension_is_copied_so():
+    source, target = {}, {}
+    xr_nczarr.to_nczarr(NUMBERS, source, encoding={"v": {"chunks": (10, 10)}})
+    xr_nczarr.to_nczarr(opened(source), target)
+    assert opened(target).v.encoding["chunks"] == (10, 10)
+    assert source["v/0.0"] == target["v/0.0"]
+
+
+@pytest.mark.parametrize(
+    ("leftover", "level", "message"),
+    [
+        ({"chunks": (24, 20, 30)}, "DEBUG", "/t: chunks (24, 20, 30)"),
+        (
+            {"chunks": (60, 60, 60)},
+            "INFO",
+            "/t: chunks (60, 60, 60) left by opening are fitted: chunks (60, 20, 30)",
+        ),
+        (
+            {"chunks": (24, 20)},
+            "INFO",
+            "/t: chunks (24, 20) left by opening are not those of 3 dimensions: "
+            "chunks (48, 20, 30)",
+        ),
+    ],
+)
+def test_the_chosen_chunks_are_logged(caplog, leftover, level, message):
+    made, store = STEPS.copy(), {}
+    made.t.encoding = leftover
+    with caplog.at_level("DEBUG", "xr_nczarr"):
+        xr_nczarr.to_nczarr(made, store)
+    assert ("xr_nczarr", level, message) in [
+        (record.name, record.levelname, record.getMessage()) for record in caplog.records
+    ]
+    chunks = message.rpartition("chunks ")[2].strip("()").replace(", ", "×")
+    assert chunks in str(xr_nczarr.explain(store))
 
 
 def test_xarray_and_zarr_keep_the_chunks_of_what_was_opened(tmp_path):
@@ -348,3 +493,24 @@ def test_the_fill_value_of_characters_stays_and_is_put_into_no_text(tmp_path, ch
         holed.names.encoding = dataset.names.encoding
     xr_nczarr.to_nczarr(holed, tmp_path / "holed", dialect=dialect)
     assert opened(tmp_path / "holed").names.values.tolist() == ["ab ", ""]
+
+
+@pytest.mark.parametrize(
+    ("dims", "grown", "expected"),
+    [
+        (("time", "lat", "lon"), {}, "time"),
+        (("lat", "lon", "time"), {}, "time lat"),
+        (("lat", "lon", "time"), {"append_dim": "lon"}, "lon"),
+        (("lat", "lon", "time"), {"unlimited_dims": ["time"]}, "time"),
+        (("lat", "lon"), {}, "lat"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
+def test_the_coordinate_of_what_may_grow_gets_long_chunks(dims, grown, expected, layout):
+    store, first = {}, STEPS.isel(time=[0]).transpose(*dims[:3], ...)
+    first = first if "time" in dims else first.isel(time=0, drop=True)
+    xr_nczarr.to_nczarr(first, store, **grown, **layout)
+    chunks = {name: opened(store)[name].encoding["chunks"][0] for name in dims}
+    assert {name for name in dims if chunks[name] == 512} == {*expected.split()}
+    assert {*chunks.values()} <= {512, 1, 20, 30}

@@ -307,7 +307,7 @@ def leave_a_journal(store: Path) -> None:
 
 DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
-    cut_chunk: ("t/0", "expected 48"),
+    cut_chunk: ("t/0", "expected 4,096 (chunk (512,)"),
     make_consolidated_stale: (".zmetadata", "stale"),
     cut_consolidated: (".zmetadata", "found what is not JSON"),
     hide_from_consolidated: (".zmetadata", "does not hold b/.zarray"),
@@ -577,3 +577,17 @@ def test_old_netcdf_c_knows_neither_the_new_layout_nor_filters_without_plugins(
     found = subprocess.run(dump, capture_output=True, timeout=60).stdout
     assert b"v = " in found
     assert b"v = 0, 1, 2, 3" not in found
+
+
+@pytest.mark.skipif(not has_ncgen, reason="needs ncdump")
+@pytest.mark.parametrize("chunk", [4, 5])
+def test_netcdf_c_4_9_0_opens_no_plain_zarr_with_chunks_longer_than_a_dimension(
+    tmp_path: Path, chunk: int
+) -> None:
+    store, encoding = tmp_path / "store", {"v": {"chunks": chunk}}
+    dataset = xr.Dataset({"v": ("x", VALUES)})
+    xr_nczarr.to_nczarr(dataset, store, dialect="zarr", encoding=encoding)
+    longer = "chunks longer than a dimension" in str(xr_nczarr.verify(store))
+    dump = ["ncdump", file_url(store, "zarr")]
+    status = subprocess.run(dump, capture_output=True, timeout=60).returncode
+    assert (longer, status != 0) == (chunk > VALUES.size,) * 2

@@ -131,7 +131,10 @@ def test_the_command_prints_text_json_and_one_line_for_what_is_not_there(tmp_pat
     xr_nczarr.to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunks": (10, 20)}})
     target = str(tmp_path / "x")
     assert main(["explain", target, "--select", "y=0:10,x=3"]) == 0
-    assert "v(y, x)   10        1 of 12  1         1.6 kB   1.6 kB" in capsys.readouterr().out
+    assert (
+        "v(y, x)   10        1 of 12  10×20     1         1.6 kB   1.6 kB"
+        in capsys.readouterr().out
+    )
     assert main(["explain", target, "--select", "y=-1", "--json"]) == 0
     (reading,) = json.loads(capsys.readouterr().out)["readings"]
     assert reading["touched"] == [[3], [0, 1, 2]]

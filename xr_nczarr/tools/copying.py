@@ -39,7 +39,7 @@ from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
-from xr_nczarr.writing.datasets import Request, unlimited_dimensions
+from xr_nczarr.writing.datasets import Request, growing_dimensions, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.writing.sources import in_blocks, lazy_array_in, same_store
@@ -184,13 +184,18 @@ def copy(
                     variable.encoding.pop("shards", None)
         if not layout.version_3:
             _keep_unmasked(origin, pure=layout.pure)
+        unlimited = {
+            path: unlimited_dimensions(each, None, required=False)
+            for path, each in origin.datasets.items()
+        }
         request = Request(
             datasets={  # also what is small: what is copied as bytes is never decoded
                 path: in_blocks(dataset, whole_below=0) for path, dataset in origin.datasets.items()
             },
             encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},
-            unlimited={
-                path: unlimited_dimensions(each, None, required=False)
+            unlimited=unlimited,
+            growing={
+                path: growing_dimensions(each, unlimited[path])
                 for path, each in origin.datasets.items()
             },
             group="/",

@@ -41,7 +41,7 @@ Selection = Mapping[Any, Any]
 _MOST_CHUNKS = 1_000_000
 """Each is looked up by itself: more take minutes, and memory without bound."""
 
-_HEAD = ["variable", "selected", "chunks", "requests", "fetched", "decoded"]
+_HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class Reading:
     ----------
     shape, chunk_shape
         Of its array, in elements.
+    shard_shape
+        Of the objects that hold several chunks, in elements; None where each chunk is one.
     selected
         Shape of what is selected.
     touched
@@ -72,6 +74,7 @@ class Reading:
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
+    shard_shape: tuple[int, ...] | None
     selected: tuple[int, ...]
     touched: tuple[frozenset[int], ...]
     chunks: int
@@ -119,6 +122,7 @@ class Explanation:
             "all",
             "",
             f"{sum(item.chunks for item in self.readings):,}",
+            "",
             f"{at_most}{sum(item.requests for item in self.readings):,}",
             byte_text(fetched),
             byte_text(sum(item.decoded_bytes for item in self.readings)),
@@ -160,9 +164,9 @@ def explain(
     >>> store, dataset = {}, xr.Dataset({"t": ("x", range(8))})
     >>> xr_nczarr.to_nczarr(dataset, store, encoding={"t": {"chunks": 2}})
     >>> xr_nczarr.explain(store, {"x": slice(1, 6)})
-    variable  selected  chunks  requests  fetched  decoded
-    t(x)      5         3 of 4  3         48 B     48 B
-    all                 3       3         48 B     48 B
+    variable  selected  chunks  of shape  requests  fetched  decoded
+    t(x)      5         3 of 4  2         3         48 B     48 B
+    all                 3                 3         48 B     48 B
     """
     if isinstance(target, DataArray):
         name = target.name if target.name is not None else "values"
@@ -206,10 +210,12 @@ def _html_row(reading: Reading) -> list[str]:
 def _cells(reading: Reading) -> list[str]:
     """Give a reading as a row of a table."""
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
+    within = f" in {extent_text(reading.shard_shape)}" if reading.shard_shape else ""
     return [
         f"{quote(reading.name)}({', '.join(map(quote, reading.dimensions))})",
         extent_text(reading.selected),
         f"{reading.chunks:,} of {reading.all_chunks:,}{absent}",
+        extent_text(reading.chunk_shape) + within,
         f"{'≤' if reading.at_most else ''}{reading.requests:,}",
         byte_text(reading.fetched_bytes),
         byte_text(reading.decoded_bytes),
@@ -280,6 +286,7 @@ def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) 
         dimensions=dims,
         shape=node.shape if dims else (),
         chunk_shape=node.chunk_shape if dims else (),
+        shard_shape=node.object_shape if dims and node.shards else None,
         selected=plan.result_shape if dims else (),
         touched=tuple(frozenset(numbers) for numbers in zip(*chunks, strict=True)),
         chunks=len(chunks),

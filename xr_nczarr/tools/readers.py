@@ -34,9 +34,10 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
         if version != "3":
             yield f"{ZARR}, {XARRAY}", "/", "know versions 2 and 3 alone", "nczarr copy"
     elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not universal:
-        problem = "take annotations for attributes, or open nothing (4.9.1, and what is unlimited)"
+        problem = "take annotations for attributes, or open nothing (4.9.1, and what may grow)"
         yield OLD_NETCDF_C, "/", problem, _UNIVERSAL
-    old = universal or root.dialect in ("nczarr-4.8.1", "nczarr-4.9.1")
+    read_by_old = universal or root.dialect in ("zarr", "nczarr-4.8.1", "nczarr-4.9.1")
+    old = version == "2" and read_by_old
     for variable in root.all_variables():
         node = opened.hierarchy.nodes.get(variable.path)
         if old and isinstance(node, ArrayNode) and any(map(gt, node.chunk_shape, node.shape)):

@@ -34,7 +34,13 @@ def plan_modification(
     """
     planner = _Planner(opened, request, layout, options)
     for path, dataset in request.datasets.items():
-        planner.add(path, dataset, request.encoding[path], request.unlimited[path])
+        planner.add(
+            path,
+            dataset,
+            request.encoding[path],
+            request.unlimited[path],
+            request.growing[path],
+        )
     return planner.finish()
 
 
@@ -96,6 +102,7 @@ class _Planner:
         dataset: Dataset,
         encoding: Mapping[str, Mapping[str, Any]],
         unlimited: Collection[str],
+        growing: Collection[str],
     ) -> None:
         """Plan what becomes of the group at `path`."""
         if path not in self.known:
@@ -105,7 +112,7 @@ class _Planner:
                 raise ConflictError(f"there is no group {path} to write into")
             self._check_holds([path])
             self._check_readable(path)
-            self.tree.add_dataset(path, dataset, encoding, unlimited)
+            self.tree.add_dataset(path, dataset, encoding, unlimited, growing)
             return
         group = self.opened.group(path)
         stored = self._stored(group, dataset)
@@ -124,7 +131,7 @@ class _Planner:
             part = dataset[new]
             given = {name: each for name, each in encoding.items() if name in part.variables}
             encoded, _ = encode_dataset(part, given, self.tree.layout)
-            self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited)
+            self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited, growing)
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)

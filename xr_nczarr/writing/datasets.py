@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from xarray import DataArray, Dataset, DataTree
+from xarray import DataArray, Dataset, DataTree, Variable
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import child_path, group_path
@@ -21,18 +21,25 @@ _ARRAY_NAME = "__xarray_dataarray_variable__"
 class Request:
     """What is to be written: datasets by absolute path, each with its encoding.
 
-    `dimensions` are those that groups have whether a variable of theirs lies along them or not.
+    `growing` are the names of dimensions that may become longer. `dimensions` are those that groups
+    have whether a variable of theirs lies along them or not.
     """
 
     datasets: dict[str, Dataset]
     encoding: dict[str, Mapping[str, Mapping[str, Any]]]
     unlimited: dict[str, set[str]]
+    growing: dict[str, set[str]]
     group: str
     dimensions: dict[str, dict[str, Dimension]] = field(default_factory=dict)
 
 
 def normalise(
-    obj: Any, group: str | None, encoding: Any, unlimited: Any, regional: bool
+    obj: Any,
+    group: str | None,
+    encoding: Any,
+    unlimited: Any,
+    append_dim: str | None,
+    regional: bool,
 ) -> Request:
     """Give any object as datasets by absolute path, parents first."""
     base = group_path(group)
@@ -62,7 +69,13 @@ def normalise(
         path: unlimited_dimensions(dataset, asked[path], required=required)
         for path, dataset in datasets.items()
     }
-    return Request(datasets=datasets, encoding=encodings, unlimited=dims, group=base)
+    growing = {
+        path: growing_dimensions(dataset, {*dims[path], *filter(None, [append_dim])})
+        for path, dataset in datasets.items()
+    }
+    return Request(
+        datasets=datasets, encoding=encodings, unlimited=dims, growing=growing, group=base
+    )
 
 
 def _check_types(path: str, dataset: Dataset) -> None:
@@ -109,3 +122,35 @@ def unlimited_dimensions(
             raise ValueError(problem)
         warnings.warn(problem, stacklevel=4)
     return found - missing
+
+
+def growing_dimensions(dataset: Dataset, known: Collection[str]) -> set[str]:
+    """Return the names of the dimensions that may become longer: those that are `known` to.
+
+    If the dataset has none of these, they are those of times, and the first one of the variables
+    with the most dimensions.
+    """
+    growing = set(known) & set(map(str, dataset.dims))
+    if growing:
+        return growing
+    rank = max((variable.ndim for variable in dataset.variables.values()), default=0)
+    first = {str(v.dims[0]) for v in dataset.variables.values() if v.ndim == rank > 0}
+    times = {
+        str(dim) for dim, size in dataset.sizes.items() if size and _lies_in_time(dataset, dim)
+    }
+    return first | times
+
+
+def _lies_in_time(dataset: Dataset, dim: Hashable) -> bool:
+    """Return whether the coordinate of a dimension holds times, decoded or not."""
+    if dim not in dataset.variables or dataset[dim].dims != (dim,):
+        return False
+    coordinate = dataset[dim].variable
+    return is_time(coordinate) or " since " in str(coordinate.attrs.get("units"))
+
+
+def is_time(variable: Variable) -> bool:
+    """Return whether a variable holds times, NumPy's or cftime's; empty objects are none."""
+    if variable.dtype != object or not variable.size:
+        return variable.dtype.kind in "mM"
+    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")

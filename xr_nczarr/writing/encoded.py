@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,22 +26,23 @@ from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.annotations import BY_DIALECT, XARRAY_DIMENSIONS, is_bookkeeping, is_name
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.chunking import chunk_shape, fit_opened, shard_specs
 from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.requested import (
     asks_for_bytes,
     check_encoding,
-    chunk_shape,
     codec_specs,
     requested_chunk_keys,
     requested_codecs,
     requested_endian,
-    shard_specs,
 )
 from xr_nczarr.writing.sources import blockwise, largest
 from xr_nczarr.writing.text import TEXT, cast_text, decoded, ends_in_nul, string_data, typed_text
 
 WIDTH_KEY = "_nczarr_maxstrlen"
+_log = logging.getLogger(__name__)
+
 WIDTH_KEYS = (WIDTH_KEY, "_nczarr_default_maxstrlen")
 """netCDF-C's requests for the width of strings, of a variable and of all."""
 _POINTER_BYTES = 8
@@ -387,11 +389,23 @@ def make_node(
     encoded: EncodedVariable,
     path: str,
     layout: Layout,
-    unlimited: Sequence[bool],
+    growing: Sequence[bool],
+    *,
+    lengthened: bool,
 ) -> tuple[ArrayNode, str | None]:
-    """Give the array of an encoded variable, and a note on leftover codecs that do not fit it.
+    """Return the array of an encoded variable, and a note on leftover codecs that do not fit it.
 
-    Codecs that were asked for in this write, and cannot be had, are an error.
+    Parameters
+    ----------
+    growing
+        Whether the array may become longer along each dimension.
+    lengthened
+        Whether chunks of one dimension are made longer than the array; see `chunk_shape`.
+
+    Raises
+    ------
+    NczarrError
+        For codecs that were requested for this write, and that there are not.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
     module = FORMATS[layout.zarr_format]
@@ -403,9 +417,10 @@ def make_node(
             if isinstance(asked, list | tuple) and len(asked) == len(shape) - 1:
                 encoding = {**encoding, key: (*asked, shape[-1])}
     with Place(variable=path):
-        chunk = chunk_shape(
-            encoding, shape, encoded.dtype, blocks=blocks, unlimited=unlimited, explicit=explicit
-        )
+        fitted = ""
+        if not explicit:
+            encoding, fitted = fit_opened(encoding, encoded.dimensions, shape, growing)
+        chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
         chunk_keys = module.chunk_keys(path, **requested_chunk_keys(encoding, layout.zarr_format))
     if layout.chunks_within:
         chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
@@ -440,6 +455,9 @@ def make_node(
         if explicit:
             raise error.located(variable=path) from error.__cause__
         made, note = node(()), f"{path} ({error.problem})"
+    within = f" in shards {made.shards[0].shape}" if made.shards else ""
+    level = logging.INFO if fitted else logging.DEBUG
+    _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)
     return made, note
 
 

@@ -15,6 +15,7 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings
+from xr_nczarr.writing.datasets import is_time
 from xr_nczarr.writing.fitting import (
     PACKING,
     fill_value_of,
@@ -64,7 +65,7 @@ def encode_as_stored(
         return blockwise(
             _encoded_block, given.data, dtype, encoding, meant, dtype, finer, target.path
         )
-    time = _is_time(given)
+    time = is_time(given)
     if not time:
         given = ensure_dtype_not_object(typed_text(given, name), name=name)
     if is_unicode_dtype(given.dtype) and target.kind == "string" and dtype.kind == "S":
@@ -89,7 +90,7 @@ def _check_kind(given: Variable, stored: Variable, name: str) -> None:
     units = stored.encoding.get("units")
     ours, theirs = (
         "M" if each.dtype == object and dated else each.dtype.kind
-        for each, dated in ((given, _is_time(given)), (stored, units is not None))
+        for each, dated in ((given, is_time(given)), (stored, units is not None))
     )
     raw = ours in "iufb" and theirs in _TIMES and given.attrs.get("units", units) == units
     if given.size and not raw and theirs not in _HOLDING.get(ours, "OSUV"):
@@ -98,12 +99,6 @@ def _check_kind(given: Variable, stored: Variable, name: str) -> None:
             f"{stored.dtype}",
             remedy="Convert the values first, or write the variable anew",
         )
-
-
-def _is_time(variable: Variable) -> bool:
-    if variable.dtype != object or not variable.size:
-        return variable.dtype.kind in _TIMES
-    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
 
 
 def _in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
@@ -293,7 +288,7 @@ def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> 
 
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
     """Give times as numbers in the stored units, text as bytes, and numbers as they are."""
-    if _is_time(variable):
+    if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
         with warnings.catch_warnings():  # of times between the units, which become floats
             warnings.simplefilter("ignore")

@@ -1,22 +1,17 @@
-"""What `encoding` asks for, in netCDF's, zarr's or our own words: codecs and chunk shapes."""
+"""What `encoding` asks for in netCDF's, zarr's or our own words: its keys, and the codecs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
-from xr_nczarr.model import CodecSpec, ShardSpec
+from xr_nczarr.model import CodecSpec
 
 CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
 _BY_FLAG = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz", "szip": "szip"}
 FLAGS = (*_BY_FLAG, "shuffle", "fletcher32")
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
-_TARGET_BYTES = 4 << 20  # of a chunk
-_GROWING_BYTES = 4096
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 # The array itself says what these say.
 _IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
@@ -205,100 +200,3 @@ def codec_specs(
         place = "codecs" if version_3 else "order" if name == "transpose" else place
         specs.append(CodecSpec(name, configuration, place))
     return tuple(specs)
-
-
-def chunk_shape(
-    encoding: Mapping[str, Any],
-    shape: Sequence[int],
-    dtype: np.dtype[Any],
-    *,
-    blocks: Sequence[Sequence[int]] | None,
-    unlimited: Sequence[bool],
-    explicit: bool,
-) -> tuple[int, ...]:
-    """Give the shape of the chunks to store.
-
-    What `encoding` says (-1 for all along a dimension), else what the dask `blocks` have along each
-    dimension, else all of it, halved along its longest dimension until a chunk has no more than 4
-    MiB. Along one unlimited dimension alone a chunk has at least the 4 KiB that netcdf-c gives it.
-    What was left over from opening another file, not given for this write (`explicit`), only holds
-    while it fits.
-    """
-    asked = encoding.get("chunks")
-    left = not explicit and encoding.get("chunksizes") is not None
-    as_opened = left and asked == tuple((encoding.get("preferred_chunks") or {}).values())
-    if asked is None or isinstance(asked, str) or as_opened:
-        asked = _chunksizes(encoding, shape, unlimited, explicit)
-    if isinstance(asked, int | np.integer):
-        asked = (asked,) * len(shape)
-    if asked is not None and _fits(asked, shape, explicit):
-        sizes = zip(asked, shape, strict=True)
-        return tuple(max(1, length if size == -1 else int(size)) for size, length in sizes)
-    if encoding.get("contiguous"):
-        return tuple(max(1, size) for size in shape)
-    if blocks:
-        return tuple(max(1, *sizes) for sizes in blocks)
-    chunk = [max(1, size) for size in shape]
-    if len(shape) == 1 and unlimited[0]:
-        chunk[0] = max(chunk[0], _GROWING_BYTES // dtype.itemsize)
-    while math.prod(chunk) * dtype.itemsize > _TARGET_BYTES and max(chunk) > 1:
-        longest = chunk.index(max(chunk))
-        chunk[longest] = -(-chunk[longest] // 2)
-    return tuple(chunk)
-
-
-def _fits(asked: Sequence[Any], shape: Sequence[int], explicit: bool) -> bool:
-    """Tell whether chunks have the rank of an array; refuse what is given and no chunk shape."""
-    fits = len(asked) == len(shape)
-    for size in asked if fits else ():
-        if not isinstance(size, int | np.integer) or isinstance(size, bool):
-            raise TypeError(f"chunk sizes are integers; found {asked!r}")
-    if explicit and (not fits or min(asked, default=0) < -1):
-        raise ConflictError(f"found chunks of {asked!r} for an array of {tuple(shape)}")
-    return fits
-
-
-def _chunksizes(
-    encoding: Mapping[str, Any], shape: Sequence[int], unlimited: Sequence[bool], explicit: bool
-) -> Sequence[int] | None:
-    sizes: Sequence[int] | None = encoding.get("chunksizes")
-    if sizes is None or explicit or len(sizes) != len(shape):
-        return sizes
-    too_large = any(
-        size > length and not grows
-        for size, length, grows in zip(sizes, shape, unlimited, strict=True)
-    )
-    reshaped = tuple(encoding.get("original_shape", shape)) != tuple(shape)
-    return None if too_large or reshaped else sizes
-
-
-def shard_specs(
-    asked: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
-) -> tuple[ShardSpec, ...]:
-    """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
-
-    ``"auto"`` is what zarr-python makes of it for an `array` of this shape: two chunks along
-    dimensions of more than eight. If it is `required`, a shape that is none, or that the chunks do
-    not divide, is a ConflictError.
-    """
-    if asked is None:
-        return ()
-    if isinstance(asked, str) and asked == "auto":
-        sizes = zip(array, chunk, strict=True)
-        asked = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
-    words = asked if isinstance(asked, Mapping) else {"shape": asked}
-    shape, location = words.get("shape"), words.get("index_location", "end")
-    if isinstance(shape, int | np.integer):
-        shape = (shape,) * len(chunk)
-    if (
-        location in ("start", "end")
-        and isinstance(shape, list | tuple)
-        and len(shape) == len(chunk)
-        and all(isinstance(whole, int | np.integer) and whole > 0 for whole in shape)
-        and not any(whole % part for whole, part in zip(shape, chunk, strict=True))
-    ):
-        index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
-        return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
-    if required:
-        raise ConflictError(f"found shards of {asked!r}, expected multiples of the chunks {chunk}")
-    return ()

@@ -69,6 +69,7 @@ class Tree:
         dataset: Dataset,
         encoding: Mapping[str, Mapping[str, Any]],
         unlimited: Collection[str],
+        growing: Collection[str],
     ) -> None:
         """Add a group with all variables and attributes of a dataset."""
         encoded, attributes = encode_dataset(dataset, encoding, self.layout)
@@ -81,12 +82,19 @@ class Tree:
             )
         self.group(path).attributes.update(attributes)
         self.note_types(path, attributes)
-        self.add_variables(path, encoded, unlimited)
+        self.add_variables(path, encoded, unlimited, growing)
 
     def add_variables(
-        self, path: str, encoded: Mapping[str, EncodedVariable], unlimited: Collection[str]
+        self,
+        path: str,
+        encoded: Mapping[str, EncodedVariable],
+        unlimited: Collection[str],
+        growing: Collection[str],
     ) -> None:
-        """Add encoded variables to the group at `path`; dimensions are found or made."""
+        """Add encoded variables to the group at `path`; dimensions are found or made.
+
+        `growing` names the dimensions that may become longer, beside those in `unlimited`.
+        """
         group = self.group(path)
         for name, variable in encoded.items():
             sizes = zip(variable.dimensions, variable.data.shape, strict=True)
@@ -94,11 +102,15 @@ class Tree:
                 [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
             )
             location = "/" if self.layout.zarr_format == "1" else child_path(group.path, name)
+            grows = [each.unlimited or each.name in growing for each in dimensions]
             node, note = make_node(
                 variable,
                 location,
                 self.layout,
-                [dimension.unlimited for dimension in dimensions],
+                grows,
+                lengthened=len(grows) == 1
+                and grows[0]
+                and (dimensions[0].unlimited or variable.dimensions == (name,)),
             )
             if note is not None:
                 self.notes.append(note)

@@ -156,7 +156,8 @@ def to_nczarr(
     check_choice("atomic", atomic, (None, "store"))
     check_choice("overwrite", overwrite, (None, "force"))
     mode = _resolved_mode(mode, append_dim, region)
-    request = normalise(obj, group, encoding, unlimited_dims, region is not None)
+    dim = None if append_dim is None else str(append_dim)
+    request = normalise(obj, group, encoding, unlimited_dims, dim, region is not None)
     owner = partial(_identity, mode, append_dim, dict(request.datasets))
     layout = layout_of(location, zarr_format, dialect)
     store = open_store(
@@ -168,7 +169,7 @@ def to_nczarr(
     )
     options = WriteOptions(
         mode=mode,
-        append_dim=None if append_dim is None else str(append_dim),
+        append_dim=dim,
         region=region,
         allow_duplicates=allow_duplicates,
         consolidated=location.consolidated if consolidated is None else consolidated,
@@ -258,7 +259,13 @@ def plan_creation(
         tree.group(path).dimensions.update(dimensions)
     for path, dataset in request.datasets.items():
         refuse_reading(dataset.variables, store)
-        tree.add_dataset(path, dataset, request.encoding[path], request.unlimited[path])
+        tree.add_dataset(
+            path,
+            dataset,
+            request.encoding[path],
+            request.unlimited[path],
+            request.growing[path],
+        )
     hierarchy = tree.hierarchy()
     if consolidated is None:
         consolidated = layout.zarr_format == "2"

@@ -1,0 +1,190 @@
+"""The shapes of the chunks and shards to store: requested, left by opening, or chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import ConflictError
+from xr_nczarr.model import CodecSpec, ShardSpec
+
+_TARGET_BYTES = 4 << 20  # of a chunk
+# A coordinate that grows by one value an append would else become an object a value.
+_MIN_GROWING_BYTES = 4096
+_MIN_GROWING_SIZE = 512
+_CHUNK_KEYS = frozenset(("chunks", "chunksizes", "shards", "contiguous"))
+
+
+def fit_opened(
+    encoding: Mapping[str, Any],
+    dimensions: Sequence[str],
+    shape: Sequence[int],
+    growing: Sequence[bool],
+) -> tuple[dict[str, Any], str]:
+    """Return an encoding whose chunks and shards suit an array, and how they differ from before.
+
+    Chunks that opening left stay as they are, as in `to_zarr`. They follow their dimensions where
+    ``preferred_chunks`` names these. A chunk that is longer than its dimension is cut to the
+    length, unless the dimension is `growing` or the array has the shape that was opened. Chunks of
+    another rank, or of axes that are permuted in an unknown way, are left out.
+    """
+    fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
+    unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
+    if encoding.get("contiguous") and unchanged:
+        fitted["contiguous"] = True
+    sizes, shards = _opened_sizes(encoding), encoding.get("shards")
+    if sizes is None:
+        return fitted | ({} if shards is None else {"shards": shards}), ""
+    if isinstance(sizes, int | np.integer):
+        sizes = (sizes,) * len(shape)
+    if len(sizes) != len(shape) or any(isinstance(size, Sequence) for size in sizes):
+        return fitted, f"{_text(sizes)} left by opening are not those of {len(shape)} dimensions"
+    _check_integers(sizes)
+    axes = _opened_axes(encoding, dimensions, shape)
+    if axes is None:
+        return fitted, f"{_text(sizes)} left by opening are for the axes in another order"
+    cut = {
+        axis: max(1, length)
+        for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
+        if sizes[source] > length and not growing[axis] and not unchanged
+    }
+    fitted["chunks"] = _rearranged(sizes, axes, cut)
+    if shards is not None:
+        fitted["shards"] = _rearranged_shards(shards, axes, cut)
+    same = fitted["chunks"] == tuple(sizes)
+    return fitted, "" if same else f"{_text(sizes)} left by opening are fitted"
+
+
+def _rearranged(
+    lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
+) -> tuple[int, ...]:
+    """Return lengths by their new axes; `axes` are the old ones, `cut` has those that differ."""
+    return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
+
+
+def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
+    """Return shards by their new axes, if they are given for each."""
+    words = shards if isinstance(shards, Mapping) else {"shape": shards}
+    shape = words.get("shape")
+    if not isinstance(shape, list | tuple) or len(shape) != len(axes):
+        return shards
+    return {**words, "shape": _rearranged(shape, axes, cut)}
+
+
+def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
+    """Return the chunks in the word that was changed since opening, if one was, or None.
+
+    This engine leaves both words. Then ``chunks`` counts if it was changed, as for `to_zarr`.
+    """
+    chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
+    if chunks is None or isinstance(chunks, str):
+        return chunksizes
+    preferred = tuple((encoding.get("preferred_chunks") or {}).values())
+    return chunks if chunksizes is None or chunks != preferred else chunksizes
+
+
+def _opened_axes(
+    encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
+) -> Sequence[int] | None:
+    """Return which axis each dimension was when it was opened; None if that cannot be known.
+
+    Renamed dimensions are taken in their order.
+    """
+    rank = len(shape)
+    names = [str(name) for name in encoding.get("preferred_chunks") or ()]
+    if len(names) == rank == len(set(dimensions)):
+        renamed = iter([axis for axis, name in enumerate(names) if name not in dimensions])
+        return [names.index(dim) if dim in names else next(renamed) for dim in dimensions]
+    original = tuple(encoding.get("original_shape") or shape)
+    permuted = original != tuple(shape) and sorted(original) == sorted(shape)
+    return None if permuted else range(rank)
+
+
+def _text(sizes: Sequence[Any]) -> str:
+    return f"chunks {tuple(sizes)}"
+
+
+def chunk_shape(
+    encoding: Mapping[str, Any],
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    *,
+    blocks: Sequence[Sequence[int]] | None,
+    lengthened: bool,
+) -> tuple[int, ...]:
+    """Return the shape of the chunks to store.
+
+    What `encoding` says (-1 for all along a dimension), else what the dask `blocks` have along each
+    dimension, else all of it, halved along its longest dimension until a chunk has no more than 4
+    MiB. A chunk that is `lengthened`, of one dimension, has at least 512 elements and the 4 KiB
+    that netcdf-c gives it.
+
+    Raises
+    ------
+    ConflictError
+        For chunks of another rank, or of lengths below -1.
+    TypeError
+        For lengths that are no integers.
+    """
+    sizes = encoding.get("chunks")
+    if sizes is None or isinstance(sizes, str):
+        sizes = encoding.get("chunksizes")
+    if isinstance(sizes, int | np.integer):
+        sizes = (sizes,) * len(shape)
+    if sizes is not None:
+        _check_integers(sizes)
+        if len(sizes) != len(shape) or min(sizes, default=0) < -1:
+            raise ConflictError(f"found chunks of {sizes!r} for an array of {tuple(shape)}")
+        pairs = zip(sizes, shape, strict=True)
+        return tuple(max(1, length if size == -1 else int(size)) for size, length in pairs)
+    if encoding.get("contiguous"):
+        return tuple(max(1, size) for size in shape)
+    if blocks:
+        return tuple(max(1, *sizes) for sizes in blocks)
+    chunk = [max(1, size) for size in shape]
+    if lengthened:
+        chunk[0] = max(chunk[0], _MIN_GROWING_SIZE, _MIN_GROWING_BYTES // dtype.itemsize)
+    while math.prod(chunk) * dtype.itemsize > _TARGET_BYTES and max(chunk) > 1:
+        longest = chunk.index(max(chunk))
+        chunk[longest] = -(-chunk[longest] // 2)
+    return tuple(chunk)
+
+
+def _check_integers(sizes: Sequence[Any]) -> None:
+    if any(isinstance(size, bool) or not isinstance(size, int | np.integer) for size in sizes):
+        raise TypeError(f"chunk sizes are integers; found {sizes!r}")
+
+
+def shard_specs(
+    asked: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
+) -> tuple[ShardSpec, ...]:
+    """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
+
+    ``"auto"`` is what zarr-python makes of it for an `array` of this shape: two chunks along
+    dimensions of more than eight. If it is `required`, a shape that is none, or that the chunks do
+    not divide, is a ConflictError.
+    """
+    if asked is None:
+        return ()
+    if isinstance(asked, str) and asked == "auto":
+        sizes = zip(array, chunk, strict=True)
+        asked = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
+    words = asked if isinstance(asked, Mapping) else {"shape": asked}
+    shape, location = words.get("shape"), words.get("index_location", "end")
+    if isinstance(shape, int | np.integer):
+        shape = (shape,) * len(chunk)
+    if (
+        location in ("start", "end")
+        and isinstance(shape, list | tuple)
+        and len(shape) == len(chunk)
+        and all(isinstance(whole, int | np.integer) and whole > 0 for whole in shape)
+        and not any(whole % part for whole, part in zip(shape, chunk, strict=True))
+    ):
+        index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
+        return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
+    if required:
+        raise ConflictError(f"found shards of {asked!r}, expected multiples of the chunks {chunk}")
+    return ()
