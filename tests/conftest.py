@@ -12,10 +12,26 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from tests.servers import HttpServer, S3Server
+from xr_nczarr.codecs import ChunkCodec
 
 # How busy the machine is decides no test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the chunks that were decoded, in this order."""
+    shapes: list[tuple[int, ...]] = []
+    decode = ChunkCodec.decode
+
+    def recorded(codec: ChunkCodec, data: Any, out: Any = None) -> Any:
+        values = decode(codec, data, out)
+        shapes.append(values.shape)
+        return values
+
+    monkeypatch.setattr(ChunkCodec, "decode", recorded)
+    return shapes
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from xr_nczarr import (
     to_nczarr,
 )
 from xr_nczarr.storage import LocalStore, MemoryStore, open_store
-from xr_nczarr.writing import sources
+from xr_nczarr.writing import blocks
 from xr_nczarr.writing.placing import aligned_blocks
 
 
@@ -431,6 +431,41 @@ def test_what_is_read_lazily_is_written_block_by_block(path, how, engine):
     assert found.a.encoding["chunksizes"] == (3, 1 << 14)
 
 
+CHUNKS = {
+    "large": (16, 256, 256),
+    "fields": (1, 256, 256),
+    "small": (3, 40, 50),
+    "all": (40, 256, 256),
+}
+MADE_LAZILY = {
+    "all": lambda ds: ds,
+    "later": lambda ds: ds.isel(t=slice(5, None)),
+    "every second": lambda ds: ds.isel(x=slice(1, None, 2)),
+    "reversed": lambda ds: ds.isel(t=slice(None, None, -1)),
+    "some": lambda ds: ds.isel(y=[1, 2, 60, 70, 255]),
+    "renamed": lambda ds: ds.rename(t="time"),
+    "transposed": lambda ds: ds.transpose("x", "y", "t"),
+}
+
+
+@pytest.mark.parametrize("layout", ["chunks", "shards"])
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("make", MADE_LAZILY)
+def test_a_stored_chunk_is_decoded_once_to_be_written(chunk, make, layout, decoded):
+    values = np.random.default_rng(0).integers(0, 9, (40, 256, 256)).astype("f4")
+    encoding, store = {"chunks": CHUNKS[chunk], "zlib": True, "complevel": 1}, {}
+    if layout == "shards":
+        encoding["shards"] = tuple(2 * length for length in CHUNKS[chunk])
+    version = 3 if layout == "shards" else 2
+    dataset = xr.Dataset({"v": (("t", "y", "x"), values)})
+    to_nczarr(dataset, store, encoding={"v": encoding}, zarr_format=version)
+    target, made = {}, MADE_LAZILY[make](xr.open_dataset(store, engine="nczarr"))
+    to_nczarr(made, target, zarr_format=version)
+    touched = xr_nczarr.explain(made).readings[0].chunks
+    assert decoded.count(CHUNKS[chunk]) == touched
+    xr.testing.assert_equal(read(target), MADE_LAZILY[make](dataset))
+
+
 def texts(block):
     """Texts of 100 characters, some missing."""
     found = np.array([f"{number:0100d}" for number in block.ravel()], object)
@@ -448,7 +483,7 @@ def times(block):
 @pytest.mark.parametrize("convert", [texts, times])
 def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, monkeypatch):
     """There are 40 blocks; loaded whole, texts take 11 and times 5 megabytes."""
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1 << 16)
     count, block = (20_000, 500) if convert is texts else (160_000, 4_000)
     dtype = object if convert is texts else "M8[ns]"
     numbers = dask.array.arange(count, chunks=block)

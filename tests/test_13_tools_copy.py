@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ from xr_nczarr.cli.main import main
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import MemoryStore
 from xr_nczarr.tools import transfer
-from xr_nczarr.writing import sources
+from xr_nczarr.writing import blocks
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_codecs_that_are_asked_for_leave_none_of_the_sources_scalars(
 
 def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     xr_nczarr.copy(source, {}, chunks={"t": 2})  # imports what copying needs
-    sources._BLOCK_BYTES = 160 * 200 * 4  # a chunk, since each thread holds a block of older dask
+    blocks._BLOCK_BYTES = 160 * 200 * 4  # a chunk, since each thread holds a block of older dask
     peaks = []
     for transfer._MOST_REARRANGED in sizes:
         tracemalloc.start()
@@ -183,9 +184,46 @@ def test_what_is_cut_anew_is_held_in_parts(tmp_path: Path) -> None:
     assert parts < whole / 3
 
 
+@pytest.mark.parametrize("chunk", [(16, 256, 256), (1, 256, 256), (3, 40, 50), (40, 256, 256)])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"codecs": []},
+        {"chunks": {"t": 40, "y": 32, "x": 32}},
+        {"chunks": {"t": 2}},
+        {"chunks": {"t": 7, "y": 100}, "codecs": [{"id": "zlib", "level": 1}]},
+    ],
+    ids=str,
+)
+def test_a_stored_chunk_is_decoded_once_to_be_copied(
+    chunk: Any, changed: Any, decoded: list[Any]
+) -> None:
+    values = np.random.default_rng(0).integers(0, 9, (40, 256, 256)).astype("f4")
+    source, target = dict[str, bytes](), dict[str, bytes]()
+    encoding = {"v": {"chunks": chunk, "zlib": True, "complevel": 1}}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": (("t", "y", "x"), values)}), source, encoding=encoding)
+    xr_nczarr.copy(source, target, **changed)
+    assert decoded == [chunk] * sum(re.fullmatch(r"v/[0-9.]+", key) is not None for key in source)
+    np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
+
+
+def test_in_parts_a_stored_chunk_is_decoded_once_a_part(
+    monkeypatch: pytest.MonkeyPatch, decoded: list[Any]
+) -> None:
+    values = np.arange(64 * 128 * 128, dtype="f4").reshape(64, 128, 128)
+    source, target = dict[str, bytes](), dict[str, bytes]()
+    encoding = {"v": {"chunks": (8, 128, 128), "zlib": True, "complevel": 1}}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": (("t", "y", "x"), values)}), source, encoding=encoding)
+    monkeypatch.setattr(transfer, "_MOST_REARRANGED", values.nbytes // 4)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", values.nbytes // 4)
+    xr_nczarr.copy(source, target, chunks={"t": 64, "y": 16, "x": 16})
+    assert decoded == [(8, 128, 128)] * 8 * 4
+    np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
+
+
 def test_a_copy_in_parts_that_was_interrupted_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_MOST_REARRANGED", 100)
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 80)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 80)
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding={"a": {"chunks": (2, 5)}})
     changed = {"chunks": {"t": 4, "x": 3}}

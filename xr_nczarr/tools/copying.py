@@ -38,11 +38,12 @@ from xr_nczarr.storage import (
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
+from xr_nczarr.writing.blocks import in_blocks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
 from xr_nczarr.writing.datasets import Request, growing_dimensions, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.sources import in_blocks, lazy_array_in, same_store
+from xr_nczarr.writing.sources import lazy_array_in, same_store
 from xr_nczarr.writing.target import UNFINISHED, check_empty, open_existing
 from xr_nczarr.writing.writer import layout_of, plan_creation
 

@@ -35,7 +35,7 @@ from xr_nczarr.tools.census import MAX_ASKED
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import byte_text, columns, extent_text
-from xr_nczarr.writing.sources import lazy_arrays
+from xr_nczarr.writing.sources import lazy_arrays, unwrapped
 
 Selection = Mapping[Any, Any]
 _MOST_CHUNKS = 1_000_000
@@ -238,10 +238,10 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
     chosen = {dim: item for dim, item in selection.items() if dim in variable.dims}
     try:
         selected = variable.isel(chosen)
-        lazy, key = _unwrapped(selected._data)
+        lazy, key = unwrapped(selected._data)
         if isinstance(lazy, UnreadableArray):
             return f"unreadable: {' '.join(str(lazy.error).split())}"
-        if lazy is None:
+        if not isinstance(lazy, LazyArray):
             return "in memory"
         if isinstance(key, VectorizedIndexer) and any(isinstance(i, np.ndarray) for i in key.tuple):
             plan = plan_points(lazy.shape, lazy.stored.node.chunk_shape, key.tuple)
@@ -263,16 +263,6 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
 
 def _too_many(count: int) -> str:
     return f"its {count:,} chunks are more than are looked up one by one: select fewer"
-
-
-def _unwrapped(data: Any) -> tuple[Any, Any]:
-    """Give our array that xarray's wrappers hold, and what they select from it."""
-    key = None
-    while data is not None and not isinstance(data, LazyArray | UnreadableArray):
-        # The outermost selection is the whole of it: xarray merges those that follow one another.
-        key = getattr(data, "key", None) if key is None else key
-        data = getattr(data, "array", None)
-    return data, key
 
 
 def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) -> Reading:

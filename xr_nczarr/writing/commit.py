@@ -18,9 +18,9 @@ from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.locks import Underway
 from xr_nczarr.storage import WRITER_LOCK, LocalStore, Store, ZipStore, in_one_step
+from xr_nczarr.writing.blocks import opened_lazily
 from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
-from xr_nczarr.writing.sources import opened_lazily
 from xr_nczarr.writing.target import UNFINISHED
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]

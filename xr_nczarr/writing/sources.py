@@ -1,19 +1,14 @@
-"""Where lazily opened values come from, and in which blocks they are read while they are written.
-
-A write must not destroy what it still has to read, and not hold more of it than it writes.
-"""
+"""Where lazily opened values come from: a write must not destroy what it still has to read."""
 
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from dask.array.core import normalize_chunks
-from xarray import Dataset, Variable
-from xarray.coding.strings import is_unicode_dtype
+from xarray import Variable
+from xarray.backends import BackendArray
 from xarray.core.indexing import ExplicitlyIndexed
 from xarray.core.utils import NDArrayMixin
 
@@ -22,82 +17,6 @@ from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import LocalStore, MemoryStore, Store, is_same_place
 
 _TASKS_LOOKED_INTO = 3
-_LOADED_WHOLE_BYTES = 1 << 20
-_BLOCK_BYTES = 4 << 20
-_NOMINAL_BYTES = 64  # of an object
-_OPENED = "nczarr-opened-"
-
-
-def in_blocks(
-    dataset: Dataset,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    whole_below: int = _LOADED_WHOLE_BYTES,
-) -> Dataset:
-    """Give a dataset whose lazily opened variables are read block by block, by dask.
-
-    Left as they are: what is of no more than `whole_below` bytes, objects that are no text, and
-    times of which `encoding`, or else the variable's own, says either units or type. A text or
-    object without dimensions that dask has yet to compute is loaded: dask's block of it is no
-    array, but the bare item, of bytes without the NULs at their end.
-    """
-    blocks = {
-        name: _chunked(variable, str(name)).data
-        for name, variable in dataset.variables.items()
-        if not variable._in_memory
-        and not hasattr(variable._data, "dask")
-        and variable.size * _itemsize(variable) > whole_below
-        and (
-            variable.dtype.kind in "biufcS"
-            or is_unicode_dtype(variable.dtype)
-            or _times_are_settled(variable, (encoding or {}).get(str(name), variable.encoding))
-        )
-    }
-    blocks |= {
-        name: np.array(variable.to_numpy(), variable.dtype)
-        for name, variable in dataset.variables.items()
-        if not variable.dims and variable.dtype.kind in "OSUT" and hasattr(variable._data, "dask")
-    }
-    if blocks:
-        dataset = dataset.copy()
-        for name, data in blocks.items():  # assign() would make indexes of them
-            dataset.variables[name].data = data
-    return dataset
-
-
-def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Tell whether times can be encoded block by block: both units and type are given, or neither.
-
-    Then xarray takes those that hold every time of that resolution.
-    """
-    given = {"units", "dtype"} & encoding.keys()
-    return len(given) == 2 or (not given and variable.dtype.kind in "mM")
-
-
-def _chunked(variable: Variable, name: str) -> Variable:
-    """Give a variable in blocks of whole chunks of its file, of objects one a block."""
-    preferred = variable.encoding.get("preferred_chunks") or {}
-    # By axis: a dimension can occur twice.
-    sizes = zip(variable.dims, variable.shape, strict=True)
-    chunks: Any = tuple([preferred.get(dim, size) for dim, size in sizes])
-    if not (variable.dtype.hasobject and preferred):
-        chunks = normalize_chunks(
-            "auto",
-            variable.shape,
-            limit=_BLOCK_BYTES,
-            dtype=f"V{_itemsize(variable)}",
-            previous_chunks=chunks,
-        )
-    return variable.chunk(chunks, name=f"{_OPENED}{name}-{secrets.token_hex(8)}")
-
-
-def _itemsize(variable: Variable) -> int:
-    return _NOMINAL_BYTES if variable.dtype.hasobject else variable.dtype.itemsize
-
-
-def opened_lazily(data: Any) -> bool:
-    """Tell dask arrays of `in_blocks` from those that the caller made."""
-    return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
 def refuse_reading(
@@ -145,11 +64,23 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
 
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Give our array that xarray's wrappers hold, if it is one."""
-    while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, LazyArray):
+    """Yield this engine's array that xarray's wrappers hold, if it is one."""
+    array, _ = unwrapped(data)
+    if isinstance(array, LazyArray):
+        yield array
+
+
+def unwrapped(data: Any) -> tuple[Any, Any]:
+    """Return the array that xarray's wrappers hold, and the key of what they select from it.
+
+    The key is None where nothing is selected.
+    """
+    key = None
+    while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
+        # The outermost selection is the whole of it: xarray merges those that follow one another.
+        key = getattr(data, "key", None) if key is None else key
         data = getattr(data, "array", None)
-    if isinstance(data, LazyArray):
-        yield data
+    return data, key
 
 
 def _in_task(task: Any) -> Iterator[LazyArray]:

@@ -11,7 +11,8 @@ from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf.strings import encode_strings, measured_width
-from xr_nczarr.writing.sources import blockwise, largest, opened_lazily
+from xr_nczarr.writing.blocks import opened_lazily
+from xr_nczarr.writing.sources import blockwise, largest
 
 TEXT = create_vlen_dtype(str)
 _MISSING, _TEXTS, _OTHERS = range(3)

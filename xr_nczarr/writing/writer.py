@@ -16,12 +16,13 @@ from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import LocalStore, Location, Retry, Store, open_store, parse_url
 from xr_nczarr.writing.append import plan_modification
+from xr_nczarr.writing.blocks import in_blocks
 from xr_nczarr.writing.commit import WriteMode, WriteOptions, WritePlan, execute
 from xr_nczarr.writing.datasets import Request, normalise
 from xr_nczarr.writing.encoded import Layout
 from xr_nczarr.writing.journal import close_journal, holds, settle
 from xr_nczarr.writing.lock import sole_writer
-from xr_nczarr.writing.sources import in_blocks, refuse_reading
+from xr_nczarr.writing.sources import refuse_reading
 from xr_nczarr.writing.target import (
     UNFINISHED,
     check_empty,

@@ -1,0 +1,174 @@
+"""Blocks in which lazily opened values are read while they are written.
+
+A write holds no more of its source than it writes, and decodes no chunk of it twice.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xarray import Dataset, Variable
+from xarray.coding.strings import is_unicode_dtype
+from xarray.core.indexing import BasicIndexer, OuterIndexer
+
+from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.writing.sources import unwrapped
+
+_LOADED_WHOLE_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20
+_NOMINAL_BYTES = 64  # of an object
+_OPENED = "nczarr-opened-"
+
+_Lengths = npt.NDArray[np.int64]
+
+
+def in_blocks(
+    dataset: Dataset,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    whole_below: int = _LOADED_WHOLE_BYTES,
+) -> Dataset:
+    """Return a dataset whose lazily opened variables are read block by block, by dask.
+
+    Left as they are: what is of no more than `whole_below` bytes, objects that are no text, and
+    times of which `encoding`, or else the variable's own, says either units or type. A text or
+    object without dimensions that dask has yet to compute is loaded: dask's block of it is no
+    array, but the bare item, of bytes without the NULs at their end.
+    """
+    blocks = {
+        name: _in_blocks(variable, str(name)).data
+        for name, variable in dataset.variables.items()
+        if not variable._in_memory
+        and not hasattr(variable._data, "dask")
+        and variable.size * _itemsize(variable) > whole_below
+        and (
+            variable.dtype.kind in "biufcS"
+            or is_unicode_dtype(variable.dtype)
+            or _times_are_settled(variable, (encoding or {}).get(str(name), variable.encoding))
+        )
+    }
+    blocks |= {
+        name: np.array(variable.to_numpy(), variable.dtype)
+        for name, variable in dataset.variables.items()
+        if not variable.dims and variable.dtype.kind in "OSUT" and hasattr(variable._data, "dask")
+    }
+    if blocks:
+        dataset = dataset.copy()
+        for name, data in blocks.items():  # assign() would make indexes of them
+            dataset.variables[name].data = data
+    return dataset
+
+
+def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
+    """Return whether times can be encoded block by block: units and type are given, or neither.
+
+    If neither is, xarray takes those that hold every time of that resolution.
+    """
+    given = {"units", "dtype"} & encoding.keys()
+    return len(given) == 2 or (not given and variable.dtype.kind in "mM")
+
+
+def opened_lazily(data: Any) -> bool:
+    """Return whether a dask array is one of `in_blocks` rather than one that the caller made."""
+    return any(str(name).startswith(_OPENED) for name in data.dask.layers)
+
+
+def _in_blocks(variable: Variable, name: str) -> Variable:
+    blocks: Any = source_blocks(variable)
+    return variable.chunk(blocks, name=f"{_OPENED}{name}-{secrets.token_hex(8)}")
+
+
+def _itemsize(variable: Variable) -> int:
+    return _NOMINAL_BYTES if variable.dtype.hasobject else variable.dtype.itemsize
+
+
+def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths of blocks by dimension, each a whole number of the stored chunks.
+
+    They begin and end where the chunks do, also in a slice. Chunks of less than 4 MiB are joined,
+    but for objects. What can be read in part without decoding more is cut into as much.
+    """
+    array, key = unwrapped(variable._data)
+    lengths = _selected_lengths(variable, array, key)
+    stored = lengths is not None or "preferred_chunks" in variable.encoding
+    if lengths is None:
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can occur twice
+        lengths = [np.diff(_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
+    itemsize = _itemsize(variable)
+    raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
+    if raw or not stored:
+        lengths = _split(lengths, itemsize)
+    if variable.dtype.hasobject and stored:
+        return tuple(tuple(each.tolist()) for each in lengths)
+    return _joined(lengths, itemsize)
+
+
+def _selected_lengths(variable: Variable, array: Any, key: Any) -> list[_Lengths] | None:
+    """Return how many elements of each stored chunk a variable has, by dimension.
+
+    None where that cannot be known, as for one that is transposed.
+    """
+    preferred = variable.encoding.get("preferred_chunks") or {}
+    if not isinstance(key, BasicIndexer | OuterIndexer) or len(preferred) != len(key.tuple):
+        return None
+    axes = zip(key.tuple, preferred.values(), array.shape, strict=True)
+    lengths = [
+        _lengths(selector, _ends(chunks, size), size)
+        for selector, chunks, size in axes
+        if not isinstance(selector, int | np.integer)
+    ]
+    del lengths[variable.ndim :]  # of characters that are joined
+    return lengths if tuple(int(each.sum()) for each in lengths) == variable.shape else None
+
+
+def _ends(chunks: Any, size: int) -> _Lengths:
+    """Return where the chunks of a dimension end; `chunks` is one length, one of each, or None."""
+    step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
+    ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
+    within: _Lengths = np.minimum(ends, size)
+    return within
+
+
+def _lengths(selector: Any, ends: _Lengths, size: int) -> _Lengths:
+    """Return how many elements that follow one another a selector takes of one chunk each."""
+    if not isinstance(selector, slice):
+        numbers = np.searchsorted(ends, selector, side="right")
+        changes = np.flatnonzero(np.diff(numbers)) + 1
+        return np.diff([0, *changes, len(selector)])
+    taken = range(size)[selector]
+    upwards = taken if taken.step > 0 else taken[::-1]
+    reached = -((upwards.start - ends) // upwards.step)
+    lengths = np.diff(np.unique([0, *reached.clip(0, len(upwards)), len(upwards)]))
+    lengths = lengths if len(upwards) else np.zeros(1, np.int64)
+    return lengths if taken.step > 0 else lengths[::-1]
+
+
+def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
+    """Return lengths whose boxes have no more than the bytes of a block, the first axes cut."""
+    box = [int(each.max()) for each in lengths]
+    for axis, length in enumerate(box):
+        box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
+        box[axis] = min(length, box[axis])
+    return [
+        np.array([min(step, each - at) for each in axis.tolist() for at in range(0, each, step)])
+        if step < axis.max()
+        else axis
+        for axis, step in zip(lengths, box, strict=True)
+    ]
+
+
+def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
+    """Return lengths joined while their boxes have no more than a block's bytes, the last first."""
+    size = math.prod(int(each.max()) for each in lengths) * itemsize
+    blocks = []
+    for axis in reversed(lengths):
+        count = max(1, min(len(axis), _BLOCK_BYTES // max(1, size)))
+        size *= count
+        blocks.append(tuple(np.add.reduceat(axis, range(0, len(axis), count)).tolist()))
+    return tuple(reversed(blocks))
