@@ -47,7 +47,7 @@ def test_a_repeated_coordinate_is_refused_whatever_its_type(
 )
 def test_an_overlap_of_times_is_refused(tmp_path: Path, stored: Any, appended: Any) -> None:
     to_nczarr(along(stored), tmp_path / "a")
-    with pytest.raises(ConflictError, match="they overlap"):
+    with pytest.raises(ConflictError, match="it overlaps"):
         to_nczarr(along(appended), tmp_path / "a", append_dim="t")
 
 

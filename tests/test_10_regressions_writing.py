@@ -137,6 +137,65 @@ def test_an_append_of_earlier_times_is_told_as_such_and_what_to_do(path):
     assert read(path).n.values.tolist() == [2, 3, 0, 1]
 
 
+class Recorded(dict):
+    """A store in memory that writes down which objects are fetched, put and removed."""
+
+    def __init__(self):
+        super().__init__()
+        self.requests = []
+
+    def __getitem__(self, key):
+        self.requests.append(("fetch", key))
+        return super().__getitem__(key)
+
+    def __setitem__(self, key, data):
+        self.requests.append(("put", key))
+        super().__setitem__(key, data)
+
+    def pop(self, key, *default):
+        self.requests.append(("remove", key))
+        return super().pop(key, *default)
+
+
+@pytest.mark.parametrize("chunk", [1, 3], ids=["an object a step", "three steps an object"])
+@pytest.mark.parametrize(
+    "options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"consolidated": False}], ids=str
+)
+def test_an_append_asks_for_as_many_objects_however_long_the_store_is(options, chunk):
+    encoding = {"a": {"chunks": (chunk, 4)}, "n": {"chunks": chunk}, "time": {"chunks": chunk}}
+    encoding["time"] |= {"units": "hours since 2000-01-01", "dtype": "f8"}
+    counts = []
+    for length in (10 * chunk, 1000 * chunk):
+        store = Recorded()
+        to_nczarr(series(0, length), store, encoding=encoding, **options)
+        for number in range(length, length + 2 * chunk):
+            store.requests.clear()
+            to_nczarr(series(number, number + 1), store, append_dim="time")
+            counts.append(len(store.requests))
+        assert read(store).n.values.tolist() == [*range(length + 2 * chunk)]
+    half = len(counts) // 2
+    assert counts[:half] == counts[half:]
+
+
+@pytest.mark.parametrize("start", [0, 500, 990, 999])
+def test_in_a_long_store_a_repeated_or_earlier_time_is_refused(path, start):
+    to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
+    again = series(start, start + 1)
+    refused(path, "already" if start > 990 else "overlaps", again, append_dim="time")
+    before = again.assign_coords(time=again.time - np.timedelta64(1, "h"))
+    message = "overlaps" if start else "begins at .* and this append ends before it"
+    refused(path, message, before, append_dim="time")
+    to_nczarr(again, path, append_dim="time", allow_duplicates=True)
+
+
+def test_names_in_no_order_are_compared_with_the_last_objects(path):
+    names = [f"{number * 7 % 100:02}" for number in range(100)]
+    stations = xr.Dataset({"v": ("name", np.arange(100))}, {"name": names})
+    to_nczarr(stations, path, encoding={"name": {"chunks": 10}})
+    refused(path, "already", stations.isel(name=[20]), append_dim="name")
+    to_nczarr(stations.isel(name=[19]), path, append_dim="name")
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_d55_dask_blocks_are_aligned_with_the_stored_chunks(path, zarr_format):
     encoding = {"a": {"chunks": (4, 4)}, "n": {"chunks": (4,)}}

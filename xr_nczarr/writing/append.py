@@ -203,7 +203,10 @@ class _Planner:
             and coordinate.dims == (dim,)
             and not self.options.allow_duplicates
         ):
-            check_coordinate(dim, coordinate, dataset[dim].variable, visible[dim].size)
+            node = group.variables[dim].node
+            assert node is not None
+            size, object_size = visible[dim].size, node.object_shape[0]
+            check_coordinate(dim, coordinate, dataset[dim].variable, size, object_size)
         return new
 
     def _write(

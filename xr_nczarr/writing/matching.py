@@ -31,6 +31,7 @@ _TIME_KEYS = ("units", "calendar")
 # The kinds of stored types, by the kind of values that they can hold.
 _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
 _COMPARED_BYTES = 4 << 20
+_MAX_COMPARED_OBJECTS = 8
 # What of an encoding says how values are stored, not in which chunks and by which codecs.
 _VALUE_KEYS = frozenset((*PACKING, *_TIME_KEYS, "dtype", "_FillValue", "missing_value")) | {
     "_Unsigned",
@@ -256,11 +257,20 @@ def _check_equal(name: str, given: Variable, stored: Variable, start: int) -> No
         )
 
 
-def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> None:
-    """Raise ConflictError if an append repeats, overlaps or precedes stored coordinate values."""
+def check_coordinate(
+    dim: str, stored: Variable, given: Variable, size: int, object_size: int
+) -> None:
+    """Raise ConflictError if an append repeats or overlaps stored values of its own coordinate.
+
+    Of the `size` stored values, those in the last few objects of `object_size` values each are
+    read, so that an append to a long store costs what one to a short store does. Where these
+    increase, values that are not behind the last are refused, and with them all repetitions.
+    """
     _check_kind(given, stored, dim)
     shown = np.asarray(given.values)
-    old, new = _comparable(stored[:size], stored, dim), _comparable(given, stored, dim)
+    first = max(0, -(-size // object_size) - _MAX_COMPARED_OBJECTS) * object_size
+    seen = stored[first:size].load()
+    old, new = _comparable(seen, stored, dim), _comparable(given, stored, dim)
     if not old.size or not new.size:
         return
     remedy = "If that is meant, pass allow_duplicates=True"
@@ -271,19 +281,21 @@ def check_coordinate(dim: str, stored: Variable, given: Variable, size: int) -> 
             remedy=remedy,
         )
     increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
-    if increasing and old.size > 1 and new.max() < old[0]:
+    if not increasing or old.size == 1 or not new.min() < old[-1]:
+        return
+    begin = stored[:1].load()
+    if new.max() < _comparable(begin, stored, dim)[0]:
         raise ConflictError(
-            f"{dim} begins at {np.asarray(stored.values)[0]}, and this append ends before it, at "
+            f"{dim} begins at {np.asarray(begin.values)[0]}, and this append ends before it, at "
             f"{shown[new.argmax()]}: an append goes behind what is stored",
             remedy="To keep the order, write both to a new store, joined by xarray.concat; to "
             "append out of order, pass allow_duplicates=True",
         )
-    if increasing and old.size > 1 and new.min() < old[-1]:
-        raise ConflictError(
-            f"{dim} ends at {np.asarray(stored.values)[size - 1]}, and this append begins at "
-            f"{shown[new.argmin()]}: they overlap",
-            remedy=remedy,
-        )
+    raise ConflictError(
+        f"{dim} ends at {np.asarray(seen.values)[-1]}, and this append begins at "
+        f"{shown[new.argmin()]}: it overlaps what is stored",
+        remedy=remedy,
+    )
 
 
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
