@@ -1,7 +1,9 @@
 """What went wrong elsewhere when writing, one test a row of the list of regressions."""
 
+import ast
 import json
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -74,7 +76,37 @@ def test_d51_times_between_the_stored_units_are_refused(path):
     to_nczarr(first, path, unlimited_dims="time")
     assert read(path).time.encoding["units"] == "days since 2000-01-01 00:35:00"
     later = np.datetime64("2000-01-01T00:35", "ns") + np.arange(1, 3) * np.timedelta64(6, "h")
-    refused(path, "serialized faithfully", xr.Dataset(coords={"time": later}), append_dim="time")
+    refused(path, "no exact value", xr.Dataset(coords={"time": later}), append_dim="time")
+
+
+@pytest.mark.parametrize("kind", ["datetime64", "cftime"])
+@pytest.mark.parametrize(
+    ("step", "units"),
+    [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
+    ids=["hourly", "each 90 s"],
+)
+def test_d51_the_remedy_for_hours_behind_a_midnight_is_an_encoding_that_holds_them(
+    path, kind, step, units
+):
+    def hour(number):
+        time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
+        if kind == "cftime":
+            time = xr.Dataset(coords={"time": time}).convert_calendar("noleap").time.values
+        return xr.Dataset({"v": ("time", [1.0 * number])}, {"time": time})
+
+    to_nczarr(hour(0), path)
+    assert "days" in xr.open_dataset(path, engine="nczarr", decode_times=False).time.units
+    with pytest.raises(ConflictError, match="no exact value") as caught:
+        to_nczarr(hour(1), path, append_dim="time")
+    remedy = re.search(r"encoding=(\{.*\}\})", caught.value.remedy)
+    encoding = ast.literal_eval(remedy[1])
+    assert encoding["time"]["dtype"] == "float64"
+    assert encoding["time"]["units"].startswith(f"{units} since 2000-01-01")
+    to_nczarr(hour(0), path, mode="w", encoding=encoding)
+    for number in range(1, 30):
+        to_nczarr(hour(number), path, append_dim="time")
+    expected = xr.concat([hour(number) for number in range(30)], "time")
+    xr.testing.assert_equal(read(path), expected)
 
 
 def test_d51_floating_point_times_are_exact_or_refused(path):

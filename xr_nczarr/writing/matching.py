@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from xr_nczarr.writing.text import typed_text
 
 _TIMES = "mM"
 _TIME_KEYS = ("units", "calendar")
+_UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 # The kinds of stored types, by the kind of values that they can hold.
 _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
 _COMPARED_BYTES = 4 << 20
@@ -75,10 +78,10 @@ def encode_as_stored(
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         given.data = blockwise(_in_width, given.data, fixed, fixed, name)
     with warnings.catch_warnings():  # not where dask computes: its threads share the filters
-        warnings.simplefilter("error", SerializationWarning)
-        warnings.filterwarnings("error", "Times can't be", UserWarning)
         if time:
+            warnings.simplefilter("ignore")  # what is not held is refused
             return blockwise(_encoded_times, given.data, dtype, given.encoding, dtype, name)
+        warnings.simplefilter("error", SerializationWarning)
         encoded = _cf_encoded(given, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if chars:
@@ -123,7 +126,7 @@ def _in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 def _cf_encoded(given: Variable, name: str) -> Variable:
     try:
         return conventions.encode_cf_variable(given, name=name)
-    except (SerializationWarning, UserWarning, ValueError, OverflowError) as error:
+    except (SerializationWarning, ValueError, OverflowError) as error:
         raise ConflictError(
             f"the values do not fit the stored encoding ({error})",
             remedy="Convert them first, or write the variable anew",
@@ -131,24 +134,57 @@ def _cf_encoded(given: Variable, name: str) -> Variable:
 
 
 def _encoded_times(given: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
-    """Give times in the stored units; refuse those that come back as others."""
+    """Return times in the stored units.
+
+    Raises
+    ------
+    ConflictError
+        For times that come back as others. The remedy names an encoding that holds them.
+    """
+    encoded, same = _encoded_and_same(given, encoding, name)
+    if not same.all():
+        finer = _finer_encoding(given, encoding, name)
+        raise ConflictError(
+            f"the time {given[~same].ravel()[0]} has no exact value in the stored units "
+            f"{encoding.get('units')!r} as {encoding.get('dtype')}",
+            remedy="Write a new store in finer units"
+            + (f": encoding={{{name!r}: {finer}}}" if finer else ""),
+        )
+    return _as_type(np.asarray(encoded.data), dtype)
+
+
+def _encoded_and_same(given: Any, encoding: Mapping[str, Any], name: str) -> tuple[Variable, Any]:
+    """Return times as they are encoded, and which of them come back as they are."""
     encoded = _cf_encoded(block_variable(given, encoding), name)
-    units = encoding.get("units")
     decode_times = CFDatetimeCoder(use_cftime=(given.dtype == object) or None)
     back = conventions.decode_cf_variable(
         name,
-        Variable(encoded.dims, encoded.data, {**encoded.attrs, "units": units}),
+        # xarray takes other units where those that are stored hold no integers.
+        Variable(encoded.dims, encoded.data, {**encoded.attrs, "units": encoding.get("units")}),
         decode_times=decode_times,
         decode_timedelta=CFTimedeltaCoder(),
     )
-    same = _equal(np.asarray(back.values), given)
-    if not same.all():
-        raise ConflictError(
-            f"the time {given[~same].ravel()[0]} has no exact value in the stored units {units!r}"
-            f" as {encoding.get('dtype')}",
-            remedy="Write the store anew with finer units in encoding={...: {'units': ...}}",
-        )
-    return _as_type(np.asarray(encoded.data), dtype)
+    return encoded, _equal(np.asarray(back.values), given)
+
+
+def _finer_encoding(given: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
+    """Return the longest units in which times are whole numbers, as float64 if that holds them.
+
+    None if no units do.
+    """
+    _, since, reference = str(encoding.get("units")).partition(" since ")
+
+    def holding(units: str, dtype: str) -> bool:
+        finer = {**encoding, "units": units, "dtype": dtype}
+        with suppress(ConflictError):
+            return bool(_encoded_and_same(given, finer, name)[1].all())
+        return False
+
+    for unit in _UNITS:
+        units = f"{unit}{since}{reference}"
+        if holding(units, "int64"):
+            return {"units": units, "dtype": "float64" if holding(units, "float64") else "int64"}
+    return None
 
 
 def _equal(one: Any, other: Any) -> Any:
