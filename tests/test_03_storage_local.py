@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import xarray as xr
@@ -157,6 +158,58 @@ def test_a_file_cut_while_it_is_read_is_an_error(
     ):
         with pytest.raises(StorageError, match="expected 8 bytes, got"):
             action()
+
+
+COPIERS = [*system._copiers, None]  # None for all of them
+
+
+@pytest.mark.parametrize("copier", COPIERS, ids=lambda each: getattr(each, "__name__", "all"))
+@pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["at once", "in pieces"])
+def test_files_are_copied_from_another_directory(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copier: Any, piece: int
+) -> None:
+    if copier is not None:
+        monkeypatch.setattr(system, "_copiers", (copier,))
+    monkeypatch.setattr(system, "_MAX_COPIED_BYTES", piece)
+    monkeypatch.setattr(system, "_MAX_READ_BYTES", piece)
+    objects = {"v/0": os.urandom(300_001), "v/1": b"", "w": b"w"}
+    store.put(objects.items())
+    target = LocalStore(str(tmp_path / "target"))
+    keys = [("v/0", "v/c/0"), ("v/1", "v/c/1"), ("v/2", "v/c/2"), ("w", "w")]
+    assert target.put_from(store, keys) == 3
+    found = {key: fetch(target, key) for _, key in keys}
+    assert found == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
+
+
+def test_of_a_file_that_is_cut_while_it_is_copied_nothing_is_put(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put([("a", b"12345678")])
+    target = LocalStore(str(tmp_path / "target"))
+    measure = LocalStore._measure
+
+    def cut_when_measured(store: LocalStore, descriptor: int, key: str) -> int:
+        size = measure(store, descriptor, key)
+        os.truncate(f"{store.root}/{key}", 3)
+        return size
+
+    monkeypatch.setattr(LocalStore, "_measure", cut_when_measured)
+    with pytest.raises(StorageError, match="expected 8 bytes, got 3"):
+        target.put_from(store, [("a", "b/a")])
+    assert os.listdir(f"{target.root}/b") == []
+
+
+def test_a_file_that_is_too_large_or_none_is_not_copied(store: LocalStore, tmp_path: Path) -> None:
+    store.put([("a", b"12345678"), ("folder/a", b"")])
+    target = LocalStore(str(tmp_path / "target"))
+    with pytest.raises(LimitError, match="8 bytes"):
+        target.put_from(store.bounded(7), [("a", "a")])
+    with pytest.raises(StorageError, match="plain file"):
+        target.put_from(store, [("folder", "a")])
+    for key in ("../a", "/a"):
+        with pytest.raises(RefusedError, match="no plain relative path"):
+            target.put_from(store, [("a", key)])
+    assert not (tmp_path / "target").exists()
 
 
 def test_ranges_are_read_where_the_system_has_no_pread(

@@ -15,14 +15,17 @@ Index = tuple[int, ...]
 
 
 class ChunkObjects:
-    """One stored object a chunk; `key_of` gives its key."""
+    """One stored object a chunk; `key_of` gives its key, `spellings` all that it may have."""
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
+        self.spellings = [self.key_of]
         # Those of boxes count from elsewhere.
         self._keys = node.chunk_keys if type(node.chunk_keys) is ChunkKeys else None
         other = node.chunk_keys.alternative if len(node.shape) > 1 else ""
         self._otherwise = replace(node.chunk_keys, separator=other).key if other else None
+        if self._otherwise is not None:
+            self.spellings.append(self._otherwise)
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
         """Cut parts into lists of `size`; no two share a stored object."""

@@ -28,6 +28,7 @@ from xr_nczarr.storage.keys import (
 from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
 from xr_nczarr.storage.ranges import first_byte, too_large
 from xr_nczarr.storage.replacing import (
+    copy_file,
     copy_tree,
     hidden_path,
     is_hidden,
@@ -187,6 +188,35 @@ class LocalStore:
             with failing_as_ours(self.name, key):
                 self._check_root()  # what was removed meanwhile is not begun anew
                 write_file(path, data, sync=self.sync)
+
+    def put_from(self, source: LocalStore, keys: Iterable[tuple[str, str]]) -> int:
+        """Copy objects of another directory, by their keys there and here; return their number.
+
+        Those that are not there are left out. The bytes need not pass through this process. Each
+        object is put whole or not at all.
+
+        Raises
+        ------
+        StorageError
+            For an object that became shorter while it was copied.
+        """
+        copied = 0
+        for there, here in keys:
+            descriptor = source._open(there)
+            if descriptor is None:
+                continue
+            try:
+                check_key(here, self.name)
+                size = source._measure(descriptor, there)
+                with failing_as_ours(self.name, here):
+                    self._check_root()
+                    done = copy_file(descriptor, size, f"{self.root}/{here}", sync=self.sync)
+                if done < size:
+                    raise _cut(size, done, source.name, there)
+            finally:
+                os.close(descriptor)
+            copied += 1
+        return copied
 
     def list_names(self, prefix: str) -> Listing:
         """Give one level below `prefix`, sorted; empty when there is nothing."""
@@ -393,12 +423,7 @@ class LocalStore:
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
         if missing:
-            raise StorageError(
-                f"expected {length} bytes, got {length - missing}",
-                remedy="The file was cut while it was read: read it again.",
-                store=self.name,
-                key=key,
-            )
+            raise _cut(length, length - missing, self.name, key)
         return b"".join(parts)
 
     def _check_root(self) -> None:
@@ -428,3 +453,12 @@ class LocalStore:
                 store=self.name,
                 key=key,
             )
+
+
+def _cut(expected: int, found: int, store: str, key: str) -> StorageError:
+    return StorageError(
+        f"expected {expected} bytes, got {found}",
+        remedy="The file was cut while it was read: read it again.",
+        store=store,
+        key=key,
+    )

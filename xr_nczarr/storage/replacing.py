@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -32,6 +32,20 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
     With ``"all"`` it is on the disk before it gets its name, and its name as well. With
     ``"commit"`` the disk begins to write a large one, so that the flush finds less to do.
     """
+    view = memoryview(data).cast("B")
+    _make_file(path, len(view), lambda descriptor: system.write(descriptor, view), sync)
+
+
+def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
+    """Write a file as `write_file` does, of bytes of an opened one from where it is read next.
+
+    Returns how many of the `size` bytes there were; if they are fewer, no file is written.
+    """
+    return _make_file(path, size, lambda descriptor: system.copy(source, descriptor, size), sync)
+
+
+def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
+    """Make a file of what `fill` writes, if it returns `size`; return what it returns."""
     temporary, each = hidden_path(path, "tmp"), syncs_each(sync)
     try:
         descriptor = system.open_to_create(temporary)
@@ -40,16 +54,16 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
         descriptor = system.open_to_create(temporary)
     try:
         try:
-            view = memoryview(data).cast("B")
-            done = 0
-            while done < len(view):
-                done += os.write(descriptor, view[done:])
+            done = fill(descriptor)
             if each:
                 os.fsync(descriptor)
             elif sync == "commit":
-                system.start_sync(descriptor, len(view))
+                system.start_sync(descriptor, size)
         finally:
             os.close(descriptor)
+        if done < size:
+            os.unlink(temporary)
+            return done
         system.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -57,6 +71,7 @@ def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -
         raise
     if each:
         system.sync_directory(os.path.dirname(path))
+    return done
 
 
 def _make_folders(path: str, *, sync: bool) -> None:

@@ -46,6 +46,8 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OFFSET = ctypes.c_int64
 _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
+_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # of one call
 _MIN_EARLY_BYTES = 256 << 10  # smaller files are written together when the disk is flushed
 # Seconds. Readers of a chunk, virus scanners and indexers close a file within moments.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
@@ -111,6 +113,51 @@ def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
 readv: Callable[[int, Sequence[Any]], int] = getattr(os, "readv", _read_some)
 pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_from)
 preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", _read_into_from)
+
+
+# ---- Writing and copying
+
+
+def write(descriptor: int, view: memoryview) -> int:
+    """Write all bytes, and return their number."""
+    done = 0
+    while done < len(view):
+        done += os.write(descriptor, view[done:])
+    return done
+
+
+def copy(source: int, target: int, size: int) -> int:
+    """Copy bytes between files from where they are, and return how many of `size` there were.
+
+    They stay in the kernel where the system and the file system can copy so.
+    """
+    done = 0
+    for copier in _copiers:
+        try:
+            while count := copier(source, target, size - done):
+                done += count
+        except OSError as error:
+            if error.errno not in _CANNOT_COPY:
+                raise
+        if done == size:
+            break
+    return done
+
+
+def _copy_range(source: int, target: int, count: int) -> int:
+    return os.copy_file_range(source, target, min(count, _MAX_COPIED_BYTES))
+
+
+def _send(source: int, target: int, count: int) -> int:
+    return os.sendfile(target, source, None, min(count, _MAX_COPIED_BYTES))
+
+
+def _read_and_write(source: int, target: int, count: int) -> int:
+    return write(target, memoryview(os.read(source, min(count, _MAX_READ_BYTES))))
+
+
+# Elsewhere than on Linux, files are not sent to files.
+_copiers = (*((_copy_range, _send) if sys.platform == "linux" else ()), _read_and_write)
 
 
 # ---- Replacing

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.types import zero
-from xr_nczarr.storage import Store, stored_sizes
+from xr_nczarr.storage import LocalStore, Store, stored_sizes
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.writing.commit import WriteOptions, show_progress, write_chunks
 from xr_nczarr.writing.placing import Job
+
+Index = tuple[int, ...]
 
 _BATCH_BYTES = 16 << 20
 _BATCH_OBJECTS = 256
@@ -94,6 +97,9 @@ def _copy_objects(
     indices = np.ndindex(*counts(node.shape, node.object_shape))
     while batch := list(itertools.islice(indices, count)):
         wanted = [index for index in batch if node.chunk_keys.key(index) not in there]
+        if isinstance(array.store, LocalStore) and isinstance(store, LocalStore):
+            yield len(batch), _copy_files(array, node, store, wanted)
+            continue
         if array.node.shards:
             fetched = array.store.fetch([array.node.chunk_keys.key(index) for index in wanted])
         else:
@@ -105,6 +111,20 @@ def _copy_objects(
         ]
         store.put(found)
         yield len(batch), len(found)
+
+
+def _copy_files(
+    array: ChunkedArray, node: ArrayNode, store: LocalStore, wanted: Sequence[Index]
+) -> int:
+    """Copy stored objects from one directory to another; return how many there are."""
+    assert isinstance(array.store, LocalStore)
+    layout = array.layout
+    spellings = [array.node.chunk_keys.key] if isinstance(layout, Shards) else layout.spellings
+    for key_of in spellings:
+        keys = [(key_of(index), node.chunk_keys.key(index)) for index in wanted]
+        if copied := store.put_from(array.store, keys):
+            return copied
+    return 0
 
 
 def _parts(job: Job, most: int) -> Iterator[Job]:
