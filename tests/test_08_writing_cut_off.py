@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import xr_nczarr
 from xr_nczarr import ConflictError, MetadataError, NotFoundError, RefusedError, to_nczarr
 from xr_nczarr.hierarchy import JOURNAL
 from xr_nczarr.storage import MemoryStore
@@ -157,6 +158,87 @@ def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinat
         kept = 9 if complete else 6
         assert read(other, consolidated=False).n.values.tolist() == [*range(kept), 9, 10, 11]
         assert JOURNAL not in other
+
+
+def named(*names):
+    """A dataset with text, and with numbers that tell where each name belongs."""
+    n = np.arange(float(len(names)))
+    return xr.Dataset({"name": ("t", np.array(names, object)), "n": ("t", n)})
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize("chunk", [2, 4])
+@pytest.mark.parametrize("codec", [{}, {"zlib": True}], ids=str)
+@pytest.mark.parametrize("layout", [{}, {"dialect": "universal"}, {"zarr_format": 3}], ids=str)
+def test_an_append_of_longer_text_is_the_old_or_the_new_state(layout, codec, chunk, consolidated):
+    before, old = {}, named("Oslo", "Rom", "")
+    encoding = {"name": {**codec, "chunks": chunk, "_nczarr_maxstrlen": 4}}
+    to_nczarr(old, Remote(before), encoding=encoding, consolidated=consolidated, **layout)
+    longer = named("Bergen", "é" * 9)
+
+    def append(target):
+        to_nczarr(longer, target, append_dim="t")
+
+    *cut, whole = states(append, before)
+    new = xr.concat([old, longer], "t")
+    wider = [objects for objects in cut if JOURNAL in objects and "a" not in objects]
+    assert len(wider) > 5
+    for objects in cut:
+        for options in ({}, {"consolidated": False}):
+            found = read(objects, **options)
+            assert found.identical(old) or found.identical(new)
+            (element,) = read(objects, **options).isel(t=[1]).name.values
+            assert element == "Rom"
+        again, other = dict(objects), dict(objects)
+        append(Remote(again))
+        assert again == whole
+        to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(other), mode="a")
+        assert JOURNAL not in other
+        assert read(other, consolidated=False).drop_attrs().identical(found.drop_attrs())
+
+
+def test_regions_wait_for_text_that_is_being_made_wider():
+    before = {}
+    to_nczarr(named("Oslo", "Rom"), Remote(before))
+    cut = states(lambda target: to_nczarr(named("Bergen"), target, append_dim="t"), before)
+    interrupted = [objects for objects in cut if b'"chunks": true' in objects.get(JOURNAL, b"")]
+    assert len(interrupted) > 2
+    refusals = 0
+    for objects in interrupted:
+        try:
+            to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
+        except ConflictError as error:
+            assert "replaces chunks" in str(error)  # noqa: PT017
+            refusals += 1
+            to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(objects), mode="a")
+            to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
+        assert read(objects).name.values.tolist() == ["Ulm", "Rom"]
+    assert refusals
+
+
+def test_who_read_text_before_it_was_made_wider_gets_an_error_and_no_other_text(tmp_path):
+    for target in ({}, tmp_path / "a"):
+        to_nczarr(named("Oslo", "Rom"), target)
+        earlier = xr.open_dataset(target, engine="nczarr")
+        to_nczarr(named("Bergen"), target, append_dim="t")
+        for chosen in (earlier.name, earlier.name[1], earlier.name[1:]):
+            with pytest.raises(xr_nczarr.ChunkError, match="expected 8"):
+                chosen.values  # noqa: B018
+        assert earlier.n.values.tolist() == [0, 1]
+
+
+def test_too_much_text_for_a_journal_is_refused_where_the_store_has_no_other_way(tmp_path):
+    many = named(*[","] * 250_000)  # each of which counts as a value of a document
+    for target in (Remote({}), tmp_path / "a"):
+        to_nczarr(many, target)
+        whole = dict(target.mapping) if isinstance(target, Remote) else None
+        if whole is None:
+            to_nczarr(named("longer than that"), target, append_dim="t")
+            assert xr.open_dataset(target, engine="nczarr").name[-1].item() == "longer than that"
+            continue
+        with pytest.raises(ConflictError, match="_nczarr_maxstrlen"):
+            to_nczarr(named("longer than that"), target, append_dim="t")
+        assert target.mapping == whole
 
 
 def test_values_that_are_being_overwritten_are_old_or_new_by_chunk():

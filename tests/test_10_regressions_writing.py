@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import netCDF4
 import numpy as np
 import pandas as pd
 import pytest
@@ -345,12 +346,69 @@ def test_d57_a_finer_packing_than_the_stored_one_is_refused(path):
     refused(path, "not held", finer, append_dim="time")
 
 
-def test_d58_longer_strings_are_refused_with_the_width_they_need(path):
+TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
+
+
+@pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
+@pytest.mark.parametrize("dask", [False, True])
+@pytest.mark.parametrize("target", ["{}/store", "{}/store.zip", "memory:/{}"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dialect": "universal"},
+        {"dialect": "nczarr-4.8.1"},
+        {"encoding": {"s": {"chunks": 2, "zlib": True, "fletcher32": True, "_FillValue": "-"}}},
+        {"zarr_format": 3, "encoding": {"s": {"_nczarr_maxstrlen": 2}}},
+        {"zarr_format": "3-draft", "encoding": {"s": {"_nczarr_maxstrlen": 2}}},
+    ],
+    ids=str,
+)
+def test_d58_longer_strings_are_appended(tmp_path, options, target, dask):
+    path = target.format(tmp_path)
+    for number, text in enumerate(TEXTS):
+        one = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
+        one = one.chunk(t=1) if dask else one
+        to_nczarr(one, path, **({"append_dim": "t"} if number else options))
+    found = read(path, consolidated=False)
+    assert found.s.values.tolist() == TEXTS
+    assert found.n.values.tolist() == [*range(len(TEXTS))]
+    assert xr_nczarr.verify(path).whole
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
+def test_d58_netcdf_c_reads_strings_that_were_made_wider(path, dialect):
+    url = f"file://{path}#mode=nczarr,file"
+    if dialect == "nczarr":
+        with netCDF4.Dataset(url, "w") as file:
+            file.createDimension("t", None)
+            variable = file.createVariable("s", str, ("t",), chunksizes=(2,))
+            variable[:] = np.array(TEXTS[:3], object)
+    else:
+        first = xr.Dataset({"s": ("t", np.array(TEXTS[:3], object))})
+        to_nczarr(first, path, dialect=dialect, unlimited_dims="t")
+    for text in TEXTS[3:]:
+        to_nczarr(xr.Dataset({"s": ("t", np.array([text], object))}), path, append_dim="t")
+    assert read(path).s.values.tolist() == TEXTS
+    with netCDF4.Dataset(url) as file:
+        assert file["s"][:].tolist() == TEXTS
+
+
+def test_d58_longer_strings_of_a_whole_variable_replace_it_and_those_of_a_region_are_refused(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
-    longer = xr.Dataset({"s": ("t", np.array(["é€€"], object))})
-    refused(path, "8 bytes", longer, append_dim="t")
-    to_nczarr(xr.Dataset({"s": ("t", np.array(["é"], object))}), path, append_dim="t")
-    assert read(path).s.values.tolist() == ["ab", "c", "é"]
+    longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
+    refused(path, "8 bytes", longer, region={"t": slice(0, 2)})
+    refused(path, "8 bytes", longer, mode="r+")
+    to_nczarr(longer, path, mode="a")
+    assert read(path).s.values.tolist() == ["é€€", "d"]
+
+
+def test_d58_what_an_append_with_longer_strings_brings_amiss_is_found_before_any_change(path):
+    dataset = xr.Dataset({"s": ("t", np.array(["ab"], object)), "n": ("t", [1])})
+    to_nczarr(dataset, path)
+    longer = xr.Dataset({"s": ("t", np.array(["abcdef"], object)), "n": ("t", [1.5])})
+    refused(path, "not held", longer, append_dim="t")
+    refused(path, "not in the dataset", longer.drop_vars("n"), append_dim="t")
 
 
 def test_d58_longer_characters_are_refused_with_the_width_they_need(path):
@@ -371,6 +429,20 @@ def test_d59_appends_of_two_processes_follow_one_another(path):
     stored = read(path, consolidated="check")
     assert sorted(stored.n.values.tolist()) == list(range(7))
     xr.testing.assert_identical(stored.sortby("time"), series(0, 7))
+
+
+def append_texts(path, numbers):
+    for number in numbers:
+        text = xr.Dataset({"s": ("t", np.array(["x" * number], object)), "n": ("t", [number])})
+        to_nczarr(text, path, append_dim="t")
+
+
+def test_d59_appends_of_longer_and_longer_text_follow_one_another(path):
+    append_texts(path, [1])
+    run_in_processes(2, append_texts, [(path, range(2, 40, 2)), (path, range(3, 40, 2))])
+    stored = read(path, consolidated="check")
+    assert sorted(stored.n.values.tolist()) == [*range(1, 40)]
+    assert [len(text) for text in stored.s.values] == stored.n.values.tolist()
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])

@@ -1,7 +1,7 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be run again.
 
-The default run kills those of create, append, replace and region write 100 times each, all
-others a few times; ``NCZARR_KILLS=1000`` asks for more.
+The default run kills those of create, append (also of longer text), replace and region write 100
+times each, all others a few times; ``NCZARR_KILLS=1000`` asks for more.
 Every other kill comes right before a random one of the write's changes of the disk (a file opened
 for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
 random moment between the first change and the last (from outside: also amid a file).
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 # Told is how the writer ended, how many changes it began, and the seconds from first to last.
 CHILD = """
 import mmap, os, signal, sys, tempfile, threading, time
-from tests.test_11_kill_the_writer import ACTIONS, USUAL, is_change
+from tests.test_11_kill_the_writer import ACTIONS, USUAL, create, is_change
 
 with tempfile.TemporaryDirectory() as folder:  # what is loaded at first use is loaded now
     for layout in USUAL.values():
         for action in ACTIONS:
             path = f"{folder}/{action}-{layout}"
-            ACTIONS["create"](path, layout)
+            create(path, layout, names=action == "append_longer_names")
             if action != "create":
                 ACTIONS[action](path, layout)
 for line in sys.stdin:
@@ -85,6 +85,12 @@ def values(start, stop, sign=1):
     return xr.Dataset({"a": (("time", "x"), field), "n": ("time", sign * n)}, {"time": n * 1.0})
 
 
+def with_names(dataset, ending=""):
+    """A dataset with text, which is stored in fixed width where NCZarr has version 2."""
+    names = [f"{number:02}{ending}" for number in dataset.n.values]
+    return dataset.assign(name=("time", np.array(names, object)))
+
+
 ENCODING = {"a": {"chunks": (4, 10)}, "n": {"chunks": (4,)}, "time": {"chunks": (64,)}}
 
 
@@ -96,10 +102,10 @@ LAYOUTS = {
 }
 
 
-def create(path, layout):
+def create(path, layout, *, names=False):
     dialect, version, kind, documents = LAYOUTS[layout]
     to_nczarr(
-        values(0, 18),
+        with_names(values(0, 18)) if names else values(0, 18),
         path,
         encoding=ENCODING,
         unlimited_dims="time" if kind == "unlimited" else None,
@@ -112,6 +118,11 @@ def create(path, layout):
 
 def append(path, _layout):
     to_nczarr(values(18, 37), path, append_dim="time", sync="none")
+
+
+def append_longer_names(path, _layout):
+    longer = with_names(values(18, 37), "é" * 10)
+    to_nczarr(longer, path, append_dim="time", sync="none")
 
 
 def append_at_once(path, _layout):
@@ -138,6 +149,7 @@ ACTIONS = {
     "create": create,
     "append": append,
     "append_at_once": append_at_once,
+    "append_longer_names": append_longer_names,
     "replace": replace,
     "overwrite": overwrite,
     "write_region": write_region,
@@ -145,7 +157,7 @@ ACTIONS = {
 # The rows that are written in place: chunk by chunk, of which the region covers some in part.
 WRITTEN = {"overwrite": (0, 18), "write_region": (3, 14)}
 USUAL = {version: f"nczarr-{version}-unlimited-consolidated" for version in (2, 3)}
-COUNTED = ("create", "append", "replace", "write_region")
+COUNTED = ("create", "append", "append_longer_names", "replace", "write_region")
 CASES = [(action, layout) for action in ACTIONS for layout in USUAL.values()]
 CASES += [("append", layout) for layout in LAYOUTS if layout not in USUAL.values()]
 
@@ -216,9 +228,13 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
     chance = random.Random(f"{action}-{layout}")
     before = None if action == "create" else values(0, 18)
     after = {"create": values(0, 18), "replace": values(0, 9, -1)}.get(action, values(0, 37))
+    names = action == "append_longer_names"
+    if names:
+        before = with_names(before)
+        after = xr.concat([before, with_names(values(18, 37), "é" * 10)], "time")
     original, path, reference = (str(tmp_path / name) for name in ("original", "store", "whole"))
     if before is not None:
-        create(original, layout)
+        create(original, layout, names=names)
         shutil.copytree(original, reference)
     code, changes, seconds = write(writers, action, layout, reference)
     assert (code, changes > 20) == (0, True)

@@ -285,11 +285,15 @@ class Hierarchy:
         ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
         Whether the nodes were read from a consolidated document.
+    before
+        If a write that has not finished replaces chunks, objects by key as they were before it;
+        None for one that was not there.
     """
 
     nodes: Mapping[str, Node]
     zarr_format: str
     consolidated: bool = False
+    before: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 def key_prefix(path: str) -> str:

@@ -33,6 +33,7 @@ from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
 from xr_nczarr.storage import (
+    EarlierStore,
     PrefetchingStore,
     ReferenceStore,
     Retry,
@@ -160,6 +161,8 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         hierarchy = search(store)
     masks = options.use_zarr_fill_value_as_mask
     zero_masks = not isinstance(store, ReferenceStore)
+    if hierarchy.before:
+        store = EarlierStore(store, hierarchy.before)
     with Place(store=store.name):
         root = interpret(
             hierarchy,

@@ -34,7 +34,9 @@ class Window(NamedTuple):
 def byte_window(
     node: ArrayNode, axes: tuple[int, ...] | None, source: tuple[Any, ...], *, remote: bool
 ) -> Window | None:
-    """Give the whole rows that hold `source`, or None if they are the whole chunk.
+    """Return the whole rows that hold `source`, or None if they are the whole chunk.
+
+    Of text it is the whole chunk, whose size tells whether it is stored in another width by now.
 
     Parameters
     ----------
@@ -43,6 +45,8 @@ def byte_window(
     remote
         Whether a request costs a round trip, so that one is made for all rows.
     """
+    if node.dtype.kind == "S" and node.dtype.itemsize > 1:
+        return None
     rank = len(node.chunk_shape)
     order = tuple(range(rank)) if axes is None else axes
     items: list[Any] = [None] * rank

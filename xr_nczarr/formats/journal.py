@@ -17,6 +17,7 @@ from xr_nczarr.errors import MetadataError
 from xr_nczarr.formats.documents import Document
 
 JOURNAL = ".nczarr_journal"
+_CHUNKS = b'{"chunks": true'
 Regions = dict[str, list[list[int]]]
 _Data = bytes | bytearray | memoryview | None
 
@@ -32,18 +33,28 @@ class Journal:
     appended
         By path of the array, the first and last element along each dimension of what an append
         has put before.
+    chunks
+        Whether chunks are among the documents. Then consolidated metadata alone do not tell which
+        state is read.
     """
 
     documents: list[tuple[str, str | None, str]]
     appended: Regions
+    chunks: bool = False
 
     @classmethod
     def of(
-        cls, documents: Mapping[str, bytes], found: Iterable[_Data], appended: Regions
+        cls,
+        documents: Mapping[str, bytes],
+        found: Iterable[_Data],
+        appended: Regions,
+        *,
+        chunks: bool = False,
     ) -> Journal:
-        """Give the journal of a change to `documents`, of which `found` is stored now."""
+        """Return the journal of a change to `documents`, of which `found` is stored now."""
         changes = zip(documents.items(), found, strict=True)
-        return cls([(key, _text(now), _digest(data)) for (key, data), now in changes], appended)
+        entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
+        return cls(entries, appended, chunks)
 
     @property
     def keys(self) -> list[str]:
@@ -73,7 +84,18 @@ class Journal:
 
     def render(self) -> bytes:
         """Give the object to store."""
-        return json.dumps({"documents": self.documents, "appended": self.appended}).encode()
+        chunks = {"chunks": True} if self.chunks else {}
+        members = {**chunks, "documents": self.documents, "appended": self.appended}
+        return json.dumps(members).encode()
+
+
+def has_chunks(document: Document) -> bool:
+    """Return whether a journal says that chunks change too, without parsing it.
+
+    Beside consolidated metadata others are not needed, and may be damaged.
+    """
+    content = document.content
+    return isinstance(content, bytes) and content.startswith(_CHUNKS)
 
 
 def parse_journal(document: Document) -> Journal:
@@ -95,7 +117,7 @@ def parse_journal(document: Document) -> Journal:
             "metadata, remove it and see that all arrays have the lengths they should",
             key=JOURNAL,
         ) from error
-    return Journal(entries, appended)
+    return Journal(entries, appended, has_chunks(document))
 
 
 def _text(data: _Data) -> str | None:

@@ -18,7 +18,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.formats import FORMATS, v1, v2, v3_draft
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.journal import JOURNAL, parse_journal
+from xr_nczarr.formats.journal import JOURNAL, has_chunks, parse_journal
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -131,7 +131,8 @@ class _Search:
     limits: Limits
     with_sidecars: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
-    before: Mapping[str, Bytes | None] = field(default_factory=dict)
+    before: Mapping[str, bytes | None] = field(default_factory=dict)
+    replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
     page_for_nothing: bytes | None = None
 
@@ -149,9 +150,12 @@ class _Search:
             self.module = v3_draft.layout(documents, data_type_fallback=self.data_type_fallback)
             missing = [key for key in self.module.node_keys("/") if key not in documents]
             documents |= self._fetch(missing)
-        if journal is not None and (consolidated is False or self._expanded(documents) is None):
+        if journal is not None and (
+            has_chunks(journal) or consolidated is False or self._expanded(documents) is None
+        ):
             interrupted = parse_journal(journal)
             self.before = interrupted.before(self.probed.fetch(interrupted.keys)) or {}
+            self.replaced = self.before if interrupted.chunks else {}
             documents = self._fetch(documents)
         if consolidated is not False:
             members = self._expanded(documents)
@@ -164,7 +168,7 @@ class _Search:
         self._walk(documents)
         if module is v1 and not any(isinstance(node, ArrayNode) for node in self.nodes.values()):
             raise self._nothing_found(modules)
-        return Hierarchy(nodes=self.nodes, zarr_format=module.ZARR_FORMAT)
+        return Hierarchy(nodes=self.nodes, zarr_format=module.ZARR_FORMAT, before=self.replaced)
 
     def _recognise(self, modules: Sequence[ModuleType]) -> tuple[dict[str, Document], ModuleType]:
         """Fetch the root's documents, those of rare versions only when no other is there."""
@@ -227,7 +231,12 @@ class _Search:
         self._bound(len(by_path))
         for path in sorted(by_path, key=lambda path: path.count("/") if path != "/" else 0):
             self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
-        return Hierarchy(nodes=self.nodes, zarr_format=self.module.ZARR_FORMAT, consolidated=True)
+        return Hierarchy(
+            nodes=self.nodes,
+            zarr_format=self.module.ZARR_FORMAT,
+            consolidated=True,
+            before=self.replaced,
+        )
 
     def _check(self, members: dict[str, Document]) -> None:
         single = self._fetch(members)

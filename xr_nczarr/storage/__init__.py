@@ -5,7 +5,7 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 """
 
 from xr_nczarr.references import is_record_document
-from xr_nczarr.storage.caching import PrefetchingStore
+from xr_nczarr.storage.caching import EarlierStore, PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint, fingerprint
 from xr_nczarr.storage.keys import WRITER_LOCK, sizes_of, stored_keys, stored_sizes
@@ -24,6 +24,7 @@ from xr_nczarr.storage.zip import ZipStore
 __all__ = [
     "WRITER_LOCK",
     "ByteRange",
+    "EarlierStore",
     "FilesystemStore",
     "Listing",
     "LocalStore",

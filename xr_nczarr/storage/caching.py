@@ -1,4 +1,4 @@
-"""Stores in front of others: objects kept on a local disk, or fetched in one wave and kept here."""
+"""Stores in front of others: objects cached on a local disk, fetched in one wave, or of before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from xr_nczarr.errors import StorageError, UnsupportedError
@@ -151,6 +151,35 @@ class PrefetchingStore:
         if not self._keys.issuperset(one.key for one in ranges):
             return self.source.fetch_ranges(ranges)
         return cut_ranges(ranges, self.fetch([one.key for one in ranges]), self.name)
+
+
+class EarlierStore:
+    """A store some of whose objects are read as they were `before`; None for one not there."""
+
+    def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
+        self.source = source
+        self.before = before
+        self.name, self.remote = source.name, source.remote
+        self.list_names, self.lock = source.list_names, source.lock
+        self.put, self.delete = source.put, source.delete
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EarlierStore, (self.source, self.before)
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for one that is not there."""
+        current = self.source.fetch([key for key in keys if key not in self.before])
+        for key in keys:
+            yield self.before[key] if key in self.before else next(current)
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, None where the object is not there."""
+        current = self.source.fetch_ranges([one for one in ranges if one.key not in self.before])
+        for one in ranges:
+            if one.key in self.before:
+                yield from cut_ranges([one], [self.before[one.key]], self.name)
+            else:
+                yield next(current)
 
 
 def _itself(store: Store) -> Store:

@@ -28,9 +28,14 @@ from xr_nczarr.writing.tree import Tree, skeleton
 def plan_modification(
     opened: OpenedStore, request: Request, layout: Layout, options: WriteOptions
 ) -> WritePlan:
-    """Give all that a change does to a store, checked; nothing is written yet.
+    """Return all that a change does to a store, checked; nothing is written yet.
 
-    What does not fit what is stored is a ConflictError.
+    If it has `widths`, stored text has to be made wider first, and the change planned again.
+
+    Raises
+    ------
+    ConflictError
+        For what does not fit what is stored.
     """
     planner = _Planner(opened, request, layout, options)
     for path, dataset in request.datasets.items():
@@ -56,6 +61,7 @@ class _Planner:
     jobs: list[Job] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
+    widths: dict[str, int] = field(default_factory=dict)
     known: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -239,8 +245,11 @@ class _Planner:
                 check_equal(name, given, stored)
             return
         refuse_reading({name: given}, self.opened.store, {variable.path})
-        data = encode_as_stored(given, stored, name, variable)
         node = variable.node
+        widening = self.options.mode != "r+" and not region and not node.shards
+        data = encode_as_stored(given, stored, name, variable, widening=widening)
+        if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
+            self.widths[node.path] = data.dtype.itemsize
         shape = variable.shape or node.shape
         if dim is not None:
             axis = given.dims.index(dim)
@@ -260,7 +269,7 @@ class _Planner:
         """Give the plan: new nodes, changed documents, and the consolidated one of all."""
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
-        plan = WritePlan(self.zarr_format, jobs=self.jobs)
+        plan = WritePlan(self.zarr_format, jobs=self.jobs, widths=self.widths)
         module = writable_format(store, self.zarr_format)
         replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}

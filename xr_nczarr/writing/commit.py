@@ -38,6 +38,8 @@ class WritePlan:
         Chunks, which no reader sees before the documents.
     documents
         By key, in the order in which they are put.
+    chunks
+        Stored chunks by key that change together with the documents, and are put before them.
     leading
         Documents that are put first, before anything goes.
     removed
@@ -46,15 +48,19 @@ class WritePlan:
         Whether the store is to hold nothing else.
     exclusive
         Whether it is an error if somebody else makes one meanwhile.
+    widths
+        Bytes that texts need, by path of the arrays that have to be made wider before.
     """
 
     zarr_format: str
     jobs: list[Job] = field(default_factory=list)
     documents: dict[str, bytes] = field(default_factory=dict)
+    chunks: dict[str, bytes] = field(default_factory=dict)
     leading: dict[str, bytes] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     new: bool = False
     exclusive: bool = False
+    widths: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +186,9 @@ def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
     """Put the documents of a plan: those of the root, one after another, behind all others."""
     journal = in_place and not plan.new and bool(plan.documents)
     if journal:
-        put_journal(store, plan.documents, plan.jobs)
+        put_journal(store, plan.documents, plan.jobs, plan.chunks)
     flush(store)
+    store.put(plan.chunks.items())
     last = _root_keys(plan.zarr_format)
     store.put((key, data) for key, data in plan.documents.items() if key not in last)
     for key in last:

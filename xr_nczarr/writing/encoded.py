@@ -38,9 +38,16 @@ from xr_nczarr.writing.requested import (
     requested_endian,
 )
 from xr_nczarr.writing.sources import blockwise, largest
-from xr_nczarr.writing.text import TEXT, cast_text, decoded, ends_in_nul, string_data, typed_text
+from xr_nczarr.writing.text import (
+    TEXT,
+    WIDTH_KEY,
+    cast_text,
+    decoded,
+    ends_in_nul,
+    string_data,
+    typed_text,
+)
 
-WIDTH_KEY = "_nczarr_maxstrlen"
 _log = logging.getLogger(__name__)
 
 WIDTH_KEYS = (WIDTH_KEY, "_nczarr_default_maxstrlen")

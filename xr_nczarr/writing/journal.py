@@ -12,10 +12,18 @@ from xr_nczarr.storage import Store, ZipStore
 from xr_nczarr.writing.placing import Job
 
 
-def put_journal(store: Store, documents: Mapping[str, bytes], jobs: Sequence[Job]) -> None:
-    """Note how the documents are that are to change, and where an append has put its values."""
+def put_journal(
+    store: Store,
+    documents: Mapping[str, bytes],
+    jobs: Sequence[Job],
+    chunks: Mapping[str, bytes],
+) -> None:
+    """Note the objects as they are before they change, and where an append has put its values."""
     appended = {job.node.path: _bounds(job) for job in jobs if job.appended}
-    store.put([(JOURNAL, Journal.of(documents, store.fetch(list(documents)), appended).render())])
+    objects = {**chunks, **documents}
+    found = store.fetch(list(objects))
+    journal = Journal.of(objects, found, appended, chunks=bool(chunks))
+    store.put([(JOURNAL, journal.render())])
 
 
 def close_journal(store: Store) -> None:

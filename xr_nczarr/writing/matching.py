@@ -16,7 +16,7 @@ from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.strings import encode_strings
+from xr_nczarr.netcdf.strings import encode_strings, measured_width
 from xr_nczarr.writing.datasets import is_time
 from xr_nczarr.writing.fitting import (
     PACKING,
@@ -25,7 +25,7 @@ from xr_nczarr.writing.fitting import (
     with_float_scale,
     without_sign,
 )
-from xr_nczarr.writing.sources import block_variable, blockwise
+from xr_nczarr.writing.sources import block_variable, blockwise, largest
 from xr_nczarr.writing.text import typed_text
 
 _TIMES = "mM"
@@ -44,14 +44,32 @@ _VALUE_KEYS = frozenset((*PACKING, *_TIME_KEYS, "dtype", "_FillValue", "missing_
 
 
 def encode_as_stored(
-    variable: Variable, stored: Variable, name: str, target: NetcdfVariable
+    variable: Variable,
+    stored: Variable,
+    name: str,
+    target: NetcdfVariable,
+    *,
+    widening: bool = False,
 ) -> Any:
-    """Give a variable's values as the stored variable of that name holds them.
+    """Return a variable's values as the stored variable of that name holds them.
 
-    `stored` is decoded by xarray, and its encoding tells how; `target` is what netCDF knows of it.
-    NumPy's values are checked at once, dask's block by block while they are written. What cannot be
-    held is a ConflictError: times between the units, numbers out of range or, unless they are
-    packed, between the steps, missing values without a `_FillValue`, strings that are too long.
+    NumPy's values are checked at once, dask's block by block while they are written.
+
+    Parameters
+    ----------
+    stored
+        Decoded by xarray; its encoding says how.
+    target
+        What netCDF knows of the stored variable.
+    widening
+        Whether text that is longer than the stored width is returned in its own. It is measured at
+        once.
+
+    Raises
+    ------
+    ConflictError
+        For what cannot be held: times between the units, numbers out of range or, unless they are
+        packed, between the steps, missing values without a `_FillValue`, text that is too long.
     """
     assert target.node is not None
     _check_kind(variable, stored, name)
@@ -73,7 +91,8 @@ def encode_as_stored(
     if not time:
         given = ensure_dtype_not_object(typed_text(given, name), name=name)
     if is_unicode_dtype(given.dtype) and target.kind == "string" and dtype.kind == "S":
-        return blockwise(encode_strings, given.data, dtype, dtype.itemsize)
+        width = max(dtype.itemsize, largest(measured_width, given.data) if widening else 0)
+        return blockwise(encode_strings, given.data, np.dtype(f"S{width}"), width)
     if chars or (dtype.kind in "SU" and not time):
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         given.data = blockwise(_in_width, given.data, fixed, fixed, name)

@@ -14,7 +14,15 @@ from xr_nczarr.backend.options import check_choice
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
-from xr_nczarr.storage import LocalStore, Location, Retry, Store, open_store, parse_url
+from xr_nczarr.storage import (
+    LocalStore,
+    Location,
+    Retry,
+    Store,
+    ZipStore,
+    open_store,
+    parse_url,
+)
 from xr_nczarr.writing.append import plan_modification
 from xr_nczarr.writing.blocks import in_blocks
 from xr_nczarr.writing.commit import WriteMode, WriteOptions, WritePlan, execute
@@ -33,6 +41,7 @@ from xr_nczarr.writing.target import (
     open_existing,
 )
 from xr_nczarr.writing.tree import Tree
+from xr_nczarr.writing.widening import plan_widening
 
 
 def to_nczarr(
@@ -186,14 +195,26 @@ def to_nczarr(
     if whole:
         check_removable(store, overwrite)
     force = overwrite == "force" or (whole and not local)  # there it replaces the lock as well
-    with sole_writer(store, mode, owner, force=force):
-        if whole:
-            plan = plan_creation(request, store, layout, options.consolidated)
-        else:
-            appended = {} if mode == "r+" else settle(store)
-            plan = _plan(request, store, layout, options, appended)
-        staged = local and (atomic == "store" or mode == "w")
-        return execute(plan, store, options, staged=staged)
+    staged = local and (atomic == "store" or mode == "w")
+    while True:
+        with sole_writer(store, mode, owner, force=force):
+            if whole:
+                plan = plan_creation(request, store, layout, options.consolidated)
+            else:
+                appended = {} if mode == "r+" else settle(store)
+                plan = _plan(request, store, layout, options, appended)
+            if not plan.widths:
+                return execute(plan, store, options, staged=staged)
+            _widen(store, plan.widths, options)  # where a directory is replaced, its lock is too
+
+
+def _widen(store: Store, widths: Mapping[str, int], options: WriteOptions) -> None:
+    """Store the text of some arrays in more bytes: in one step, or under a journal."""
+    opened = open_existing(store, "a")
+    assert opened is not None
+    staged = isinstance(store, LocalStore | ZipStore)
+    plan = plan_widening(opened, widths, options.consolidated, staged=staged)
+    execute(plan, store, replace(options, compute=True), staged=staged)
 
 
 def _identity(mode: str, append_dim: Hashable | None, datasets: Mapping[str, Dataset]) -> str:
@@ -220,6 +241,12 @@ def _plan(
             raise ConflictError(f"append_dim={dim!r} does not match any dimension of what is new")
         plan = plan_creation(request, store, layout, options.consolidated)
         return replace(plan, exclusive=is_nothing(store))
+    if options.mode == "r+" and opened.hierarchy.before:
+        raise ConflictError(
+            "another write replaces chunks of it, or was interrupted while it did",
+            remedy="Wait for it, or run it again; any append undoes it, too",
+            store=store.name,
+        )
     groups = [request.group] if options.mode == "w" else [*request.datasets]
     there = [group for group in groups if exists(opened, group)]
     if options.mode == "w-" and request.group in there:

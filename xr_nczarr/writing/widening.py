@@ -1,0 +1,95 @@
+"""Stored text of fixed width made wider, for longer text to join it; no value changes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.commit import WritePlan
+from xr_nczarr.writing.text import WIDTH_KEY
+
+_BATCH_OBJECTS = 256
+_MAX_JOURNAL_BYTES = 48 << 20
+
+
+def plan_widening(
+    opened: OpenedStore, widths: Mapping[str, int], consolidated: bool | None, *, staged: bool
+) -> WritePlan:
+    """Return what stores the texts of arrays, by path, in the bytes that `widths` say at least.
+
+    The width is at least doubled, so that texts that become longer and longer are not stored again
+    each time. Unless the write is `staged`, the journal holds all old chunks of the arrays.
+
+    Raises
+    ------
+    ConflictError
+        For more than a journal can hold.
+    """
+    plan = WritePlan(opened.hierarchy.zarr_format)
+    changes: list[Change] = []
+    for path, width in widths.items():
+        node = opened.hierarchy.nodes[path]
+        assert isinstance(node, ArrayNode)
+        wider = _wider(node, max(width, 2 * node.dtype.itemsize))
+        changes += _changes(opened, node, wider)
+        with Place(variable=path):
+            plan.chunks.update(_chunks(node, wider, opened.store))
+    # As readers count the bytes of a document.
+    size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
+    if not staged and size > _MAX_JOURNAL_BYTES:
+        raise ConflictError(
+            f"the new text is longer than what {', '.join(widths)} can hold, and too much is stored"
+            " there to be replaced safely in a store that does not change in one step",
+            remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
+            store=opened.store.name,
+        )
+    version, paths = plan.zarr_format, opened.hierarchy.nodes
+    plan.documents |= edit_documents(opened.store, version, changes)
+    if consolidated or opened.hierarchy.consolidated:
+        plan.documents |= refresh_consolidated(opened.store, version, paths, plan.documents)
+    return plan
+
+
+def _wider(node: ArrayNode, width: int) -> ArrayNode:
+    """Return an array of text, or of raw bytes as version 3 has it, with items of that width."""
+    dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
+    if isinstance(fill, np.void):
+        fill = np.void(fill.tobytes().ljust(width, b"\0"))
+    return replace(node, dtype=dtype, fill_value=fill, type_name="")
+
+
+def _changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
+    """Yield the members of an array's document in which two nodes differ."""
+    module = writable_format(opened.store, opened.hierarchy.zarr_format)
+    old, new = (module.render_node(each.without_annotations()) for each in (node, wider))
+    for key in new:
+        before, after = json.loads(old[key]), json.loads(new[key])
+        for name in after:
+            if before[name] != after[name]:
+                yield Change(node.path, "array", "members", (name,), after[name])
+    if WIDTH_KEY in node.attributes:
+        width = wider.dtype.itemsize
+        yield Change(node.path, "array", "attributes", (WIDTH_KEY,), width)
+
+
+def _chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
+    """Yield the stored chunks of an array by their keys, in the type of the wider one."""
+    old, new = ChunkedArray(node, store), ChunkedArray(wider, store)
+    sizes = zip(node.shape, node.chunk_shape, strict=True)
+    indices = itertools.product(*(range(-(-size // length)) for size, length in sizes))
+    while batch := list(itertools.islice(indices, _BATCH_OBJECTS)):
+        for index, data in zip(batch, old.layout.fetch(store, batch), strict=True):
+            if data is not None:
+                texts = old.codec.decode(data).view(f"S{node.dtype.itemsize}")
+                chunk = texts.astype(f"S{wider.dtype.itemsize}").view(wider.dtype)
+                yield wider.chunk_keys.key(index), bytes(new.codec.encode(chunk))
