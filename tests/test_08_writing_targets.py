@@ -629,3 +629,64 @@ def test_a_cache_that_hides_the_newest_append_is_not_written_through(path, tmp_p
 def test_a_fragment_that_contradicts_an_argument_is_refused(path, mode, options):
     with pytest.raises(ConflictError, match="the fragment of the URL says"):
         to_nczarr(example(), f"file://{path}#mode={mode},file", **options)
+
+
+LITTER = (".DS_Store", "._v", "Thumbs.db", "desktop.ini", "DESKTOP.INI", ".directory", "Icon\r")
+
+
+def littered(where, path):
+    """A place with nothing but what file managers leave, and what lists it."""
+    if where == "mapping":
+        store = dict.fromkeys(LITTER, b"litter")
+        return store, lambda: [name for name in LITTER if store.get(name) == b"litter"]
+    os.makedirs(path)
+    for name in LITTER:
+        with open(f"{path}/{name}", "wb") as file:
+            file.write(b"litter")
+    listed = lambda: [name for name in LITTER if open_bytes(f"{path}/{name}") == b"litter"]  # noqa: E731
+    return path, listed
+
+
+def open_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("where", ["directory", "mapping"])
+@pytest.mark.parametrize("mode", ["w-", "w", "a", "append", "copy"])
+def test_what_a_file_manager_left_is_nothing_and_stays(path, where, mode):
+    target, left = littered(where, path)
+    if mode == "copy":
+        source = {}
+        to_nczarr(example(), source)
+        xr_nczarr.copy(source, target)
+    elif mode == "append":
+        to_nczarr(example(), target, append_dim="t")
+    else:
+        to_nczarr(example(), target, mode=mode)
+    assert left() == [*LITTER]
+    xr.testing.assert_equal(read(target), example())
+    with pytest.raises(ExistsError):
+        to_nczarr(example(), target)
+    to_nczarr(example(8, 9), target, mode="w")
+    to_nczarr(example(9, 12), target, append_dim="t", atomic="store")
+    assert left() == [*LITTER]
+    xr.testing.assert_equal(read(target), example(8, 12))
+
+
+def test_beside_what_a_file_manager_left_other_files_count(path):
+    target, left = littered("directory", path)
+    with open(f"{path}/notes.txt", "wb") as file:
+        file.write(b"mine")
+    with pytest.raises(ExistsError, match="no Zarr store"):
+        to_nczarr(example(), target)
+    with pytest.raises(RefusedError, match="no Zarr store"):
+        to_nczarr(example(), target, mode="w")
+    assert left() == [*LITTER]
+    assert open_bytes(f"{path}/notes.txt") == b"mine"
+
+
+def test_a_folder_named_as_a_file_of_a_file_manager_counts(path):
+    os.makedirs(f"{path}/.DS_Store")
+    with pytest.raises(ExistsError, match="no Zarr store"):
+        to_nczarr(example(), path)

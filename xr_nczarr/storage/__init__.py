@@ -8,7 +8,7 @@ from xr_nczarr.references import is_record_document
 from xr_nczarr.storage.caching import EarlierStore, PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint, fingerprint
-from xr_nczarr.storage.keys import WRITER_LOCK, sizes_of, stored_keys, stored_sizes
+from xr_nczarr.storage.keys import WRITER_LOCK, is_desktop_file, sizes_of, stored_keys, stored_sizes
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
@@ -42,6 +42,7 @@ __all__ = [
     "fingerprint",
     "has_nczarr_metadata",
     "in_one_step",
+    "is_desktop_file",
     "is_inside",
     "is_record_document",
     "is_same_place",

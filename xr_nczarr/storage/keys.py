@@ -14,6 +14,9 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.protocol import Listing, Store
 
 _AFTER_SLASH = chr(ord("/") + 1)
+_DESKTOP_FILES = frozenset(
+    (".ds_store", ".localized", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", ".directory")
+)
 
 
 WRITER_LOCK = ".nczarr-writer.lock"
@@ -84,6 +87,11 @@ def check_target(target: str, store: str) -> bool:
     is_key = target != "" and not target.endswith("/")
     (check_key if is_key else check_prefix)(target, store)
     return is_key
+
+
+def is_desktop_file(name: str) -> bool:
+    """Return whether a file is one that Finder, Explorer or Dolphin leaves in a folder it shows."""
+    return name.startswith("._") or name.casefold() in _DESKTOP_FILES
 
 
 def one_level(keys: Sequence[str], prefix: str) -> Listing:

@@ -30,8 +30,10 @@ from xr_nczarr.storage.ranges import first_byte, too_large
 from xr_nczarr.storage.replacing import (
     copy_file,
     copy_tree,
+    desktop_files,
     hidden_path,
     is_hidden,
+    link_or_copy,
     made_meanwhile,
     remove,
     replace_directory,
@@ -285,17 +287,20 @@ class LocalStore:
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
-        """Give a store beside this one, for `commit` to put in its place.
+        """Return a store beside this one, for `commit` to put in its place.
 
-        If not `empty` it begins with hard links to the objects of this one, which are never
-        changed in place.
+        It begins with hard links to the objects of this one, which are never changed in place; if
+        `empty`, to none but what file managers left at the root.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
+        sync = syncs_each(self.sync)
         with failing_as_ours(self.name):
             if empty or not os.path.isdir(self.root):
                 os.makedirs(root)
+                for name in desktop_files(self.root):
+                    link_or_copy(f"{self.root}/{name}", f"{root}/{name}", sync=sync)
             else:
-                copy_tree(os.path.realpath(self.root), root, sync=syncs_each(self.sync))
+                copy_tree(os.path.realpath(self.root), root, sync=sync)
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from xr_nczarr.errors import ExistsError, NczarrError
 from xr_nczarr.storage import system
+from xr_nczarr.storage.keys import is_desktop_file
 from xr_nczarr.storage.system import Sync, syncs_each
 
 
@@ -88,12 +89,15 @@ def _make_folders(path: str, *, sync: bool) -> None:
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Put the directory `new` in place of whatever `old` is, and remove that last.
 
-    With `exclusive` there may be nothing but an empty directory, or it is an `OSError`.
+    With `exclusive` there may be nothing but a directory without files, or with those of a file
+    manager, which `new` has too, or it is an `OSError`.
 
     Where the system can exchange two names there is no moment without `old`; elsewhere there
     is a short one, and a process that is killed in it leaves the old one under a hidden name.
     """
     if exclusive or not os.path.lexists(old):
+        for name in desktop_files(old):
+            system.unlink(f"{old}/{name}")
         system.rename_onto_empty(new, old)
         return
     if os.path.isdir(old):
@@ -108,6 +112,14 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
             system.rename(away, old)
             raise
     remove(away)
+
+
+def desktop_files(folder: str) -> list[str]:
+    """Return the names of the files that a file manager left in a directory, if it is one."""
+    if not os.path.isdir(folder):
+        return []
+    with os.scandir(folder) as entries:
+        return [each.name for each in entries if is_desktop_file(each.name) and each.is_file()]
 
 
 @contextmanager
@@ -138,25 +150,29 @@ def made_meanwhile(name: str) -> ExistsError:
 
 
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
-    """Make a directory with hard links to the files of another one, but for what writing left.
+    """Make a directory of the files of another one, but for what writing left; see `link_or_copy`.
 
-    Files are copied where the file system has no hard links. `sync` forces all to the disk.
+    `sync` forces all to the disk.
     """
 
-    def link_or_copy(file: str, copy: str) -> None:
-        if is_hidden(os.path.basename(file)):
-            return
-        try:
-            os.link(file, copy)
-        except OSError:
-            shutil.copy2(file, copy)
-            if sync:
-                system.sync_file(copy)
+    def copy(file: str, name: str) -> None:
+        if not is_hidden(os.path.basename(file)):
+            link_or_copy(file, name, sync=sync)
 
-    shutil.copytree(source, target, copy_function=link_or_copy)
+    shutil.copytree(source, target, copy_function=copy)
     if sync:
         for folder, _, _ in os.walk(target):
             system.sync_directory(folder)
+
+
+def link_or_copy(file: str, name: str, *, sync: bool) -> None:
+    """Give a file another name; a copy gets it where the file system has no hard links."""
+    try:
+        os.link(file, name)
+    except OSError:
+        shutil.copy2(file, name)
+        if sync:
+            system.sync_file(name)
 
 
 def remove(path: str) -> None:

@@ -17,7 +17,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.locks import Underway
-from xr_nczarr.storage import WRITER_LOCK, LocalStore, Store, ZipStore, in_one_step
+from xr_nczarr.storage import WRITER_LOCK, LocalStore, Store, ZipStore, in_one_step, is_desktop_file
 from xr_nczarr.writing.blocks import opened_lazily
 from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
@@ -166,7 +166,7 @@ def prepare(plan: WritePlan, store: Store) -> None:
         first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
         rest = [*objects, *(f"{name}/" for name in prefixes)]
         for name in dict.fromkeys([*first, *rest]):
-            if name not in (UNFINISHED, WRITER_LOCK):
+            if name not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(name):
                 store.delete(name)
     store.put(plan.leading.items())
     for prefix in plan.removed:

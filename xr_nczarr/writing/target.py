@@ -10,7 +10,7 @@ from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import ConflictError, ExistsError, NczarrError, NotFoundError, RefusedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, Node
-from xr_nczarr.storage import WRITER_LOCK, Listing, Store, check_new_keys
+from xr_nczarr.storage import WRITER_LOCK, Listing, Store, check_new_keys, is_desktop_file
 
 UNFINISHED = ".nczarr_unfinished"
 """Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
@@ -55,15 +55,16 @@ def _holds_no_store(store: Store) -> bool:
 
 
 def is_nothing(store: Store) -> bool:
-    """Tell whether there is no object at all."""
+    """Return whether there is no object at all, but what a file manager leaves."""
     return _names(store) == ([], [])
 
 
 def _names(store: Store) -> Listing:
     try:
-        return store.list_names("")
+        objects, prefixes = store.list_names("")
     except NotFoundError:  # a zip file that is to be made
         return Listing([], [])
+    return Listing([name for name in objects if not is_desktop_file(name)], prefixes)
 
 
 def check_names(
