@@ -14,7 +14,7 @@ import pytest
 
 from tests.servers import HttpServer
 from xr_nczarr.errors import RefusedError, StorageError, UnsupportedError
-from xr_nczarr.storage import ByteRange, Listing, MemoryStore, Store, open_store, stored_sizes
+from xr_nczarr.storage import ByteRange, Listing, MemoryStore, Store, open_store
 
 OBJECTS = {
     ".zgroup": b"{}",
@@ -187,7 +187,7 @@ def test_delete_takes_an_object_or_all_below_a_prefix(writable: Store) -> None:
 def test_deleting_below_a_prefix_leaves_the_object_of_that_name(writable: Store) -> None:
     writable.delete("empty/")
     assert as_bytes(writable.fetch(["empty"])) == [b""]
-    assert list(stored_sizes(writable, "empty/")) == []
+    assert list(writable.sizes("empty/")) == []
 
 
 def test_a_lock_can_be_taken_again(writable: Store) -> None:

@@ -26,7 +26,7 @@ from xr_nczarr.errors import (
     StorageError,
 )
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, in_one_step, open_store, system
+from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, open_store, system
 from xr_nczarr.storage.keys import names_alike
 from xr_nczarr.storage.system import Sync
 
@@ -176,7 +176,7 @@ def test_files_are_copied_from_another_directory(
     store.put(objects.items())
     target = LocalStore(str(tmp_path / "target"))
     keys = [("v/0", "v/c/0"), ("v/1", "v/c/1"), ("v/2", "v/c/2"), ("w", "w")]
-    assert target.put_from(store, keys) == 3
+    assert target.copy_from(store, keys) == 3
     found = {key: fetch(target, key) for _, key in keys}
     assert found == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
 
@@ -195,7 +195,7 @@ def test_of_a_file_that_is_cut_while_it_is_copied_nothing_is_put(
 
     monkeypatch.setattr(LocalStore, "_measure", cut_when_measured)
     with pytest.raises(StorageError, match="expected 8 bytes, got 3"):
-        target.put_from(store, [("a", "b/a")])
+        target.copy_from(store, [("a", "b/a")])
     assert os.listdir(f"{target.root}/b") == []
 
 
@@ -203,12 +203,12 @@ def test_a_file_that_is_too_large_or_none_is_not_copied(store: LocalStore, tmp_p
     store.put([("a", b"12345678"), ("folder/a", b"")])
     target = LocalStore(str(tmp_path / "target"))
     with pytest.raises(LimitError, match="8 bytes"):
-        target.put_from(store.bounded(7), [("a", "a")])
+        target.copy_from(store.bounded(7), [("a", "a")])
     with pytest.raises(StorageError, match="plain file"):
-        target.put_from(store, [("folder", "a")])
+        target.copy_from(store, [("folder", "a")])
     for key in ("../a", "/a"):
         with pytest.raises(RefusedError, match="no plain relative path"):
-            target.put_from(store, [("a", key)])
+            target.copy_from(store, [("a", key)])
     assert not (tmp_path / "target").exists()
 
 
@@ -365,7 +365,7 @@ def test_a_zip_file_is_forced_to_the_disk_before_it_gets_its_name(
     tmp_path: Path, synced: list[str]
 ) -> None:
     for sync in ("commit", "none"):
-        with in_one_step(ZipStore.local(str(tmp_path / "x.zip"), sync=sync), empty=True) as new:
+        with ZipStore.local(str(tmp_path / "x.zip"), sync=sync).in_one_step(empty=True) as new:
             new.put([("a", b"1")])
             new.flush()
     assert synced == ["temporary", tmp_path.name]
@@ -521,7 +521,7 @@ def test_an_error_names_the_store_and_not_what_is_to_take_its_place(
     tmp_path: Path, name: str
 ) -> None:
     store = open_store(tmp_path / name, must_exist=False)
-    with pytest.raises(RefusedError) as info, in_one_step(store, empty=True) as staging:
+    with pytest.raises(RefusedError) as info, store.in_one_step(empty=True) as staging:
         staging.put([("a/../b", b"")])
     assert info.value.store == store.name
 

@@ -17,7 +17,6 @@ from tests.stores import put, sample, write_vintage
 from xr_nczarr import NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.storage import open_store
 from xr_nczarr.storage.http import names_in_index
-from xr_nczarr.storage.protocol import probing
 
 PAGE = b"<!doctype html>\n<html><head><title>Data portal</title></head><body></body></html>"
 
@@ -184,7 +183,7 @@ def test_only_documents_are_looked_for_so(served):
         store = open_store(url)
         with pytest.raises(UnsupportedError, match="cannot list"):
             store.list_names("")
-        assert "g" in probing(store).list_names("").prefixes
+        assert "g" in store.probing().list_names("").prefixes
         xr_nczarr.references.write(url, served / "set.json")  # asks for each chunk of the grids
         xr.testing.assert_identical(opened(served / "set.json"), opened(url))
 

@@ -12,6 +12,7 @@ import xr_nczarr
 from tests import screenshots
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.storage import Store
 from xr_nczarr.tools.html import grid_svg
 
 SCRIPT = "<script>alert(1)</script>"
@@ -82,11 +83,10 @@ def test_references_are_counted_with_their_lengths(tmp_path):
     assert variables(xr_nczarr.info(references))["/x"]["stored_bytes"] is None
 
 
-class Unlistable:
+class Unlistable(Store):
     """A store by its verbs, of which nothing can be listed."""
 
     name = "unlistable"
-    remote = False
 
     def __init__(self, mapping):
         self.mapping = mapping

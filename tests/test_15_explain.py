@@ -11,13 +11,14 @@ import xarray as xr
 import xr_nczarr
 from xr_nczarr.chunks.grid import count_touched, plan_selection
 from xr_nczarr.cli.main import main
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.storage import Store
 
 
-class Recording:
+class Recording(Store):
     """A store by its verbs, in memory, that writes down what it was asked for."""
 
     name = "recording"
-    remote = False
 
     def __init__(self, mapping):
         self.mapping = mapping
@@ -38,6 +39,9 @@ class Recording:
             first = start + len(data or b"") if start < 0 else start
             self.bytes += length if data else 0
             yield None if data is None else data[first : first + length]
+
+    def list_names(self, prefix):
+        raise UnsupportedError("only requests are recorded")
 
     def size(self, key):
         data = self.mapping.get(key)

@@ -35,7 +35,6 @@ from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
 from xr_nczarr.storage import (
     EarlierStore,
     PrefetchingStore,
-    ReferenceStore,
     Retry,
     Store,
     open_record_set,
@@ -160,7 +159,7 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         store = open_record_set(target, store, error.document, **access)
         hierarchy = search(store)
     masks = options.use_zarr_fill_value_as_mask
-    zero_masks = not isinstance(store, ReferenceStore)
+    zero_masks = store.zero_fill_is_missing
     if hierarchy.before:
         store = EarlierStore(store, hierarchy.before)
     with Place(store=store.name):
@@ -273,7 +272,7 @@ class GroupSource:
         self.problems = dict(undecodable)
         self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
         self.store = opened.store
-        if opened.store.remote and not isinstance(opened.store, ReferenceStore):
+        if opened.store.remote and opened.store.fetches_ahead:
             keys = [key for item in group.variables.values() for key in _coordinate_keys(item)]
             self.store = PrefetchingStore(opened.store, keys)
         names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
@@ -361,9 +360,7 @@ class GroupSource:
     ) -> None:
         node = readable_node(variable, self.opened.options.assume_endian)
         store = self.store if _coordinate_keys(variable) else self.opened.store
-        if isinstance(store, ReferenceStore):
-            # What a worker gets: the variable's references, not all of the set.
-            store = store.narrowed(node.chunk_keys)
+        store = store.narrowed(node.chunk_keys)
         is_text = variable.kind == "string" and node.dtype.kind == "S"
         lazy = LazyArray(
             ChunkedArray(node, store, self.reading),

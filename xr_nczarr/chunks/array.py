@@ -23,7 +23,7 @@ from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import Place
 from xr_nczarr.locks import Turns, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
-from xr_nczarr.storage.protocol import Store, bounded
+from xr_nczarr.storage import Store
 
 # Measured on two cores: below this size of a chunk, threads lose more to the interpreter's lock
 # than they win; where decoding takes longer, they win earlier.
@@ -119,7 +119,7 @@ class ChunkedArray:
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
             return self.store
-        return bounded(self.store, 2 * flow.bound + _SPARE_BYTES)
+        return self.store.bounded(2 * flow.bound + _SPARE_BYTES)
 
     @property
     def chunk_bytes(self) -> int:

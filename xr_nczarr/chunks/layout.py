@@ -9,23 +9,19 @@ from dataclasses import replace
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.model import ArrayNode, ChunkKeys
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Store
+from xr_nczarr.storage import ByteRange, Bytes, Store
 
 Index = tuple[int, ...]
 
 
 class ChunkObjects:
-    """One stored object a chunk; `key_of` gives its key, `spellings` all that it may have."""
+    """One stored object a chunk; `spellings` are the keys that it may have, declared ones first."""
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
-        self.spellings = [self.key_of]
-        # Those of boxes count from elsewhere.
-        self._keys = node.chunk_keys if type(node.chunk_keys) is ChunkKeys else None
-        other = node.chunk_keys.alternative if len(node.shape) > 1 else ""
-        self._otherwise = replace(node.chunk_keys, separator=other).key if other else None
-        if self._otherwise is not None:
-            self.spellings.append(self._otherwise)
+        self.spellings = [node.chunk_keys]
+        if len(node.shape) > 1 and node.chunk_keys.alternative:
+            self.spellings.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
         """Cut parts into lists of `size`; no two share a stored object."""
@@ -35,39 +31,35 @@ class ChunkObjects:
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of chunks in order, None for missing ones."""
-        by_index = getattr(store, "fetch_chunks", None)
-        if by_index is not None and self._keys is not None:
-            found: Iterator[Bytes | None] | None = by_index(self._keys, chunks)
-            if found is not None:
-                return found
-        return self._either(lambda key_of: store.fetch([key_of(chunk) for chunk in chunks]))
+        return self._either(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
     ) -> Iterator[Bytes | None]:
         """Yield bytes of chunks, each given by its index and the first byte and number of each."""
         return self._either(
-            lambda key_of: store.fetch_ranges(
+            lambda keys: store.fetch_ranges(
                 [
                     ByteRange(key, start, length)
-                    for key, spans in ((key_of(chunk), spans) for chunk, spans in wanted)
+                    for key, spans in ((keys.key(chunk), spans) for chunk, spans in wanted)
                     for start, length in spans
                 ]
             )
         )
 
     def _either(
-        self, request: Callable[[Callable[[Index], str]], Iterator[Bytes | None]]
+        self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        """Give what the declared keys lead to, or if that is nothing, what the others do."""
-        fetched = request(self.key_of)
-        return fetched if self._otherwise is None else _first_of(fetched, request, self._otherwise)
+        """Yield the objects at the declared keys, or if none exists, at the other spelling."""
+        fetched = request(self.spellings[0])
+        return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
 
 
 def _first_of(
     fetched: Iterator[Bytes | None],
-    request: Callable[[Callable[[Index], str]], Iterator[Bytes | None]],
-    otherwise: Callable[[Index], str],
+    request: Callable[[ChunkKeys], Iterator[Bytes | None]],
+    _: ChunkKeys,
+    alternative: ChunkKeys,
 ) -> Iterator[Bytes | None]:
     for absent, data in enumerate(fetched):
         if data is not None:
@@ -75,7 +67,7 @@ def _first_of(
             yield data
             yield from fetched
             return
-    yield from request(otherwise)
+    yield from request(alternative)
 
 
 Layout = ChunkObjects | Shards

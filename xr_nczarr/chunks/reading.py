@@ -18,7 +18,7 @@ from xr_nczarr.chunks.windows import Window, byte_window
 from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage.protocol import Bytes, Read, Store, reading
+from xr_nczarr.storage import Bytes, Read, Store
 
 _BLOCKS_FROM_BYTES = 512 << 10
 _MOST_KNOWN_WINDOWS = 1000
@@ -66,9 +66,7 @@ class PartReader:
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
         self._known_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
-        # What local files have: reading right into memory that is there.
-        self.fetch_into = getattr(self.store, "fetch_into", None) if self.ranged else None
-        self.fetch_ranges_into = getattr(self.store, "fetch_ranges_into", None)
+        self.direct = self.ranged and self.store.reads_in_place
 
     def read(self, batch: list[ChunkPart]) -> None:
         """Fetch, decode and place the parts of one batch."""
@@ -76,8 +74,8 @@ class PartReader:
         if windows is not None:
             self._read_windows(batch, windows)
             return
-        if self.in_place and self.fetch_into is not None:
-            batch = [part for part in batch if not self._read_in_place(part, self.fetch_into)]
+        if self.in_place and self.direct:
+            batch = [part for part in batch if not self._read_in_place(part)]
         decode, in_place = self.codec.decode, self.in_place
         scratch = None
         fetched = self.layout.fetch(self.store, [part.chunk for part in batch])
@@ -101,16 +99,14 @@ class PartReader:
                 self._locate(error, part)
                 raise
 
-    def _read_in_place(
-        self, part: ChunkPart, fetch_into: Callable[[str, Array], int | None]
-    ) -> bool:
-        """Read a chunk's bytes right into the result, if they lie there as they are stored."""
+    def _read_in_place(self, part: ChunkPart) -> bool:
+        """Read a chunk right into the result, if it has the same layout there."""
         target = self._target_as_chunk(part)
         if target is None:
             return False
         try:
             buffer = target.view("i8") if target.dtype.kind in "mM" else target
-            size = fetch_into(self.layout.key_of(part.chunk), buffer)
+            size = self.store.fetch_into(self.layout.key_of(part.chunk), buffer)
             if size is None:
                 return False
             if size != target.nbytes:
@@ -216,8 +212,8 @@ class PartReader:
         return windows
 
     def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
-        if self.ranged and self.fetch_ranges_into is not None:
-            batch, windows = self._read_windows_into(batch, windows, self.fetch_ranges_into)
+        if self.direct:
+            batch, windows = self._read_windows_into(batch, windows)
         if self.ranged:
             wanted = [
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
@@ -241,15 +237,13 @@ class PartReader:
                 raise
 
     def _read_windows_into(
-        self,
-        batch: list[ChunkPart],
-        windows: list[Window],
-        fetch: Callable[[str, list[tuple[int, int]], list[memoryview]], bool],
+        self, batch: list[ChunkPart], windows: list[Window]
     ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows into a buffer that is used again and again; give those that are not there.
+        """Read windows into one reused buffer; return those of absent chunks.
 
-        New memory for each would be handed out and taken back by the system each time.
+        The system would hand out and take back new memory for each window.
         """
+        fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
         last = None
         for part, window in zip(batch, windows, strict=True):
@@ -269,7 +263,7 @@ class PartReader:
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Give bytes of a decoded Blosc chunk, from the blocks that hold them if those are few."""
-        with reading(self.store, self.layout.key_of(chunk)) as read:
+        with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = self._from_blocks(read, spans)
         if pieces is not None:
             return pieces

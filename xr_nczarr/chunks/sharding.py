@@ -13,7 +13,7 @@ from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.errors import Place, UnsupportedError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Read, Store, reading
+from xr_nczarr.storage import ByteRange, Bytes, Read, Store
 
 Index = tuple[int, ...]
 
@@ -192,7 +192,7 @@ class _Opened:
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for key, start, length in ranges:
             if key not in self._reads:
-                self._reads[key] = self._stack.enter_context(reading(self.store, key))
+                self._reads[key] = self._stack.enter_context(self.store.reading(key))
             yield self._reads[key](start, length)
 
 

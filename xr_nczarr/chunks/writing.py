@@ -16,7 +16,7 @@ from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage.protocol import Bytes, Store
+from xr_nczarr.storage import Bytes, Store
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
 from xr_nczarr.formats.journal import JOURNAL, Journal, parse_journal
 from xr_nczarr.model import Hierarchy, Json
-from xr_nczarr.storage.protocol import Store, fetch_present
+from xr_nczarr.storage import Store
 
 
 def open_journal(store: Store) -> Journal | None:
@@ -50,7 +50,7 @@ def writable_format(store: Store, zarr_format: str) -> ModuleType:
     """
     module = FORMATS[zarr_format]
     if module is v3_draft:
-        found = fetch_present(store, module.root_keys())
+        found = store.fetch_present(module.root_keys())
         documents = {key: Document(key, data) for key, data in found}
         if v3_draft.layout(documents) != v3_draft.Layout():
             raise UnsupportedError(
@@ -89,6 +89,6 @@ def refresh_consolidated(
         return {}
     paths = sorted(paths, key=_children_first)
     keys = list(dict.fromkeys(key for path in paths for key in module.node_keys(path)))
-    stored = {key: bytes(data) for key, data in fetch_present(store, keys)}
+    stored = {key: bytes(data) for key, data in store.fetch_present(keys)}
     consolidated: dict[str, bytes] = module.render_consolidated({**stored, **changed})
     return consolidated

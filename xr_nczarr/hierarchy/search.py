@@ -32,10 +32,15 @@ from xr_nczarr.model import (
     key_prefix,
     parent_path,
 )
-from xr_nczarr.storage import is_record_document
-from xr_nczarr.storage.keys import names_alike, plain_name
-from xr_nczarr.storage.protocol import Bytes, Store, bounded, probing
-from xr_nczarr.storage.retries import page_error, page_in
+from xr_nczarr.storage import (
+    Bytes,
+    Store,
+    is_record_document,
+    names_alike,
+    page_error,
+    page_in,
+    plain_name,
+)
 
 Consolidated = Literal["check"] | bool | None
 Children = tuple[list[str], list[str]]
@@ -137,7 +142,7 @@ class _Search:
     page_for_nothing: bytes | None = None
 
     def __post_init__(self) -> None:
-        self.probed = probing(self.store)
+        self.probed = self.store.probing()
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
@@ -343,7 +348,7 @@ class _Search:
         consolidated_keys = {module.CONSOLIDATED_KEY for module in FORMATS.values()}
         waves = [(self.probed, names)]
         if not self.store.remote:  # where two waves cost no more, none reads what is too large
-            single = bounded(self.store, self.limits.max_metadata_bytes)
+            single = self.store.bounded(self.limits.max_metadata_bytes)
             waves = [(self.store, [key for key in names if key in consolidated_keys])]
             waves.append((single, [key for key in names if key not in consolidated_keys]))
         found = {

@@ -1,4 +1,4 @@
-"""Stores in front of others: objects cached on a local disk, fetched in one wave, or of before."""
+"""Stores in front of others: cached on a local disk, fetched in one wave, or as they were."""
 
 from __future__ import annotations
 
@@ -7,40 +7,72 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from contextlib import AbstractContextManager
+from typing import Any
 
 from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
-from xr_nczarr.storage.keys import check_key, sizes_of
+from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import (
-    ByteRange,
-    Bytes,
-    SizedStore,
-    Store,
-    fetch_present,
-    probing,
-)
-from xr_nczarr.storage.ranges import cut_ranges
+from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges
 from xr_nczarr.storage.retries import page_in
+from xr_nczarr.storage.store import Address, Store
 
-_AT_ONCE = 256
+_BATCH_OBJECTS = 256
 
 
-class CachingStore:
-    """A store whose objects are fetched whole and once: what ``simplecache::`` means.
+class _FrontStore(Store):
+    """A store that reads objects of `source` in its own way, and leaves all else to it."""
 
-    fsspec's own writes an object under its final name while it arrives, so a second reader, or the
-    next one after a broken connection, would take the part for the whole.
-
-    What `source` does not have is asked for again each time. `url` tells its objects from those of
-    other stores in `folder`, the cache shared by all who name it; None for one of this process.
-    """
-
-    def __init__(self, source: SizedStore, url: str, folder: str | None = None) -> None:
+    def __init__(self, source: Store) -> None:
         self.source = source
         self.name, self.remote = source.name, source.remote
-        self.list_names, self.lock = source.list_names, source.lock
+
+    def list_names(self, prefix: str) -> Listing:
+        """Return one level below `prefix`, sorted."""
+        return self.source.list_names(prefix)
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
+        """Yield key and size in bytes of every object below `prefix`."""
+        return self.source.sizes(prefix)
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, None if it does not exist."""
+        return self.source.size(key)
+
+    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
+        """Yield the size of each object in the order of `keys`, None for absent ones."""
+        return self.source.sizes_of(keys)
+
+    def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
+        """Return the sizes of objects as far as they are known without a request."""
+        return self.source.known_sizes(keys)
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write objects, replacing older ones."""
+        self.source.put(items)
+
+    def delete(self, prefix: str) -> None:
+        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
+        self.source.delete(prefix)
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Keep other writers of the object out."""
+        return self.source.lock(key)
+
+
+class CachingStore(_FrontStore):
+    """A store whose objects are fetched whole and once: the meaning of ``simplecache::``.
+
+    fsspec's own cache writes an object under its final name while it arrives. A second reader, or
+    the next one after a broken connection, would take the part for the whole.
+
+    Absent objects are requested again each time. `folder` is a cache for many stores, in which
+    `url` separates the objects of this one; None for a cache of this process.
+    """
+
+    def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
+        super().__init__(source)
         self.url = url
         self.folder = folder
         if folder is None:
@@ -52,14 +84,13 @@ class CachingStore:
         return CachingStore, (self.source, self.url, self.folder)
 
     def probing(self) -> CachingStore:
-        """Return the store as one looks for documents in it; see `protocol.probing`."""
-        source: Any = probing(self.source)
-        return CachingStore(source, self.url, self._cache.root)
+        """Return the store for the search for metadata; see `Store.probing`."""
+        return CachingStore(self.source.probing(), self.url, self._cache.root)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
-        for first in range(0, len(keys), _AT_ONCE):
-            batch = keys[first : first + _AT_ONCE]
+        """Yield each object in the order of `keys`, None for an absent one."""
+        for first in range(0, len(keys), _BATCH_OBJECTS):
+            batch = keys[first : first + _BATCH_OBJECTS]
             pages = self._fill(batch)
             cached = self._cache.fetch([self._cached(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
@@ -67,7 +98,7 @@ class CachingStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, cut from objects that are cached whole."""
-        self._fill([one.key for one in ranges])
+        self._fill([item.key for item in ranges])
         for key, start, length in ranges:
             try:
                 yield from self._cache.fetch_ranges([ByteRange(self._cached(key), start, length)])
@@ -76,27 +107,27 @@ class CachingStore:
                 raise
 
     def size(self, key: str) -> int | None:
-        """Give the size of an object in bytes, None when it is not there."""
-        known = self._cache.size(self._cached(key))
-        return self.source.size(key) if known is None else known
+        """Return the size of an object in bytes, None if it does not exist."""
+        cached = self._cache.size(self._cached(key))
+        return self.source.size(key) if cached is None else cached
 
-    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size of each object in the order of `keys`, None for an absent one."""
-        return sizes_of(self.source, keys)
+    def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
+        """Return where those objects are behind the cache that other programs can read."""
+        return self.source.addresses(keys)
 
-    def put(self, *_: Any) -> NoReturn:
-        """Refuse: see `not_written`."""
-        raise not_written(self.name)
+    put = Store.put
+    delete = Store.delete
 
-    delete = put
+    def _read_only(self) -> UnsupportedError:
+        return cache_error(self.name)
 
     def _fill(self, keys: Iterable[str]) -> dict[str, Bytes]:
-        """Cache the objects that are there and not yet cached; return web pages in their place."""
+        """Cache the existing objects that are not cached yet; return web pages in their place."""
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
         ]
         pages: dict[str, Bytes] = {}
-        for key, data in fetch_present(self.source, missing):
+        for key, data in self.source.fetch_present(missing):
             if page_in(data):
                 pages[key] = data
             else:
@@ -104,28 +135,25 @@ class CachingStore:
         return pages
 
     def _cached(self, key: str) -> str:
-        """Give the name in the cache: a digest, since the key can be too long for a file."""
+        """Return the name in the cache: a digest, since a key can be too long for a file name."""
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
 
-def not_written(store: str) -> UnsupportedError:
-    """Give the error of writing to where a cache hides what others have written since."""
+def cache_error(store: str) -> UnsupportedError:
+    """Return the error of writing through a cache."""
     remedy = "Write to the URL behind the cache, and read through a new cache then"
     return UnsupportedError("a store is not written through a cache", remedy=remedy, store=store)
 
 
-class PrefetchingStore:
-    """A store that fetches all of `keys` when the first of them is asked for, and keeps them.
+class PrefetchingStore(_FrontStore):
+    """A store that fetches all of `keys` when the first of them is requested, and keeps them.
 
-    Pickles as the store itself: what was fetched stays here.
+    Pickles as the source alone.
     """
 
     def __init__(self, source: Store, keys: Sequence[str]) -> None:
-        self.source = source
-        self.name, self.remote = source.name, source.remote
-        self.list_names, self.lock = source.list_names, source.lock
-        self.put, self.delete = source.put, source.delete
+        super().__init__(source)
         self._keys = frozenset(keys)
         self._fetched: dict[str, Bytes | None] | None = None
         self._lock = ProcessLock()
@@ -137,7 +165,7 @@ class PrefetchingStore:
         return self.source
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
+        """Yield each object in the order of `keys`, None for an absent one."""
         if not self._keys.issuperset(keys):
             return self.source.fetch(keys)
         with self._lock:
@@ -148,36 +176,33 @@ class PrefetchingStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, of the objects that are fetched as a whole anyway."""
-        if not self._keys.issuperset(one.key for one in ranges):
+        if not self._keys.issuperset(item.key for item in ranges):
             return self.source.fetch_ranges(ranges)
-        return cut_ranges(ranges, self.fetch([one.key for one in ranges]), self.name)
+        return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
 
-class EarlierStore:
-    """A store some of whose objects are read as they were `before`; None for one not there."""
+class EarlierStore(_FrontStore):
+    """A store some of whose objects are read as they were `before`; None for absent ones."""
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
-        self.source = source
+        super().__init__(source)
         self.before = before
-        self.name, self.remote = source.name, source.remote
-        self.list_names, self.lock = source.list_names, source.lock
-        self.put, self.delete = source.put, source.delete
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EarlierStore, (self.source, self.before)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
+        """Yield each object in the order of `keys`, None for an absent one."""
         current = self.source.fetch([key for key in keys if key not in self.before])
         for key in keys:
             yield self.before[key] if key in self.before else next(current)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object is not there."""
-        current = self.source.fetch_ranges([one for one in ranges if one.key not in self.before])
-        for one in ranges:
-            if one.key in self.before:
-                yield from cut_ranges([one], [self.before[one.key]], self.name)
+        """Yield each byte range in order, None where the object does not exist."""
+        current = self.source.fetch_ranges([item for item in ranges if item.key not in self.before])
+        for item in ranges:
+            if item.key in self.before:
+                yield from cut_ranges([item], [self.before[item.key]], self.name)
             else:
                 yield next(current)
 

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Any
 
 from xr_nczarr.errors import StorageError, UnsupportedError
-from xr_nczarr.storage.caching import not_written
-from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
-from xr_nczarr.storage.ranges import check_range, merge_ranges, windows
+from xr_nczarr.storage.caching import cache_error
+from xr_nczarr.storage.fingerprint import digest
+from xr_nczarr.storage.keys import Listing, check_key, check_prefix, check_target
+from xr_nczarr.storage.ranges import ByteRange, Bytes, check_range, merge_ranges, windows
 from xr_nczarr.storage.retries import (
     foreign_errors,
     is_missing_bucket,
@@ -24,12 +24,15 @@ from xr_nczarr.storage.retries import (
     page_in,
     status_of,
 )
+from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.transport import IN_FLIGHT, Request, Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
+_CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
-class FilesystemStore:
+
+class FilesystemStore(Store):
     """The objects below a root in a fsspec filesystem.
 
     Parameters
@@ -56,7 +59,6 @@ class FilesystemStore:
         self._shows_folders = False
         secret = bool(self.query) or "@" in self.root
         self._transport = Transport(filesystem, self.name, web=self.web, secret=secret, **rules)
-        self.lock = KeyLocks()
 
     @classmethod
     def connect(
@@ -92,12 +94,12 @@ class FilesystemStore:
     def __repr__(self) -> str:
         return f"FilesystemStore({self.name!r})"
 
-    def bounded(self, most: int) -> FilesystemStore:
-        """Return the store that reads no object of more than `most` bytes."""
-        return self._with(most_bytes=min(most, self._transport.most_bytes or most))
+    def bounded(self, max_bytes: int) -> FilesystemStore:
+        """Return the store that reads no object of more than `max_bytes`."""
+        return self._with(most_bytes=min(max_bytes, self._transport.most_bytes or max_bytes))
 
     def probing(self) -> FilesystemStore:
-        """Return the store as one looks for documents in it; see `protocol.probing`."""
+        """Return the store as one looks for documents in it; see `Store.probing`."""
         return self._with(pages_are_answers=True) if self.web else self
 
     def _with(self, **rules: Any) -> FilesystemStore:
@@ -139,7 +141,7 @@ class FilesystemStore:
 
         Several are under way at once: what must come last belongs into a call of its own.
         """
-        self._check_writable()
+        self.check_writable()
         source = iter(items)
 
         def put(item: tuple[str, Bytes]) -> None:
@@ -149,27 +151,31 @@ class FilesystemStore:
             self._transport.each(put, batch)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Put an object where there is none, and tell whether it is what is there now.
+        """Write an object unless it exists; return whether `data` is stored now.
 
-        Of two who do so at once one wins where the filesystem knows conditional requests, as that
-        of S3 does; elsewhere it is looked up first.
+        With conditional requests, as S3 has them, one of two concurrent writers wins. Other
+        filesystems look the object up first.
         """
-        self._check_writable()
+        self.check_writable()
         try:
             self._transport.do(partial(_write, data, mode="create"), self._path(key), key)
-        except StorageError:  # there is one, perhaps ours: the answer to an earlier try was lost
-            (found,) = self.fetch([key])
-            if found is None:  # or conditional requests are not known
-                self.put([(key, data)])
-            return found is None or bytes(found) == data
+        except StorageError:
+            # It exists, perhaps by an earlier try whose answer was lost; or the filesystem has no
+            # conditional requests.
+            return super().create(key, data)
         return True
 
-    def states(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield each object's name, size and what changes with it; the last is empty if unknown."""
-        for name, info in sorted(self._transport.do(_found, self.root, "").items()):
-            marks = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
-            known = next((info[mark] for mark in marks if info.get(mark)), "")
-            yield name, info.get("size"), str(known)
+    def fingerprint(self) -> str | None:
+        """Return a text that changes whenever an object does, from the listing; None for HTTP."""
+        if self.web:
+            return None
+        states = []
+        for name, info in sorted(self._transport.do(_files_below, self.root, "").items()):
+            marks = [str(info[key]) for key in _CHANGE_MARKS if info.get(key)]
+            if not marks:
+                return None
+            states.append((name, info.get("size"), marks[0]))
+        return digest([self.name, *states])
 
     def list_names(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted; empty when there is nothing."""
@@ -188,13 +194,13 @@ class FilesystemStore:
                 names.append(name.rpartition("/")[2])
         return Listing(sorted(objects), sorted(prefixes))
 
-    def sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object below `prefix`."""
         check_prefix(prefix, self.name)
         if self.web:
             raise self._unlisted("plain HTTP cannot list what is there", prefix)
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
-        for path, entry in self._transport.do(_found, folder, prefix).items():
+        for path, entry in self._transport.do(_files_below, folder, prefix).items():
             if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
                 continue
             size = entry.get("size")
@@ -232,26 +238,27 @@ class FilesystemStore:
 
     def delete(self, prefix: str) -> None:
         """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
-        self._check_writable()
+        self.check_writable()
         if check_target(prefix, self.name):
             paths = [self._path(prefix)]
         else:
             root = f"{self.root}/{prefix}".rstrip("/")
-            paths = list(self._transport.do(_found, root, prefix))
+            paths = list(self._transport.do(_files_below, root, prefix))
         # Not `rm`, which takes names with * and ? for patterns.
         self._transport.each(lambda path: self._transport.do(_remove, path, prefix), paths)
 
     def size(self, key: str) -> int | None:
-        """Give the size of an object in bytes, None when it is not there."""
+        """Return the size of an object in bytes, None if it does not exist."""
         return self._transport.size(self._path(key), key)
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
         """Yield the size of each object in the order of `keys`, None for an absent one."""
         return self._transport.sizes([(self._path(key), key) for key in keys])
 
-    def url_of(self, key: str) -> str:
-        """Give the URL of an object, as fsspec understands it."""
-        return str(self._transport.filesystem.unstrip_protocol(self._path(key)))
+    def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
+        """Return the URLs of objects, as fsspec understands them."""
+        url = self._transport.filesystem.unstrip_protocol
+        return {key: Address(str(url(self._path(key)))) for key in keys}
 
     def _path(self, key: str) -> str:
         check_key(key, self.name)
@@ -277,15 +284,16 @@ class FilesystemStore:
             key=asked.key,
         )
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
         if self.web:
             raise UnsupportedError("plain HTTP is read only", store=self.name)
         if hasattr(self._transport.filesystem, "_check_file"):  # of fsspec's caches
-            raise not_written(self.name)
+            raise cache_error(self.name)
 
 
 def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemStore:
-    """Give a store where it arrives; what is in the memory of a `process` is seen by that alone."""
+    """Return an unpickled store; objects in the memory of a `process` are seen there alone."""
     store: FilesystemStore = rebuild(filesystem, root)
     store._transport.elsewhere = process not in (None, os.getpid())
     return store
@@ -312,10 +320,10 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
         return []
 
 
-def _found(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
+def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
-    found = filesystem.find(path, detail=True)  # where `path` is no folder, the object itself
-    return {name: entry for name, entry in found.items() if name.strip("/") != path.strip("/")}
+    files = filesystem.find(path, detail=True)  # where `path` is no folder, the object itself
+    return {name: entry for name, entry in files.items() if name.strip("/") != path.strip("/")}
 
 
 def _page(filesystem: Any, url: str) -> bytes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unicodedata import normalize
 from weakref import WeakValueDictionary
 
-from xr_nczarr.errors import RefusedError, UnsupportedError, quote
+from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.locks import ProcessLock
-from xr_nczarr.storage.protocol import Listing, Store
 
 _AFTER_SLASH = chr(ord("/") + 1)
 _DESKTOP_FILES = frozenset(
@@ -21,6 +20,13 @@ _DESKTOP_FILES = frozenset(
 
 WRITER_LOCK = ".nczarr-writer.lock"
 """What a writer of metadata puts into a store while it is there: an object, or a locked file."""
+
+
+class Listing(NamedTuple):
+    """One level of a store: names of objects and names of prefixes directly below a prefix."""
+
+    objects: list[str]
+    prefixes: list[str]
 
 
 def check_key(key: str, store: str) -> None:
@@ -109,47 +115,6 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
     return Listing(objects, sorted(prefixes))
 
 
-def stored_keys(store: Store, prefix: str = "") -> Iterator[str]:
-    """Yield the key of every object below `prefix`."""
-    objects, prefixes = store.list_names(prefix)
-    yield from (prefix + name for name in objects)
-    for name in prefixes:
-        yield from stored_keys(store, f"{prefix}{name}/")
-
-
-def stored_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-    """Yield key and size in bytes of every object below `prefix`.
-
-    The size is None where only a request for the object would tell. It is an UnsupportedError where
-    nothing can be listed (plain HTTP), or too much.
-    """
-    own: Any = getattr(store, "sizes", None)
-    if own is not None:
-        yield from own(prefix)
-        return
-    size: Any = getattr(store, "size", lambda _: None)
-    for key in stored_keys(store, prefix):
-        yield key, size(key)
-
-
-def sizes_of(store: Store, keys: Sequence[str]) -> Iterator[int | None]:
-    """Yield the size of each object in bytes in the order of `keys`, None for an absent one.
-
-    Raises
-    ------
-    UnsupportedError
-        If the store does not know the sizes of its objects.
-    """
-    own: Any = getattr(store, "sizes_of", None)
-    if own is not None:
-        yield from own(keys)
-        return
-    size: Any = getattr(store, "size", None)
-    if size is None:
-        raise UnsupportedError("the sizes of objects are not known", store=store.name)
-    yield from map(size, keys)
-
-
 class KeyLocks:
     """Locks by key that hold within this process; a copy in another process has its own."""
 
@@ -157,9 +122,6 @@ class KeyLocks:
         self._asking = ProcessLock()
         # Locks that nobody holds or waits for are forgotten.
         self._locks: WeakValueDictionary[str, ProcessLock] = WeakValueDictionary()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return KeyLocks, ()
 
     @contextmanager
     def __call__(self, key: str) -> Iterator[None]:

@@ -18,15 +18,16 @@ from typing import Any, ClassVar
 
 from xr_nczarr.errors import ConflictError, NotFoundError, RefusedError, StorageError, quote
 from xr_nczarr.storage import system
+from xr_nczarr.storage.fingerprint import folder_fingerprint
 from xr_nczarr.storage.keys import (
     WRITER_LOCK,
+    Listing,
     check_key,
     check_prefix,
     check_target,
     names_alike,
 )
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
-from xr_nczarr.storage.ranges import first_byte, too_large
+from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
 from xr_nczarr.storage.replacing import (
     copy_file,
     copy_tree,
@@ -40,13 +41,14 @@ from xr_nczarr.storage.replacing import (
     write_file,
 )
 from xr_nczarr.storage.retries import failing_as_ours, storage_error
+from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
 
 _LONGEST_READ = 1 << 30  # Linux reads at most 2 GiB less a page at once
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore:
+class LocalStore(Store):
     """A directory of plain files.
 
     Parameters
@@ -70,16 +72,18 @@ class LocalStore:
     follow_symlinks: bool = True
     max_object_bytes: int = 4 << 30
 
-    remote: ClassVar[bool] = False
+    reads_in_place: ClassVar[bool] = True
+    locks_processes: ClassVar[bool] = True
+    replaceable: ClassVar[bool] = True
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]
         """The path of the directory."""
         return self.root
 
-    def bounded(self, most: int) -> LocalStore:
-        """Give the store that reads no object of more than `most` bytes."""
-        return replace(self, max_object_bytes=min(most, self.max_object_bytes))
+    def bounded(self, max_bytes: int) -> LocalStore:
+        """Return the store that reads no object of more than `max_bytes`."""
+        return replace(self, max_object_bytes=min(max_bytes, self.max_object_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
         """Yield each object in the order of `keys`, None for one that is not there."""
@@ -191,17 +195,18 @@ class LocalStore:
                 self._check_root()  # what was removed meanwhile is not begun anew
                 write_file(path, data, sync=self.sync)
 
-    def put_from(self, source: LocalStore, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects of another directory, by their keys there and here; return their number.
+    def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
+        """Copy objects of another store, by their keys there and here; return their number.
 
-        Those that are not there are left out. The bytes need not pass through this process. Each
-        object is put whole or not at all.
+        Those of another directory need not pass through this process.
 
         Raises
         ------
         StorageError
             For an object that became shorter while it was copied.
         """
+        if not isinstance(source, LocalStore):
+            return Store.copy_from(self, source, keys)
         copied = 0
         for there, here in keys:
             descriptor = source._open(there)
@@ -325,21 +330,35 @@ class LocalStore:
         """Remove the whole directory: a staging store that will not be committed."""
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def check_new_keys(self, new: Iterable[str], there: Iterable[str]) -> None:
-        """Refuse to add keys that the file system does not know, or not from each other.
+    def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
+        """Return the paths of objects."""
+        return {key: Address(f"{self.root}/{key}") for key in keys}
 
-        Parameters
-        ----------
-        there
-            Keys of other objects of the store.
+    def is_same(self, other: Store) -> bool:
+        """Return whether both stores are the same directory."""
+        if isinstance(other, LocalStore):
+            return system.is_same_place(self.root, other.root)
+        return Store.is_same(self, other)
+
+    def is_within(self, other: Store) -> bool:
+        """Return whether this directory lies in that of `other`."""
+        parent = os.path.dirname(self.root)
+        return isinstance(other, LocalStore) and system.is_inside(parent, other.root)
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever a file does."""
+        with failing_as_ours(self.name):
+            return folder_fingerprint(self.root, self.name)
+
+    def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
+        """Raise an error if the file system cannot hold `new` keys beside the `existing` ones.
 
         Raises
         ------
         RefusedError
-            For a name that the system has no files of; the error bears the key.
+            For a name that the operating system has no files of; the error holds the key.
         ConflictError
-            For names that differ in their case, or in how accents are spelled, and are one name on
-            this file system.
+            For names that differ in case or in the spelling of accents, and are one name here.
         """
         new = list(new)
         for key in new:
@@ -347,7 +366,7 @@ class LocalStore:
         folder = self.root
         while not os.path.isdir(folder) and folder != os.path.dirname(folder):
             folder = os.path.dirname(folder)
-        for key, _, name, other in names_alike(new, there):
+        for key, _, name, other in names_alike(new, existing):
             with failing_as_ours(self.name):
                 same = system.are_one_name(folder, name, other)
             if same:

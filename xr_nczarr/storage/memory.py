@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import StorageError, UnsupportedError
-from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, check_target, one_level
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing
-from xr_nczarr.storage.ranges import cut_ranges
+from xr_nczarr.storage.fingerprint import digest
+from xr_nczarr.storage.keys import (
+    KeyLocks,
+    Listing,
+    check_key,
+    check_prefix,
+    check_target,
+    one_level,
+)
+from xr_nczarr.storage.ranges import Bytes
+from xr_nczarr.storage.store import Store
 
 NOT_SHARED = (
     "Name a place that all workers see, as a directory or S3; or compute in this process: "
@@ -21,62 +30,77 @@ NOT_SHARED = (
 
 
 # Stores of this process that were pickled: where they arrive in it again, they are the same.
+_locks = KeyLocks()
+
 _sent: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class MemoryStore:
-    """Any mapping of keys to bytes; one that cannot be changed is read only.
+class MemoryStore(Store):
+    """Any mapping of keys to bytes; an immutable one is read only.
 
     In another process it is a copy of a dictionary, which is read only.
     """
 
     mapping: Mapping[str, Any]
     name: str = "mapping"
-    lock: KeyLocks = field(default_factory=KeyLocks, compare=False, repr=False)
     copied: bool = field(default=False, compare=False, repr=False)
     token: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False, repr=False)
 
-    remote: ClassVar[bool] = False
+    shared: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         _sent[self.token] = self
-        return _arrived, (self.token, os.getpid(), self.mapping, self.name, self.lock)
+        return _arrived, (self.token, os.getpid(), self.mapping, self.name)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
+        """Yield each object in the order of `keys`, None for an absent one."""
         return map(self._object, keys)
 
-    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object is not there."""
-        return cut_ranges(ranges, self.fetch([one.key for one in ranges]), self.name)
-
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write copies of objects, replacing what was there."""
+        """Write copies of objects, replacing older ones."""
         mapping = self._changeable()
         for key, data in items:
             check_key(key, self.name)
             mapping[key] = bytes(data)
 
     def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, sorted."""
+        """Return one level below `prefix`, sorted."""
         check_prefix(prefix, self.name)
         return one_level(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
 
-    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield key and size in bytes of every object below `prefix`."""
         for key in self.mapping:
             if key.startswith(prefix):
                 yield key, len(self._object(key) or b"")
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
+        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
         mapping = self._changeable()
         if check_target(prefix, self.name):
             mapping.pop(prefix, None)
             return
         for key in [key for key in mapping if key.startswith(prefix)]:
             del mapping[key]
+
+    def check_writable(self) -> None:
+        """Raise an error if the mapping is immutable or a copy that a worker got."""
+        self._changeable()
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Keep other writers of the object out, in this process."""
+        return _locks(f"{self.token} {key}")
+
+    def is_same(self, other: Store) -> bool:
+        """Return whether both stores hold the same objects."""
+        if isinstance(other, MemoryStore):
+            return self.mapping is other.mapping
+        return Store.is_same(self, other)
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever an object does."""
+        return digest((key, bytes(self.mapping[key])) for key in sorted(self.mapping))
 
     def _object(self, key: str) -> Bytes | None:
         check_key(key, self.name)
@@ -96,16 +120,14 @@ class MemoryStore:
         if not isinstance(self.mapping, MutableMapping):
             raise UnsupportedError("the mapping cannot be changed", store=self.name)
         if self.copied:
-            problem = "a dictionary was sent to a worker, and what is put there would be lost"
+            problem = "a worker holds a copy of the dictionary; changes to it would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping
 
 
-def _arrived(
-    token: str, process: int, mapping: Mapping[str, Any], name: str, lock: KeyLocks
-) -> MemoryStore:
+def _arrived(token: str, process: int, mapping: Mapping[str, Any], name: str) -> MemoryStore:
     """Return the store that was sent, or a copy where another process sent it."""
     store = _sent.get(token) if process == os.getpid() else None
     if store is not None:
         return store
-    return MemoryStore(mapping, name, lock, copied=isinstance(mapping, dict))
+    return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

@@ -18,9 +18,9 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
-from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import (
@@ -178,9 +178,8 @@ def _open_object(target: Any) -> Store:
     """Return the store that a mapping is, or a store itself."""
     if isinstance(target, Mapping):
         return MemoryStore(target)
-    if hasattr(target, "fetch"):
-        store: Store = target
-        return store
+    if isinstance(target, Store):
+        return target
     raise UnsupportedError(
         f"a {type(target).__name__} does not name a store",
         remedy="Give a path, a URL with storage_options, a mapping, a mapper of fsspec, or a file "
@@ -204,7 +203,7 @@ def _open_remote(
     options: dict[str, Any],
     connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
     largest: int,
-) -> SizedStore:
+) -> Store:
     """Return the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from xr_nczarr.errors import LimitError, StorageError
-from xr_nczarr.storage.protocol import ByteRange, Bytes
+
+Bytes = bytes | bytearray | memoryview
+Read = Callable[[int, int], Bytes | None]
+
+
+class ByteRange(NamedTuple):
+    """`length` bytes of the object at `key` from `start`; a negative start counts from the end."""
+
+    key: str
+    start: int
+    length: int
 
 
 class MergedRange(NamedTuple):

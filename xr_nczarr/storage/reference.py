@@ -1,4 +1,4 @@
-"""The keys of a reference set as a store: resolved, fetched from where they lie, put in order."""
+"""A reference set as a store: keys are resolved, and their bytes fetched from the targets."""
 
 from __future__ import annotations
 
@@ -10,51 +10,63 @@ from typing import Any, NamedTuple, NoReturn
 from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
-from xr_nczarr.references import InlineBytes, ReferenceSet, Target
-from xr_nczarr.storage.keys import check_key, check_prefix
-from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, bounded
-from xr_nczarr.storage.ranges import check_range, first_byte, too_large
+from xr_nczarr.references import InlineBytes, Reference, ReferenceSet, Target
+from xr_nczarr.storage.keys import Listing, check_key, check_prefix
+from xr_nczarr.storage.ranges import (
+    ByteRange,
+    Bytes,
+    check_range,
+    first_byte,
+    merge_ranges,
+    too_large,
+    windows,
+)
 from xr_nczarr.storage.reference_document import ReferenceDocument
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
 
-_MOST_LISTED = 1_000_000
-_AT_ONCE = 4096
-_LOOKED_AT = 16
-_MANY = 8
-_TRAVELLING_BYTES = 64 << 10
-"""A set that pickles to more is read again from its document where it arrives."""
+_MAX_LISTED = 1_000_000
+_BATCH_RANGES = 4096
+_SAMPLED_URLS = 16
+_MIN_PARTS = 8
+"""Fewer chunks are not worth a lookup at once."""
+_MAX_PICKLED_BYTES = 64 << 10
+"""A larger set is not pickled: the receiving process reads its document."""
 
 
 class _Piece(NamedTuple):
-    """Bytes of a target: `length` of them from `start`, the whole object where it is None."""
+    """`length` bytes of a target from `start`; the whole target where `length` is None."""
 
     key: str
     url: str
-    store: SizedStore
+    store: Store
     path: str
     start: int
     length: int | None
 
 
-class ReferenceStore:
+class ReferenceStore(Store):
     """A reference set, read only.
 
-    Pickles as the rules of how to reach its targets and the set, or in place of a large one the
-    document that each process reads once; hand on what `narrowed` gives.
+    Pickles with the set, or, in place of a large one, with the document that each process reads
+    once. Pickle the result of `narrowed`.
 
     Parameters
     ----------
     references
-        What each key refers to; None for what `document` says below `prefix`.
+        The set; None for the part of `document` below `prefix`.
     targets
-        How to reach it.
+        How to reach its targets.
     name
-        For messages; the URL of the document without secrets.
+        The URL of the document without secrets, for messages.
     document
-        The document that the set was read from, where there is one.
+        The document that the set was read from, if any.
     """
+
+    fetches_ahead = False
+    zero_fill_is_missing = False
+    shared = False
 
     def __init__(
         self,
@@ -69,8 +81,8 @@ class ReferenceStore:
         self.name = name
         self.document = document
         self.prefix = prefix
-        self.most_bytes = targets.max_object_bytes
-        self._stores: dict[str, SizedStore] = {}
+        self.max_bytes = targets.max_object_bytes
+        self._stores: dict[str, Store] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         rules = (self.targets, self.name)
@@ -83,7 +95,7 @@ class ReferenceStore:
 
     @cached_property
     def references(self) -> ReferenceSet:
-        """What each key refers to."""
+        """The reference of each key."""
         if self._references is not None:
             return self._references
         assert self.document is not None
@@ -93,26 +105,26 @@ class ReferenceStore:
 
     @cached_property
     def _small(self) -> bool:
-        """Whether the set itself travels: it is small, or has no document."""
+        """Whether the set itself is pickled: it is small, or has no document."""
         return self.document is None or (
             self._references is not None
-            and len(pickle.dumps(self._references)) <= _TRAVELLING_BYTES
+            and len(pickle.dumps(self._references)) <= _MAX_PICKLED_BYTES
         )
 
     @cached_property
     def remote(self) -> bool:
-        """Whether targets of the set, as far as a few tell, are not on this machine."""
-        return not all(map(self.targets.is_local, self.references.urls(_LOOKED_AT)))
+        """Whether some of the first targets are not on this machine."""
+        return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Give a store that knows the chunks of one array and pickles as no more than these."""
+        """Return a store of the chunks of one array, which pickles as no more than these."""
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
 
-    def bounded(self, most: int) -> ReferenceStore:
-        """Give the store that reads no object of more than `most` bytes."""
+    def bounded(self, max_bytes: int) -> ReferenceStore:
+        """Return the store that reads no object of more than `max_bytes`."""
         store = self._with(self.references, self.prefix)
-        store.most_bytes = min(most, self.most_bytes)
+        store.max_bytes = min(max_bytes, self.max_bytes)
         return store
 
     def _with(self, references: ReferenceSet, prefix: str) -> ReferenceStore:
@@ -126,33 +138,41 @@ class ReferenceStore:
         Raises
         ------
         StorageError
-            Also when a target is not there: it was declared to be.
+            Also if a declared target does not exist.
         RefusedError
-            When the set may not name a target.
+            If the set may not name a target.
         """
         return self._fetch([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
-    ) -> Iterator[Bytes | None] | None:
-        """Yield many chunks of an array, which are looked up all at once.
+    ) -> Iterator[Bytes | None]:
+        """Yield chunks of one array by their indices, None for undeclared ones.
 
-        None unless the set lists each of them, and they are parts of files of one local store.
+        Many chunks that the set lists, all parts of files of one local store, are looked up at
+        once.
         """
-        if len(chunks) < _MANY or self.remote:
+        fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
+        return super().fetch_chunks(keys, chunks) if fetched is None else fetched
+
+    def _fetch_parts(
+        self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
+    ) -> Iterator[Bytes | None] | None:
+        """Yield many chunks that are parts of local files; None if some are not."""
+        if len(chunks) < _MIN_PARTS or self.remote:
             return None
         column = self.references.column_of(keys, len(chunks[0]))
         rows = None if column is None else column.rows(chunks)
         if column is None or rows is None:
             return None
         lengths = column.lengths[rows]
-        if lengths.min() < 1 or lengths.max() > self.most_bytes:
+        if lengths.min() < 1 or lengths.max() > self.max_bytes:
             return None
         numbers = column.url_numbers[rows].tolist()
         try:
             places = {number: self._place(column.urls[number]) for number in set(numbers)}
         except NczarrError:
-            return None  # which `fetch` tells of, with the key
+            return None  # `fetch` raises it again, with the key
         store, *others = {id(store): store for _, store, _ in places.values()}.values()
         if others or store.remote:
             return None
@@ -161,12 +181,12 @@ class ReferenceStore:
         return self._or_by_key(store.fetch_ranges(list(ranges)), keys, chunks)
 
     def _or_by_key(
-        self, found: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
+        self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield chunks as they are found; the rest after a failure by key, to tell which failed."""
+        """Yield `parts`; after a failure the rest by key, so that the error names the key."""
         count = 0
         with suppress(NczarrError):
-            for data in found:
+            for data in parts:
                 if data is None:
                     break
                 yield data
@@ -176,89 +196,108 @@ class ReferenceStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the set does not declare the object."""
-        for one in ranges:
-            check_range(one, self.name)
+        for item in ranges:
+            check_range(item, self.name)
         return self._fetch(ranges)
 
     def size(self, key: str) -> int | None:
-        """Give the size of an object in bytes, None when the set does not declare it."""
-        found = self._locate(ByteRange(key, 0, -1), {})
-        if isinstance(found, _Piece) and found.length is None:
-            size = found.store.size(found.path)
-            return self._not_there(found) if size is None else size
-        if isinstance(found, _Piece):
-            return found.length
-        return None if found is None else len(found)
+        """Return the size of an object in bytes, None if the set does not declare it."""
+        located = self._locate(ByteRange(key, 0, -1), {})
+        if isinstance(located, _Piece) and located.length is None:
+            size = located.store.size(located.path)
+            return self._raise_missing(located) if size is None else size
+        if isinstance(located, _Piece):
+            return located.length
+        return None if located is None else len(located)
+
+    def known_sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the sizes that the set declares: 0 for undeclared keys, None for whole targets."""
+        sizes: list[int | None] = []
+        for key in keys:
+            reference = self.references.resolve(key)
+            sizes.append(0 if reference is None else _declared_size(reference))
+        return sizes
+
+    def count_requests(self, keys: Sequence[str]) -> int:
+        """Return in how many requests the objects are fetched: near ranges travel together."""
+        references = map(self.references.resolve, keys)
+        targets = [item for item in references if isinstance(item, Target)]
+        ranges = [
+            ByteRange(target.url, target.offset or 0, target.length)
+            for target in targets
+            if target.length
+        ]
+        merged = sum(len(merge_ranges(window)) for window in windows(ranges))
+        return merged + sum(target.length is None for target in targets)
 
     def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, sorted; chunks that are not listed one by one are not."""
+        """Return one level below `prefix`, sorted, without chunks that only a formula declares."""
         check_prefix(prefix, self.name)
         return Listing(*self.references.names(prefix))
 
-    def sizes(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object that the set declares below `prefix`."""
-        if self.references.count > _MOST_LISTED:
+        if self.references.count > _MAX_LISTED:
             raise UnsupportedError(
-                f"the set declares {self.references.count:,} objects, too many to go through",
+                f"the set declares {self.references.count:,} objects, too many to list",
                 store=self.name,
             )
-        for key, found in self.references.items():
+        for key, reference in self.references.items():
             if key.startswith(prefix):
-                yield key, found.length if isinstance(found, Target) else len(found.data)
+                yield key, _declared_size(reference)
 
-    def put(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to write, to remove, or to prepare for it."""
-        raise UnsupportedError("a reference set is read only", store=self.name)
-
-    delete = lock = put
+    def _read_only(self) -> UnsupportedError:
+        return UnsupportedError("a reference set is read only", store=self.name)
 
     def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        for first in range(0, len(ranges), _AT_ONCE):
-            urls: dict[str, tuple[str, SizedStore, str]] = {}
-            located = [self._locate(one, urls) for one in ranges[first : first + _AT_ONCE]]
+        for first in range(0, len(ranges), _BATCH_RANGES):
+            urls: dict[str, tuple[str, Store, str]] = {}
+            located = [self._locate(item, urls) for item in ranges[first : first + _BATCH_RANGES]]
             pieces: dict[tuple[int, bool], list[_Piece]] = {}
-            for one in located:
-                if isinstance(one, _Piece):
-                    pieces.setdefault((id(one.store), one.length is None), []).append(one)
-            answers = {which: self._request(asked) for which, asked in pieces.items()}
-            for one in located:
-                if isinstance(one, _Piece):
-                    yield next(answers[id(one.store), one.length is None])
+            for item in located:
+                if isinstance(item, _Piece):
+                    pieces.setdefault((id(item.store), item.length is None), []).append(item)
+            answers = {kind: self._request(group) for kind, group in pieces.items()}
+            for item in located:
+                if isinstance(item, _Piece):
+                    yield next(answers[id(item.store), item.length is None])
                 else:
-                    yield one
+                    yield item
 
     def _locate(
-        self, asked: ByteRange, urls: dict[str, tuple[str, SizedStore, str]]
+        self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _Piece | None:
-        """Give the bytes of a key that lie in the set, or where they lie; None when undeclared.
+        """Return the bytes that the set itself holds, else where they are; None if undeclared.
 
-        `urls` gathers what the URLs of the set mean: the absolute one, its store and its key there.
+        A negative length stands for the whole object. `urls` gathers the `_place` of each URL.
         """
-        key, start, length = asked
+        key, start, length = wanted
         check_key(key, self.name)
         try:
-            found = self.references.resolve(key)
-            if isinstance(found, Target) and found.url not in urls:
-                urls[found.url] = self._place(found.url)
+            reference = self.references.resolve(key)
+            if isinstance(reference, Target) and reference.url not in urls:
+                urls[reference.url] = self._place(reference.url)
         except NczarrError as error:
             error.located(store=self.name, key=key)
             raise
-        if found is None:
+        if reference is None:
             return None
         whole = length < 0
-        if isinstance(found, Target) and found.length is None:
-            return _Piece(key, *urls[found.url], start, None if whole else length)
-        size = found.length or 0 if isinstance(found, Target) else len(found.data)
-        first, count = (0, size) if whole else (first_byte(asked, size, self.name), length)
-        if count > self.most_bytes:
-            raise too_large(f"refers to {count:,} bytes", self.most_bytes, self.name, key)
-        if isinstance(found, InlineBytes):
-            return found.data[first : first + count]
-        return _Piece(key, *urls[found.url], (found.offset or 0) + first, count) if count else b""
+        if isinstance(reference, Target) and reference.length is None:
+            return _Piece(key, *urls[reference.url], start, None if whole else length)
+        size = _declared_size(reference) or 0
+        first, count = (0, size) if whole else (first_byte(wanted, size, self.name), length)
+        if count > self.max_bytes:
+            raise too_large(f"refers to {count:,} bytes", self.max_bytes, self.name, key)
+        if isinstance(reference, InlineBytes):
+            return reference.data[first : first + count]
+        if not count:
+            return b""
+        return _Piece(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
-    def _place(self, named: str) -> tuple[str, SizedStore, str]:
-        """Give what a URL of the set means: the absolute one, its store and its key there."""
-        url = self.targets.url(named)
+    def _place(self, text: str) -> tuple[str, Store, str]:
+        """Return the absolute URL for a URL of the set, the store that has it, and its key."""
+        url = self.targets.url(text)
         place = self.targets.place_of(url)
         if place not in self._stores:
             self._stores[place] = self.targets.open(url)
@@ -266,10 +305,10 @@ class ReferenceStore:
         return url, store, key_in(store, url)
 
     def _request(self, pieces: Sequence[_Piece]) -> Iterator[Bytes]:
-        """Yield the bytes of pieces of one place, all whole or none."""
+        """Yield the bytes of pieces of one store; either all of them are whole objects, or none."""
         store = pieces[0].store
         if pieces[0].length is None:
-            source = bounded(store, self.most_bytes).fetch([piece.path for piece in pieces])
+            source = store.bounded(self.max_bytes).fetch([piece.path for piece in pieces])
         else:
             source = store.fetch_ranges(
                 [ByteRange(piece.path, piece.start, piece.length or 0) for piece in pieces]
@@ -278,25 +317,30 @@ class ReferenceStore:
             try:
                 data = next(source)
             except NczarrError as error:
-                guilty = [one for one in pieces if one.path == error.key] or [piece]
-                if len(guilty) > 1 and type(error) is StorageError and error.place is None:
-                    # It is about several of them that travelled together: alone it shows which.
-                    for one in guilty:
-                        next(self._request([one]))
-                error.store, error.key, url = self.name, guilty[0].key, guilty[0].url
+                failed = [item for item in pieces if item.path == error.key] or [piece]
+                if len(failed) > 1 and type(error) is StorageError and error.place is None:
+                    # Several pieces travelled together: requested alone, the bad one shows.
+                    for item in failed:
+                        next(self._request([item]))
+                error.store, error.key, url = self.name, failed[0].key, failed[0].url
                 error.place = ", ".join(filter(None, (mask(url), error.place)))
                 if "?" in url or "@" in url:
                     raise error from None
                 raise
-            yield self._not_there(piece) if data is None else data
+            yield self._raise_missing(piece) if data is None else data
 
-    def _not_there(self, piece: _Piece) -> NoReturn:
-        status = "" if isinstance(piece.store, LocalStore) else " (404)"
-        asked = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
+    def _raise_missing(self, piece: _Piece) -> NoReturn:
+        status = " (404)" if piece.store.remote else ""
+        part = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
         raise StorageError(
             f"the set refers to an object that is not there{status}",
             remedy="It was moved or removed after the set was made: make the set again.",
             store=self.name,
             key=piece.key,
-            place=mask(piece.url) + asked,
+            place=mask(piece.url) + part,
         )
+
+
+def _declared_size(reference: Reference) -> int | None:
+    """Return the size in bytes that a set declares, None for a whole target."""
+    return reference.length if isinstance(reference, Target) else len(reference.data)

@@ -22,10 +22,10 @@ from xr_nczarr.references import (
 )
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import SizedStore, Store
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.targets import Targets
 from xr_nczarr.storage.trust import Trust, is_below, origin_of
 from xr_nczarr.storage.url import (
@@ -314,7 +314,7 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     return _record_set(store, url, records, options)
 
 
-def _folder(url: str, options: ReferenceOptions) -> SizedStore:
+def _folder(url: str, options: ReferenceOptions) -> Store:
     path, most = local_path(url), options.limits.max_consolidated_bytes
     if path is not None:
         return LocalStore(path, max_object_bytes=most)

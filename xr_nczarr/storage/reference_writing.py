@@ -19,12 +19,10 @@ from xr_nczarr.references import (
     render_references,
     tabulated,
 )
-from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
-from xr_nczarr.storage.keys import stored_keys
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.opening import open_store
-from xr_nczarr.storage.protocol import ByteRange, Store, fetch_present
+from xr_nczarr.storage.ranges import ByteRange
 from xr_nczarr.storage.reference import ReferenceStore
 from xr_nczarr.storage.reference_opening import (
     RECORDS,
@@ -32,9 +30,8 @@ from xr_nczarr.storage.reference_opening import (
     is_record_directory,
     open_record_set,
 )
-from xr_nczarr.storage.replacing import in_one_step
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.url import local_path, merge_options, parse_url, split_name
-from xr_nczarr.storage.zip import ZipStore
 
 _AT_ONCE = 1024
 
@@ -48,7 +45,7 @@ def write(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    keys: Callable[[Store], Iterator[str]] = stored_keys,
+    keys: Callable[[Store], Iterator[str]] = Store.list_keys,
 ) -> None:
     """Write the reference set of an existing Zarr or NCZarr store.
 
@@ -108,7 +105,7 @@ def _open_source(source: Any, options: Mapping[str, Any] | None, limits: Limits)
         )
     store = open_store(source, storage_options=options, limits=limits)
     if not isinstance(store, ReferenceStore):
-        for _, data in fetch_present(store, [RECORDS]):
+        for _, data in store.fetch_present([RECORDS]):
             if is_record_document(data):
                 return open_record_set(source, store, bytes(data), options, limits=limits)
     return store
@@ -144,7 +141,7 @@ def _put_directory(
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
-        with in_one_step(folder, empty=True) as staging:
+        with folder.in_one_step(empty=True) as staging:
             names = []
             for name, data in items:
                 staging.put([(name, data)])
@@ -186,34 +183,12 @@ def _references(
 
 
 def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
-    for key, data in fetch_present(store, keys):
+    for key, data in store.fetch_present(keys):
         yield key, InlineBytes(bytes(data))
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Give where those objects of a store lie that are not to lie in the set."""
-    if isinstance(store, CachingStore):
-        return _targets(store.source, keys, inline_below)
-    if not isinstance(store, ZipStore | LocalStore | FilesystemStore):
-        return {}
+    """Return where those objects of a store are that the set is not to hold itself."""
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
-    if not isinstance(store, ZipStore):
-        return {key: Target(_url(store, key)) for key in keys}
-    url, places = _url(store.folder, store.key), store.uncompressed_ranges(keys)
-    for key in keys:
-        if key not in places:
-            raise UnsupportedError(
-                "the entry of the zip file is deflated: its bytes are nowhere as they are",
-                remedy="Pack the store without compression, or raise inline_below.",
-                store=store.name,
-                key=key,
-            )
-    return {key: Target(url, *places[key]) for key in keys}
-
-
-def _url(store: Any, key: str) -> str:
-    if isinstance(store, LocalStore):
-        return f"{store.root}/{key}"
-    assert isinstance(store, FilesystemStore)
-    return store.url_of(key)
+    return {key: Target(*address) for key, address in store.addresses(keys).items()}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
-from xr_nczarr.errors import ExistsError, NczarrError
+from xr_nczarr.errors import ExistsError
 from xr_nczarr.storage import system
 from xr_nczarr.storage.keys import is_desktop_file
 from xr_nczarr.storage.system import Sync, syncs_each
@@ -120,24 +119,6 @@ def desktop_files(folder: str) -> list[str]:
         return []
     with os.scandir(folder) as entries:
         return [each.name for each in entries if is_desktop_file(each.name) and each.is_file()]
-
-
-@contextmanager
-def in_one_step(store: Any, *, empty: bool, exclusive: bool = False) -> Iterator[Any]:
-    """Give what takes the place of a directory or zip file in one step, if the block ends well.
-
-    It begins `empty`, or with what is there; see `commit` of these stores for `exclusive`.
-    """
-    staging = store.staging(empty=empty)
-    try:
-        yield staging
-        store.commit(staging, exclusive=exclusive)
-    except NczarrError as error:
-        if error.store == staging.name:  # which nobody finds again
-            error.store = store.name
-        raise
-    finally:
-        staging.discard()
 
 
 def made_meanwhile(name: str) -> ExistsError:

@@ -19,7 +19,7 @@ from xr_nczarr.errors import (
     StorageTimeoutError,
     quote,
 )
-from xr_nczarr.storage.protocol import Bytes
+from xr_nczarr.storage.ranges import Bytes
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes outside OSError, of transports that need not be installed.

@@ -14,8 +14,8 @@ from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references import absolute_url
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import SizedStore
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import Trust, is_below
 from xr_nczarr.storage.url import absolute_path, is_rooted, local_path
 
@@ -100,7 +100,7 @@ class Targets:
             return os.path.splitdrive(path)[0]
         return url if "::" in url else f"{url.partition(':')[0]} {self.options_for(url)[0]}"
 
-    def open(self, url: str) -> SizedStore:
+    def open(self, url: str) -> Store:
         """Return the store that reaches all URLs of the place of `url`, without a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
@@ -111,7 +111,7 @@ class Targets:
         return TargetStore.within(options, url, trust=self.trust, **rules)
 
 
-def key_in(store: SizedStore, url: str) -> str:
+def key_in(store: Store, url: str) -> str:
     """Give the key of a URL in the store of its place."""
     if isinstance(store, LocalStore):
         return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")

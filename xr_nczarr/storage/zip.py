@@ -10,17 +10,18 @@ from typing import Any
 
 from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.storage import system
-from xr_nczarr.storage.keys import KeyLocks, check_key, check_prefix, one_level
+from xr_nczarr.storage.fingerprint import file_fingerprint
+from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.protocol import ByteRange, Bytes, Listing, SizedStore, fetch_present
-from xr_nczarr.storage.ranges import cut_ranges, first_byte, too_large
-from xr_nczarr.storage.replacing import hidden_path, in_one_step, is_hidden, made_meanwhile
+from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
+from xr_nczarr.storage.replacing import hidden_path, is_hidden, made_meanwhile
 from xr_nczarr.storage.retries import failing_as_ours
+from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.zip_index import HEADER, Entry, damaged, data_start, decode, read_index
 
 
-class ZipStore:
+class ZipStore(Store):
     """The entries of a zip file, read in place.
 
     Both flavours are read: keys at the root (zarr-python), and all below one leading folder
@@ -30,7 +31,11 @@ class ZipStore:
     refused before anything is allocated.
     """
 
-    def __init__(self, folder: SizedStore, key: str, max_object_bytes: int = 4 << 30) -> None:
+    shared = False
+    replaceable = True
+    single_file = True
+
+    def __init__(self, folder: Store, key: str, max_object_bytes: int = 4 << 30) -> None:
         self.folder = folder
         self.key = key
         self.max_object_bytes = max_object_bytes
@@ -38,7 +43,6 @@ class ZipStore:
         self._sorted: list[str] | None = None
         self.name = f"{folder.name}/{key}"
         self.remote = folder.remote
-        self.lock = KeyLocks()
 
     @classmethod
     def local(
@@ -48,7 +52,7 @@ class ZipStore:
         max_object_bytes: int = 4 << 30,
         sync: Sync = "commit",
     ) -> ZipStore:
-        """Give the store in the zip file at an absolute path."""
+        """Return the store in the zip file at an absolute path."""
         folder, name = os.path.split(path)
         # The file itself may be larger than any object in it.
         return cls(LocalStore(folder, sync, max_object_bytes=1 << 62), name, max_object_bytes)
@@ -59,14 +63,14 @@ class ZipStore:
     def __repr__(self) -> str:
         return f"ZipStore({self.name!r})"
 
-    def bounded(self, most: int) -> ZipStore:
-        """Give the store that reads no object of more than `most` bytes."""
-        store = ZipStore(self.folder, self.key, min(most, self.max_object_bytes))
+    def bounded(self, max_bytes: int) -> ZipStore:
+        """Return the store that reads no object of more than `max_bytes`."""
+        store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
         store._index, store._sorted = self._entries(), self._sorted
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
+        """Yield each object in the order of `keys`, None for an absent one."""
         entries = [self._entry(key) for key in keys]
         spans = self._read([(entry.offset, entry.span) for entry in entries if entry])
         for key, entry in zip(keys, entries, strict=True):
@@ -74,32 +78,51 @@ class ZipStore:
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order; stored entries are read in part, others whole."""
-        places = self.uncompressed_ranges(one.key for one in ranges)
-        stored = self._read(
-            [
-                (places[one.key][0] + first_byte(one, places[one.key][1], self.name), one.length)
-                for one in ranges
-                if one.key in places
-            ]
-        )
-        for one in ranges:
-            if one.key in places:
+        places = self._uncompressed_ranges(item.key for item in ranges)
+        spans = []
+        for item in ranges:
+            if item.key in places:
+                offset, size = places[item.key]
+                spans.append((offset + first_byte(item, size, self.name), item.length))
+        stored = self._read(spans)
+        for item in ranges:
+            if item.key in places:
                 yield next(stored)
             else:
-                yield from cut_ranges([one], self.fetch([one.key]), self.name)
+                yield from cut_ranges([item], self.fetch([item.key]), self.name)
 
     def size(self, key: str) -> int | None:
-        """Give the size of an object in bytes, None when it is not there."""
+        """Return the size of an object in bytes, None if it does not exist."""
         entry = self._entry(key)
         return None if entry is None else entry.info.file_size
 
-    def uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Give (offset, length) in the file of the bytes of those objects that are not deflated.
+    def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
+        """Return the byte ranges of the zip file that hold objects.
 
-        Local headers tell, which are asked for together.
+        Raises
+        ------
+        UnsupportedError
+            If an entry is deflated.
+        """
+        places = self._uncompressed_ranges(keys)
+        for key in keys:
+            if key not in places:
+                raise UnsupportedError(
+                    "the entry of the zip file is deflated, so that its bytes have no address",
+                    remedy="Pack the store without compression, or raise inline_below.",
+                    store=self.name,
+                    key=key,
+                )
+        (file,) = self.folder.addresses([self.key]).values()
+        return {key: Address(file.url, *places[key]) for key in keys}
+
+    def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Return offset and length in the file of the objects that are not deflated.
+
+        The local headers, which hold them, are fetched together.
         """
         entries = {key: self._entry(key) for key in keys}
-        stored = {key: one for key, one in entries.items() if one and not one.deflated}
+        stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
         headers = self._read([(entry.offset, HEADER) for entry in stored.values()])
         return {
             key: (entry.offset + data_start(header, entry, key, self.name), entry.info.file_size)
@@ -107,35 +130,35 @@ class ZipStore:
         }
 
     def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, sorted."""
+        """Return one level below `prefix`, sorted."""
         check_prefix(prefix, self.name)
         return one_level(self._keys(), prefix)
 
-    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield key and size in bytes of every object below `prefix`."""
         for key, entry in self._entries().items():
             if key.startswith(prefix):
                 yield key, entry.info.file_size
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects: the file is written anew and replaced. Many are better staged."""
-        with in_one_step(self, empty=False) as staging:
+        """Write objects: a new file replaces this one. Many objects are better staged."""
+        with self.in_one_step(empty=False) as staging:
             staging.put(items)
 
     def delete(self, prefix: str) -> None:
-        """Remove objects: the file is written anew and replaced."""
-        with in_one_step(self, empty=False) as staging:
+        """Remove objects: a new file replaces this one."""
+        with self.in_one_step(empty=False) as staging:
             staging.delete(prefix)
 
     def staging(self, *, empty: bool = False) -> LocalStore:
-        """Give a directory beside the file with its objects, for `commit` to pack."""
+        """Return a directory beside the file with its objects, for `commit` to pack."""
         target = self._target()
         # Only the file is forced to the disk, once it is packed.
         staging = LocalStore(target, "none").staging()
         if not empty and os.path.lexists(target):
             try:
                 staging.check_new_keys(self._entries(), ())
-                staging.put(fetch_present(self, list(self._entries())))
+                staging.put(self.fetch_present(list(self._entries())))
             except BaseException:
                 staging.discard()
                 raise
@@ -166,9 +189,19 @@ class ZipStore:
         self._index = self._sorted = None
         staging.discard()
 
-    def check_new_keys(self, new: Iterable[str], there: Iterable[str]) -> None:
-        """Refuse to add keys that the staging directory does not tell apart: see `LocalStore`."""
-        LocalStore(os.path.dirname(self._target())).check_new_keys(new, there)
+    def check_writable(self) -> None:
+        """Raise UnsupportedError unless the zip file is a local one."""
+        self._local_folder()
+
+    def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
+        """Raise an error for keys that the staging directory cannot hold side by side."""
+        LocalStore(os.path.dirname(self._target())).check_new_keys(new, existing)
+
+    def fingerprint(self) -> str | None:
+        """Return a text that changes whenever the zip file does; None for a remote one."""
+        if not isinstance(self.folder, LocalStore):
+            return None
+        return file_fingerprint(f"{self.folder.root}/{self.key}")
 
     def _target(self) -> str:
         return os.path.realpath(f"{self._local_folder().root}/{self.key}")
@@ -190,7 +223,7 @@ class ZipStore:
             yield data
 
     def _entries(self) -> dict[str, Entry]:
-        """Give the entries by key; they are read once."""
+        """Return the entries by key; they are read once."""
         if self._index is None:
             size = self.folder.size(self.key)
             if size is None:
@@ -199,13 +232,13 @@ class ZipStore:
         return self._index
 
     def _keys(self) -> list[str]:
-        """Give the keys in their order; they are sorted once."""
+        """Return the sorted keys; they are sorted once."""
         if self._sorted is None:
             self._sorted = sorted(self._entries())
         return self._sorted
 
     def _entry(self, key: str) -> Entry | None:
-        """Give an entry that can be decoded within the limits, None if there is none."""
+        """Return an entry that can be decoded within the limits, None if it does not exist."""
         check_key(key, self.name)
         entry = self._entries().get(key)
         if entry is None:

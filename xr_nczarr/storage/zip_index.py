@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from xr_nczarr.errors import StorageError
 from xr_nczarr.storage.keys import check_key
-from xr_nczarr.storage.protocol import Bytes
+from xr_nczarr.storage.ranges import Bytes
 
 Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
 """Gives the bytes of a file at each (offset, length)."""

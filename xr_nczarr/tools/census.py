@@ -19,7 +19,7 @@ from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, key_prefix
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.storage import Store, fetch_present, sizes_of, stored_keys, stored_sizes
+from xr_nczarr.storage import Store
 from xr_nczarr.tools.slabs import counts
 
 MAX_ASKED = 10_000
@@ -80,7 +80,7 @@ def take_census(
         How many chunks a store that cannot be listed is asked for at most; None for any number.
     """
     try:
-        return _counted(opened, stored_sizes(opened.store), others), ""
+        return _counted(opened, opened.store.sizes(), others), ""
     except (AccessDeniedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
@@ -97,12 +97,12 @@ def take_census(
 
 def every_key(store: Store) -> Iterator[str]:
     """Yield the keys of all objects of a store, as far as metadata imply them if it has no list."""
-    keys = stored_keys(store)
+    keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]
     except UnsupportedError:
         opened, _ = open_whole(store, {})
-        yield from (key for key, _ in fetch_present(store, _document_keys(opened)))
+        yield from (key for key, _ in store.fetch_present(_document_keys(opened)))
         yield from (key for key, _ in _asked_sizes(opened))
         return
     yield from first
@@ -158,7 +158,7 @@ def _asked_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
         while batch := [*islice(indices, _AT_ONCE)]:
             for spelling in spellings:
                 names = [spelling.key(index) for index in batch]
-                sizes = [*sizes_of(opened.store, names)]
+                sizes = [*opened.store.sizes_of(names)]
                 there = [size is not None for size in sizes]
                 yield from zip(compress(names, there), compress(sizes, there), strict=True)
                 batch = [index for index, found in zip(batch, there, strict=True) if not found]

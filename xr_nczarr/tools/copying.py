@@ -24,17 +24,7 @@ from xr_nczarr.model import ArrayNode, child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.netcdf.attributes import infer_integers
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.storage import (
-    LocalStore,
-    Store,
-    ZipStore,
-    boot,
-    file_fingerprint,
-    fingerprint,
-    is_inside,
-    open_store,
-    parse_url,
-)
+from xr_nczarr.storage import Store, boot, file_fingerprint, open_store, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
@@ -43,7 +33,7 @@ from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspac
 from xr_nczarr.writing.datasets import Request, growing_dimensions, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.sources import lazy_array_in, same_store
+from xr_nczarr.writing.sources import lazy_array_in
 from xr_nczarr.writing.target import UNFINISHED, check_empty, open_existing
 from xr_nczarr.writing.writer import layout_of, plan_creation
 
@@ -206,15 +196,14 @@ def copy(
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
         with ExitStack() as held:
-            local = isinstance(store, LocalStore)
             # One that was killed may be run again as it was, also from a source that has changed.
             name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
             asked = str((name, zarr_format, dialect, chunks, codecs, consolidated))
             owner = hashlib.sha256(asked.encode()).hexdigest
-            lock = store.lock("") if local else sole_writer(store, "w", owner, force=overwrite)
-            held.enter_context(lock)
+            marked = sole_writer(store, "w", owner, force=overwrite)
+            held.enter_context(store.lock("") if store.locks_processes else marked)
             exists, resumed, anew = _found(store, mark, overwrite)
-            staged = exists and local
+            staged = exists and store.replaceable
             if staged:
                 held.close()  # the old directory takes its lock along
             work = held.enter_context(workspace(store, empty=True, staged=staged))
@@ -283,7 +272,7 @@ def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
         )
     found = _Source(
         datasets=open_groups(opened, opened.root, AS_STORED),
-        state=lambda: fingerprint(opened.store),
+        state=lambda: opened.store.fingerprint(),
         dimensions={group.path: dict(group.dimensions) for group in opened.root.walk()},
     )
     for path, dataset in found.datasets.items():
@@ -317,13 +306,12 @@ def _check_name(target: Any) -> None:
 def _check_beside(store: Store, origin: _Source) -> None:
     """Raise RefusedError if the target is the source, or within it and would be a part of it."""
     stores = [array.store for array in origin.arrays.values()]
-    if any(same_store(array_store, store) for array_store in stores):
+    if any(each.is_same(store) for each in stores):
         problem, remedy = "source and target are the same store", "Copy it to another place"
         raise RefusedError(problem, remedy=remedy, store=store.name)
-    for folder in {one.root for one in stores if isinstance(one, LocalStore)}:
-        if isinstance(store, LocalStore) and is_inside(os.path.dirname(store.root), folder):
-            problem = "it lies within the store that is to be copied"
-            raise RefusedError(problem, remedy="Copy to another place", store=store.name)
+    if any(store.is_within(each) for each in stores):
+        problem = "it lies within the store that is to be copied"
+        raise RefusedError(problem, remedy="Copy to another place", store=store.name)
 
 
 def _kept_encoding(lazy: LazyArray) -> dict[str, Any]:
@@ -403,7 +391,7 @@ def _found(store: Store, mark: bytes | None, overwrite: bool) -> tuple[bool, boo
     Something that may not go is an ExistsError.
     """
     unfinished = None
-    if not isinstance(store, ZipStore):
+    if not store.single_file:
         (unfinished,) = store.fetch([UNFINISHED])
         if unfinished is not None and mark is not None and bytes(unfinished) == mark:
             return False, True, ""

@@ -22,15 +22,6 @@ from xr_nczarr.chunks.grid import ChunkPart, Plan, count_touched, plan_points, p
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.windows import byte_window
 from xr_nczarr.errors import AccessDeniedError, ConflictError, UnsupportedError, quote
-from xr_nczarr.references import InlineBytes, Target
-from xr_nczarr.storage import (
-    ByteRange,
-    PrefetchingStore,
-    ReferenceStore,
-    sizes_of,
-    stored_sizes,
-)
-from xr_nczarr.storage.ranges import merge_ranges, windows
 from xr_nczarr.tools.census import MAX_ASKED
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.slabs import counts
@@ -317,27 +308,21 @@ def _requests(
                 sum(length for _, length in span.spans) if span is not None and size else size
                 for span, size in zip(spans, sizes, strict=True)
             ]
-    return _merged(array, keys), False, sizes
+    return array.store.count_requests(keys), False, sizes
 
 
 def _sizes(array: ChunkedArray, keys: Sequence[str]) -> list[int | None]:
-    """Give the sizes of objects: 0 for what is not there, None where the store does not tell."""
-    store: Any = array.store
-    store = store.source if isinstance(store, PrefetchingStore) else store
-    if isinstance(store, ReferenceStore):
-        found = map(store.references.resolve, keys)
-        return [
-            0 if one is None else len(one.data) if isinstance(one, InlineBytes) else one.length
-            for one in found
-        ]
-    if not store.remote and hasattr(store, "size"):
-        return [store.size(key) or 0 for key in keys]
+    """Return the sizes of objects: 0 for absent ones, None for unknown ones."""
+    store = array.store
+    known = store.known_sizes(keys)
+    if known is not None:
+        return known
     with suppress(AccessDeniedError, UnsupportedError):
-        listed = dict(stored_sizes(store, _folder(array)))
+        listed = dict(store.sizes(_folder(array)))
         return [listed.get(key, 0) for key in keys]
     with suppress(AccessDeniedError, UnsupportedError):
         if len(keys) <= MAX_ASKED:
-            return [size or 0 for size in sizes_of(store, keys)]
+            return [size or 0 for size in store.sizes_of(keys)]
     return [None] * len(keys)
 
 
@@ -345,14 +330,3 @@ def _folder(array: ChunkedArray) -> str:
     keys = array.node.chunk_keys
     folder, slash, _ = (keys.prefix if array.node.shape else keys.scalar).rpartition("/")
     return folder + slash
-
-
-def _merged(array: ChunkedArray, keys: Sequence[str]) -> int:
-    """Give the number of requests for objects; near ones of a reference set travel together."""
-    if not isinstance(array.store, ReferenceStore):
-        return len(keys)
-    found = list(map(array.store.references.resolve, keys))
-    targets = [one for one in found if isinstance(one, Target)]
-    spans = [ByteRange(one.url, one.offset or 0, one.length) for one in targets if one.length]
-    merged = sum(len(merge_ranges(window)) for window in windows(spans))
-    return merged + sum(one.length is None for one in targets)

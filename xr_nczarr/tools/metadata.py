@@ -35,11 +35,8 @@ from xr_nczarr.netcdf.annotations import (
 from xr_nczarr.netcdf.attributes import encode_attribute, infer_integers
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
 from xr_nczarr.storage import (
-    FilesystemStore,
     MemoryStore,
-    ReferenceStore,
     Store,
-    fetch_present,
     open_store,
 )
 from xr_nczarr.tools.text import Told, count_text, dimension_text
@@ -169,7 +166,7 @@ def upgrade(
         changed = _changed(documents, store)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
-        removed = [key for key, _ in fetch_present(store, sidecars)]
+        removed = [key for key, _ in store.fetch_present(sidecars)]
         if not dry_run:
             key = FORMATS[source.zarr_format].CONSOLIDATED_KEY
             with workspace(store, empty=False, staged=False) as work:
@@ -227,13 +224,11 @@ def _changing(
     A change that was interrupted is undone first.
     """
     store = open_store(target, storage_options=storage_options)
-    web = isinstance(store, FilesystemStore) and store.web
-    if web or isinstance(store, ReferenceStore):
-        raise UnsupportedError(
-            f"{'plain HTTP' if web else 'a reference set'} is read only",
-            remedy="Do it where the store lies, or copy it first",
-            store=store.name,
-        )
+    try:
+        store.check_writable()
+    except UnsupportedError as error:
+        error.remedy = error.remedy or "Do it where the store lies, or copy it first"
+        raise
     with nullcontext() if dry_run else sole_writer(store, "a", lambda: owner):
         if not dry_run:
             settle(store)

@@ -11,7 +11,6 @@ from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, BrokenNode
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS
-from xr_nczarr.storage import fetch_present
 
 Concern = tuple[str, str, str, str]
 """Programs, path of the node, what they do with it, and the remedy."""
@@ -110,7 +109,7 @@ def in_documents(opened: OpenedStore) -> Iterator[Concern]:
     # Of what we cannot read either, the error is told.
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
     keys = [key for path in whole for key in module.node_keys(path)]
-    for key, data in fetch_present(opened.store, keys):
+    for key, data in opened.store.fetch_present(keys):
         try:
             json.loads(bytes(data))
         except ValueError as error:

@@ -14,7 +14,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.types import zero
-from xr_nczarr.storage import LocalStore, Store, stored_sizes
+from xr_nczarr.storage import Store
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.writing.commit import WriteOptions, show_progress, write_chunks
 from xr_nczarr.writing.placing import Job
@@ -37,7 +37,7 @@ def copy_chunks(
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     others: list[Job] = []
     large: list[Job] = []
-    there = {key for key, _ in stored_sizes(store)} if resumed else set()
+    there = {key for key, _ in store.sizes()} if resumed else set()
     for job in jobs:
         node, array = job.node, arrays.get(job.node.path)
         anew = any(level.codecs for level in node.shards)
@@ -97,32 +97,16 @@ def _copy_objects(
     indices = np.ndindex(*counts(node.shape, node.object_shape))
     while batch := list(itertools.islice(indices, count)):
         wanted = [index for index in batch if node.chunk_keys.key(index) not in there]
-        if isinstance(array.store, LocalStore) and isinstance(store, LocalStore):
-            yield len(batch), _copy_files(array, node, store, wanted)
-            continue
-        if array.node.shards:
-            fetched = array.store.fetch([array.node.chunk_keys.key(index) for index in wanted])
-        else:
-            fetched = array.layout.fetch(array.store, wanted)
-        found = [
-            (node.chunk_keys.key(index), data)
-            for index, data in zip(wanted, fetched, strict=True)
-            if data is not None
-        ]
-        store.put(found)
-        yield len(batch), len(found)
+        yield len(batch), _copy_batch(array, node, store, wanted)
 
 
-def _copy_files(
-    array: ChunkedArray, node: ArrayNode, store: LocalStore, wanted: Sequence[Index]
-) -> int:
-    """Copy stored objects from one directory to another; return how many there are."""
-    assert isinstance(array.store, LocalStore)
+def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
+    """Copy stored objects by their indices; return how many exist."""
     layout = array.layout
-    spellings = [array.node.chunk_keys.key] if isinstance(layout, Shards) else layout.spellings
-    for key_of in spellings:
-        keys = [(key_of(index), node.chunk_keys.key(index)) for index in wanted]
-        if copied := store.put_from(array.store, keys):
+    spellings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.spellings
+    for keys in spellings:
+        pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in wanted]
+        if copied := store.copy_from(array.store, pairs):
             return copied
     return 0
 

@@ -26,7 +26,7 @@ from xr_nczarr.hierarchy import FORMATS, JOURNAL, Document
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.storage import WRITER_LOCK, fetch_present
+from xr_nczarr.storage import WRITER_LOCK
 from xr_nczarr.tools.census import MAX_ASKED, Stored, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
@@ -227,7 +227,7 @@ def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
     key = module.CONSOLIDATED_KEY
     if opened.options.consolidated is True or key is None:
         return
-    if not any(fetch_present(opened.store, module.node_keys("/"))):  # it is all that there is
+    if not any(opened.store.fetch_present(module.node_keys("/"))):  # it is all that there is
         return
     (data,) = opened.store.fetch([key])
     try:

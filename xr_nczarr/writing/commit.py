@@ -17,7 +17,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.locks import Underway
-from xr_nczarr.storage import WRITER_LOCK, LocalStore, Store, ZipStore, in_one_step, is_desktop_file
+from xr_nczarr.storage import WRITER_LOCK, Store, is_desktop_file
 from xr_nczarr.writing.blocks import opened_lazily
 from xr_nczarr.writing.journal import close_journal, put_journal
 from xr_nczarr.writing.placing import Job
@@ -90,7 +90,7 @@ def execute(plan: WritePlan, target: Store, options: WriteOptions, *, staged: bo
     if options.safe_chunks:
         plan.jobs = [job.aligned() for job in plan.jobs]
     now = options.compute
-    if not now and isinstance(target, ZipStore):
+    if not now and target.single_file:
         raise UnsupportedError(
             "a zip file is written in one go, not with compute=False",
             remedy="Leave that out, or write a directory",
@@ -143,17 +143,17 @@ def workspace(
     end: zip files always do, stores that cannot be replaced in one step never do. If `exclusive`,
     it is an ExistsError if somebody else has made it by then.
     """
-    if not isinstance(target, ZipStore) and not (staged and isinstance(target, LocalStore)):
+    if not target.single_file and not (staged and target.replaceable):
         yield target
         flush(target)
         return
-    with in_one_step(target, empty=empty, exclusive=exclusive) as staging:
+    with target.in_one_step(empty=empty, exclusive=exclusive) as staging:
         yield staging
 
 
 def flush(store: Store, *_: Any) -> None:
     """Force what was written to the disk, where the store knows how; last, what is waited for."""
-    getattr(store, "flush", lambda: None)()
+    store.flush()
 
 
 def prepare(plan: WritePlan, store: Store) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.hierarchy import JOURNAL, Journal, Regions, open_journal
-from xr_nczarr.storage import Store, ZipStore
+from xr_nczarr.storage import Store
 from xr_nczarr.writing.placing import Job
 
 
@@ -38,7 +38,7 @@ def settle(store: Store) -> Regions:
     the first and last element along each dimension of what it put, by path of the array. Else
     nothing, as of a zip file, which changes in one step.
     """
-    journal = None if isinstance(store, ZipStore) else open_journal(store)
+    journal = None if store.single_file else open_journal(store)
     if journal is None:
         return {}
     before = journal.before(store.fetch(journal.keys))

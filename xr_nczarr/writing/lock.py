@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from xr_nczarr.errors import ConflictError, NczarrError
-from xr_nczarr.storage import WRITER_LOCK, FilesystemStore, LocalStore, Store
+from xr_nczarr.storage import WRITER_LOCK, Store
 from xr_nczarr.writing.target import is_nothing
 
 
@@ -32,10 +32,9 @@ def sole_writer(
     force
         Whether to go on where another writer has left its lock.
     """
-    lockable = isinstance(store, LocalStore | FilesystemStore) and mode != "r+"
-    if not lockable or (isinstance(store, LocalStore) and is_nothing(store)):
+    if mode == "r+" or not store.shared or (store.locks_processes and is_nothing(store)):
         yield
-    elif not isinstance(store, FilesystemStore):
+    elif store.locks_processes:
         with store.lock(""):
             yield
     else:

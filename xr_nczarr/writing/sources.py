@@ -14,7 +14,7 @@ from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.errors import RefusedError
-from xr_nczarr.storage import LocalStore, MemoryStore, Store, is_same_place
+from xr_nczarr.storage import Store
 
 _TASKS_LOOKED_INTO = 3
 
@@ -30,7 +30,7 @@ def refuse_reading(
     for name, data in values.items():
         for lazy in lazy_arrays(getattr(data, "_data", data)):
             array = lazy.stored
-            if same_store(array.store, store) and (paths is None or array.node.path in paths):
+            if array.store.is_same(store) and (paths is None or array.node.path in paths):
                 raise RefusedError(
                     f"reads its values from {array.node.path} of the store that is to be "
                     "overwritten",
@@ -38,15 +38,6 @@ def refuse_reading(
                     store=store.name,
                     variable=str(name),
                 )
-
-
-def same_store(one: Store, other: Store) -> bool:
-    """Return whether two stores hold the same objects."""
-    if isinstance(one, LocalStore) and isinstance(other, LocalStore):
-        return is_same_place(one.root, other.root)
-    if isinstance(one, MemoryStore) and isinstance(other, MemoryStore):
-        return one.mapping is other.mapping
-    return one.remote == other.remote and one.name == other.name
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:

@@ -10,7 +10,7 @@ from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import ConflictError, ExistsError, NczarrError, NotFoundError, RefusedError
 from xr_nczarr.hierarchy import FORMATS
 from xr_nczarr.model import ArrayNode, Node
-from xr_nczarr.storage import WRITER_LOCK, Listing, Store, check_new_keys, is_desktop_file
+from xr_nczarr.storage import WRITER_LOCK, Listing, Store, is_desktop_file
 
 UNFINISHED = ".nczarr_unfinished"
 """Object that marks what is written in place from nothing: where no dataset is, leave to remove."""
@@ -72,7 +72,7 @@ def check_names(
 ) -> None:
     """Refuse nodes whose names a file system does not know, or takes for those of others.
 
-    `kept` are the paths of nodes that are there and stay; see `LocalStore.check_new_keys`.
+    `kept` are the paths of nodes that are there and stay; see `Store.check_new_keys`.
     """
     module = FORMATS[zarr_format]
     keys = {
@@ -82,7 +82,7 @@ def check_names(
     }
     there = (key for path in kept for key in module.node_keys(path))
     try:
-        check_new_keys(store, keys, there)
+        store.check_new_keys(keys, there)
     except NczarrError as error:
         path = keys.get(error.key or "")
         if path is not None and isinstance(added[path], ArrayNode):

@@ -15,11 +15,9 @@ from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import (
-    LocalStore,
     Location,
     Retry,
     Store,
-    ZipStore,
     open_store,
     parse_url,
 )
@@ -191,11 +189,11 @@ def to_nczarr(
     )
     for path, dataset in request.datasets.items():
         request.datasets[path] = in_blocks(dataset, request.encoding[path])
-    whole, local = mode == "w" and request.group == "/", isinstance(store, LocalStore)
+    whole = mode == "w" and request.group == "/"
     if whole:
         check_removable(store, overwrite)
-    force = overwrite == "force" or (whole and not local)  # there it replaces the lock as well
-    staged = local and (atomic == "store" or mode == "w")
+    force = overwrite == "force" or whole  # which replaces the lock as well
+    staged = store.replaceable and (atomic == "store" or mode == "w")
     while True:
         with sole_writer(store, mode, owner, force=force):
             if whole:
@@ -212,7 +210,7 @@ def _widen(store: Store, widths: Mapping[str, int], options: WriteOptions) -> No
     """Store the text of some arrays in more bytes: in one step, or under a journal."""
     opened = open_existing(store, "a")
     assert opened is not None
-    staged = isinstance(store, LocalStore | ZipStore)
+    staged = store.replaceable
     plan = plan_widening(opened, widths, options.consolidated, staged=staged)
     execute(plan, store, replace(options, compute=True), staged=staged)
 

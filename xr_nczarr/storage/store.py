@@ -1,0 +1,320 @@
+"""The abstract store: four verbs that each kind has, and what a kind may do better."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.model import ChunkKeys
+from xr_nczarr.storage.keys import KeyLocks, Listing
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, cut_ranges
+
+_locks = KeyLocks()
+
+
+class Address(NamedTuple):
+    """Where an object's bytes are: all of a path or URL, or `length` bytes of it from `offset`."""
+
+    url: str
+    offset: int | None = None
+    length: int | None = None
+
+
+class Store(ABC):
+    """A mapping of keys to bytes. Stores are cheap to make, pickle small, and survive a fork.
+
+    A new kind of store implements `fetch` and `list_names`, and `put` and `delete` if it can be
+    written. Everything else has a default that needs no more than these; a kind overrides what it
+    does better.
+
+    Attributes
+    ----------
+    name
+        A URL or path without secrets, for messages.
+    remote
+        Whether a request costs a round trip, so that concurrency pays.
+    reads_in_place
+        Whether `fetch_into` and `fetch_ranges_into` read into the buffer without another copy.
+    fetches_ahead
+        Whether small objects of several arrays are better fetched together (if `remote`).
+    zero_fill_is_missing
+        Whether a fill value of 0 marks missing values. Writers of reference sets put it where the
+        original file declares no fill value.
+    shared
+        Whether other processes may write to it at the same time, object by object.
+    locks_processes
+        Whether `lock` also keeps other processes out, until this one ends.
+    replaceable
+        Whether `in_one_step` can replace its whole content atomically.
+    single_file
+        Whether any change replaces its whole content.
+    """
+
+    __slots__ = ()
+
+    name: str
+    remote: bool = False
+    reads_in_place: ClassVar[bool] = False
+    fetches_ahead: ClassVar[bool] = True
+    zero_fill_is_missing: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+    locks_processes: ClassVar[bool] = False
+    replaceable: ClassVar[bool] = False
+    single_file: ClassVar[bool] = False
+
+    @abstractmethod
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for an absent one.
+
+        Raises
+        ------
+        StorageError
+            For every answer that is neither the whole object nor *not found*.
+        """
+
+    @abstractmethod
+    def list_names(self, prefix: str) -> Listing:
+        """Return one level below `prefix` (empty, or ending in ``/``), sorted.
+
+        Raises
+        ------
+        UnsupportedError
+            If the store cannot be listed (plain HTTP).
+        """
+
+    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
+        """Write objects, each whole or not at all, replacing older ones."""
+        raise self._read_only()
+
+    def delete(self, prefix: str) -> None:
+        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
+        raise self._read_only()
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedError if objects can never be written to the store."""
+        if type(self).put is Store.put:
+            raise self._read_only()
+
+    def fetch_present(self, keys: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
+        """Yield key and bytes of the objects that exist, in the order of `keys`."""
+        for key, data in zip(keys, self.fetch(keys), strict=True):
+            if data is not None:
+                yield key, data
+
+    def fetch_chunks(
+        self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
+    ) -> Iterator[Bytes | None]:
+        """Yield chunks of one array by their indices, None for absent ones."""
+        return self.fetch([keys.key(chunk) for chunk in chunks])
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield each byte range in order, None where the object does not exist.
+
+        Raises
+        ------
+        StorageError
+            If an object ends before its range does.
+        """
+        return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
+
+    def fetch_into(self, key: str, buffer: Any) -> int | None:
+        """Read an object into `buffer`, a contiguous array; return its size in bytes.
+
+        None if it does not exist. `buffer` holds the object only if both have the same size.
+        """
+        (data,) = self.fetch([key])
+        if data is None:
+            return None
+        if len(data) == buffer.nbytes:
+            memoryview(buffer).cast("B")[:] = data
+        return len(data)
+
+    def fetch_ranges_into(
+        self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
+    ) -> bool:
+        """Read ranges of an object, by first byte and length, each into its buffer of bytes.
+
+        Return False if the object does not exist.
+
+        Raises
+        ------
+        StorageError
+            If the object ends before a range does.
+        """
+        ranges = [ByteRange(key, start, length) for start, length in spans]
+        for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
+            if data is None:
+                return False
+            buffer[:] = data
+        return True
+
+    def reading(self, key: str) -> AbstractContextManager[Read]:
+        """Return a context whose value reads bytes of an object, by first byte and length.
+
+        It returns None if the object does not exist. Where the store can, all reads are of the
+        same object, even if another one replaces it.
+        """
+        return nullcontext(
+            lambda start, length: next(self.fetch_ranges([ByteRange(key, start, length)]))
+        )
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield the key of every object below `prefix`."""
+        objects, prefixes = self.list_names(prefix)
+        yield from (prefix + name for name in objects)
+        for name in prefixes:
+            yield from self.list_keys(f"{prefix}{name}/")
+
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, None if it does not exist."""
+        (data,) = self.fetch([key])
+        return None if data is None else len(data)
+
+    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
+        """Yield the size of each object in bytes in the order of `keys`, None for absent ones."""
+        return map(self.size, keys)
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
+        """Yield key and size in bytes of every object below `prefix`.
+
+        The size is None where it takes a request for the object.
+
+        Raises
+        ------
+        UnsupportedError
+            If the store cannot be listed (plain HTTP), or declares too many objects.
+        """
+        for key in self.list_keys(prefix):
+            yield key, None if self.remote else self.size(key)
+
+    def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
+        """Return the sizes of objects as far as they are known without a request.
+
+        0 stands for an absent object and None for an unknown size. The result is None if all
+        sizes take a request.
+        """
+        return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
+
+    def count_requests(self, keys: Sequence[str]) -> int:
+        """Return in how many requests the objects are fetched."""
+        return len(keys)
+
+    def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
+        """Return where those objects are that other programs can read directly.
+
+        Raises
+        ------
+        UnsupportedError
+            If an object is stored only in compressed form.
+        """
+        return {}
+
+    def bounded(self, max_bytes: int) -> Store:
+        """Return a store that reads no object of more than `max_bytes`, if it can check that."""
+        return self
+
+    def probing(self) -> Store:
+        """Return the store for the search for metadata.
+
+        On the web it returns web pages in place of objects, which are errors otherwise: the caller
+        decides from them whether an object exists. It lists folders by their index pages, which
+        may hide objects whose names begin with a dot.
+        """
+        return self
+
+    def narrowed(self, keys: ChunkKeys) -> Store:
+        """Return a store that pickles as no more than the chunks of one array need."""
+        return self
+
+    def is_same(self, other: Store) -> bool:
+        """Return whether both stores hold the same objects."""
+        return self.remote == other.remote and self.name == other.name
+
+    def is_within(self, other: Store) -> bool:
+        """Return whether this store lies in a folder of `other`."""
+        return False
+
+    def fingerprint(self) -> str | None:
+        """Return a text that changes whenever an object does; None if only reading can tell."""
+        return None
+
+    def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
+        """Raise an error if the store cannot hold `new` keys beside the `existing` ones.
+
+        Raises
+        ------
+        RefusedError
+            For a name that the operating system has no files of; the error holds the key.
+        ConflictError
+            For names that differ in case or in the spelling of accents, and are one name here.
+        """
+
+    def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
+        """Copy objects of another store, by their keys there and here; return their number.
+
+        Absent objects are left out. Each object is written whole or not at all.
+        """
+        pairs = list(keys)
+        fetched = source.fetch([theirs for theirs, _ in pairs])
+        items = [
+            (ours, data) for (_, ours), data in zip(pairs, fetched, strict=True) if data is not None
+        ]
+        self.put(items)
+        return len(items)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object unless it exists; return whether `data` is stored now."""
+        (stored,) = self.fetch([key])
+        if stored is None:
+            self.put([(key, data)])
+        return stored is None or bytes(stored) == data
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Keep other writers of the object out while it is read, merged and put.
+
+        An empty key is the lock of those who write metadata. By default it holds within this
+        process.
+        """
+        return _locks(f"{self.name}\0{key}")
+
+    def flush(self) -> None:
+        """Force everything written so far to the disk."""
+
+    @contextmanager
+    def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
+        """Yield a store whose content replaces that of this one when the block ends well.
+
+        It begins `empty`, or with the objects of this one.
+
+        Raises
+        ------
+        ExistsError
+            If `exclusive`, and another writer made the store.
+        """
+        staging = self.staging(empty=empty)
+        try:
+            yield staging
+            self.commit(staging, exclusive=exclusive)
+        except NczarrError as error:
+            if error.store == staging.name:  # a name that is gone when the message is read
+                error.store = self.name
+            raise
+        finally:
+            staging.discard()
+
+    def staging(self, *, empty: bool) -> Any:
+        """Return a new store for `commit`, `empty` or with the objects of this one."""
+        self._not_replaceable()
+
+    def commit(self, staging: Any, *, exclusive: bool = False) -> None:
+        """Replace the content of this store by that of `staging`, atomically."""
+        self._not_replaceable()
+
+    def _read_only(self) -> UnsupportedError:
+        return UnsupportedError("this store is read only", store=self.name)
+
+    def _not_replaceable(self) -> NoReturn:
+        raise UnsupportedError("the store cannot be replaced in one step", store=self.name)
