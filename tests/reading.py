@@ -10,6 +10,8 @@ import numpy as np
 import xarray as xr
 
 from tests.stores import Group, Size, Var
+from xr_nczarr.dataset import resolve
+from xr_nczarr.storage import Access, Store
 
 WAYS = ("eager", "threads")
 RAW: dict[str, Any] = {
@@ -115,3 +117,8 @@ def assert_attributes(found: Mapping[Any, Any], expected: Mapping[str, Any], pla
         else:
             assert isinstance(given, np.generic | np.ndarray), (where, given)
             assert_values(np.asarray(given), np.asarray(value), where)
+
+
+def open_store(target: Any, *, must_exist: bool = True, **access: Any) -> Store:
+    """Open the store that a target names."""
+    return resolve(target, Access(**access), must_exist=must_exist).store

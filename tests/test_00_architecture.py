@@ -1,81 +1,150 @@
-"""The rooms and who may enter them: read from the files' own imports."""
+"""The layers and their imports: read from the files themselves, and from the documentation."""
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
+PAGE = PACKAGE.parent / "docs" / "architecture.md"
 
-BELOW = ("codecs", "storage", "references", "model", "errors")
+BELOW = ("netcdf", "codecs", "storage", "model")
 
-# Each room, and the rooms it may import from. `docs/architecture.md` shows the same table.
-ROOMS = {
-    "locks": set(),  # that all may enter
+# Each layer, and the layers that it may import, beside `errors` and `locks`. The page has the same
+# table.
+LAYERS = {
+    "locks": set(),
     "errors": set(),
-    "model": {"errors"},
-    "formats": {"model", "errors"},
-    "codecs": {"model", "errors"},
-    "references": {"model", "errors"},
-    "netcdf": {"model", "errors"},
-    "storage": {"references", "codecs", "model", "errors"},
-    "hierarchy": {"formats", "storage", "model", "errors"},
-    "chunks": {"codecs", "storage", "model", "errors"},
-    "backend": {"netcdf", "hierarchy", "chunks", *BELOW},
-    "writing": {"backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "tools": {"writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "cli": {"tools", "writing", "backend", "netcdf", "hierarchy", "chunks", *BELOW},
-    "__init__": {"tools", "writing", "backend", "references", "model", "errors"},
+    "model": set(),
+    "formats": {"model"},
+    "codecs": {"model"},
+    "netcdf": {"model"},
+    "storage": {"model"},
+    "hierarchy": {"formats", "storage", "model"},
+    "chunks": {"codecs", "storage", "model"},
+    "references": {"hierarchy", "netcdf", "codecs", "storage", "model"},
+    "dataset": {"references", "hierarchy", "netcdf", "storage", "model"},
+    "backend": {"dataset", "chunks", "hierarchy", *BELOW},
+    "writing": {"backend", "dataset", "chunks", "hierarchy", "formats", *BELOW},
+    "tools": {"writing", "backend", "dataset", "chunks", "hierarchy", "formats", *BELOW},
+    "accessor": {"tools", "writing", "backend"},
+    "__init__": {"accessor", "tools", "writing", "references"},
+    "cli": {"__init__", "references", "backend"},
     "__main__": {"cli"},
 }
 
-# Libraries, and the rooms that may use them.
+# Libraries, and the layers that may use them.
 LIBRARIES = {
     "numcodecs": {"codecs"},
     "deflate": {"codecs"},
-    "fsspec": {"storage"},
+    "fsspec": {"storage", "references"},
     "s3fs": {"storage"},
+    "aiohttp": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},
-    "xarray": {"backend", "writing", "tools", "cli"},
+    "xarray": {"accessor", "backend", "writing", "tools", "cli"},
     "dask": {"backend", "writing"},
     "asyncio": {"backend"},
 }
 
+FILES = sorted(PACKAGE.rglob("*.py"))
 
-def room_of(path):
+
+def layer_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
 def imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Yield the name of every import: at the top, within functions, and by `import_module`."""
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            yield from called(path, node.args[0])
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+def called(path, name):
+    """Yield what a call imports; `xr_nczarr/__init__` looks its names up in a table."""
+    if isinstance(name, ast.Constant):
+        yield name.value
+        return
+    assert layer_of(path) == "__init__", f"{path}: imports {ast.unparse(name)}"
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LAZY":
+            yield from (f"xr_nczarr.{value}" for value in ast.literal_eval(node.value).values())
+
+
+def layers_in(name):
+    """Return the layers that an imported name leads to, also through an `__init__`."""
+    package, *parts = name.split(".")
+    if package != "xr_nczarr":
+        return set()
+    if not parts:
+        return {"__init__"}
+    file = PACKAGE.joinpath(*parts)
+    if file.is_dir() or file.with_suffix(".py").exists():
+        return {parts[0]}
+    holder = file.parent / "__init__.py" if file.parent.is_dir() else file.parent.with_suffix(".py")
+    layers = {"__init__"} if holder.parent == PACKAGE and len(parts) == 1 else {parts[0]}
+    for node in tree_of(holder).body:
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.asname or alias.name for alias in node.names]
+            if parts[-1] in names:
+                layers |= layers_in(f"{node.module}.{parts[-1]}")
+    return layers
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_run_one_way(path):
-    room = room_of(path)
+    layer = layer_of(path)
+    allowed = {layer, "locks", "errors", *LAYERS[layer]}
     for name in imports(path):
-        if name.startswith("xr_nczarr."):
-            other = name.split(".")[1]
-            allowed = {room, "locks", *ROOMS[room]}
-            assert other in allowed or other not in ROOMS, f"{room} → {other}"
+        assert layers_in(name) <= allowed, f"{layer} imports {name}"
+
+
+def test_the_layers_have_no_circle():
+    left = {layer: below & LAYERS.keys() for layer, below in LAYERS.items()}
+    while free := [layer for layer, below in left.items() if not below & left.keys()]:
+        for layer in free:
+            del left[layer]
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import xr_nczarr", {"__init__"}),
+        ("from xr_nczarr import to_nczarr", {"__init__"}),
+        ("from xr_nczarr import references", {"references"}),
+        ("from xr_nczarr.chunks.array import Store", {"chunks", "storage"}),
+        ("def f():\n    from xr_nczarr.tools import cdl", {"tools"}),
+        ("import_module('xr_nczarr.tools.cdl')", {"tools"}),
+    ],
+    ids=["bare", "from the package", "a package", "re-exported", "in a function", "import_module"],
+)
+def test_no_import_is_overlooked(tmp_path, source, expected):
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    assert set().union(*map(layers_in, imports(path))) == expected
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_library_stays_in_its_room(path):
+def test_a_library_stays_in_its_layer(path):
     for name in imports(path):
-        rooms = LIBRARIES.get(name.split(".")[0])
-        assert rooms is None or room_of(path) in rooms, f"{name} belongs to {rooms}"
+        layers = LIBRARIES.get(name.split(".")[0])
+        assert layers is None or layer_of(path) in layers, f"{name} belongs to {layers}"
 
 
 def test_one_module_knows_the_operating_system():
@@ -90,22 +159,39 @@ def test_no_file_is_longer_than_500_lines(path):
     assert len(path.read_text().splitlines()) <= 500
 
 
-@pytest.mark.parametrize("room", ["tools", "cli"])
-def test_no_two_files_of_a_room_need_each_other(room):
-    files = {f"xr_nczarr.{room}.{path.stem}": path for path in (PACKAGE / room).glob("*.py")}
-    left = {name: files.keys() & set(imports(path)) for name, path in files.items()}
+@pytest.mark.parametrize("layer", ["tools", "cli"])
+def test_no_two_files_of_a_layer_need_each_other(layer):
+    files = {f"xr_nczarr.{layer}.{path.stem}": path for path in (PACKAGE / layer).glob("*.py")}
+    left = {
+        name: {
+            other
+            for other in files
+            if any(f"{each}.".startswith(f"{other}.") for each in imports(path))
+        }
+        for name, path in files.items()
+    }
     while free := [name for name, needed in left.items() if not needed & left.keys()]:
         for name in free:
             del left[name]
     assert not left
 
 
-def test_every_room_is_in_the_table():
-    rooms = {room_of(path) for path in FILES}
-    assert rooms <= set(ROOMS)
+def test_every_layer_is_in_the_table():
+    assert {layer_of(path) for path in FILES} == set(LAYERS)
 
 
-def test_the_architecture_page_shows_every_room():
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
-    for room in {room_of(path) for path in FILES} - {"__init__", "__main__"}:
-        assert f"{room}" in page
+def table_of(heading):
+    """Return the rows of the table below a heading of the page, without its first two lines."""
+    section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return {layer.strip(" `"): set(re.findall(r"`(\w+)`", below)) for layer, below in rows[2:]}
+
+
+def test_the_architecture_page_has_the_same_table():
+    assert table_of("Who imports whom") == LAYERS
+
+
+def test_the_architecture_page_shows_every_layer():
+    picture = PAGE.read_text().partition("```\n")[2].partition("```")[0]
+    shown = re.findall(r"(?:^|\s)(\w+)(?:/|\.py) ", picture)
+    assert sorted(shown) == sorted(LAYERS.keys() - {"__init__", "__main__"})

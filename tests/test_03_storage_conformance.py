@@ -12,9 +12,10 @@ from types import MappingProxyType
 import fsspec
 import pytest
 
+from tests.reading import open_store
 from tests.servers import HttpServer
 from xr_nczarr.errors import RefusedError, StorageError, UnsupportedError
-from xr_nczarr.storage import ByteRange, Listing, MemoryStore, Store, open_store
+from xr_nczarr.storage import ByteRange, Listing, MemoryStore, Store
 
 OBJECTS = {
     ".zgroup": b"{}",

@@ -16,6 +16,7 @@ import pytest
 from distributed.core import error_message
 
 from tests.processes import in_a_child, in_a_new_interpreter
+from tests.reading import open_store
 from tests.servers import HttpServer, Request, S3Server
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -25,7 +26,7 @@ from xr_nczarr.errors import (
     StorageTimeoutError,
 )
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, FilesystemStore, Retry, open_store
+from xr_nczarr.storage import ByteRange, FilesystemStore, Retry
 from xr_nczarr.storage.s3 import s3_options
 
 CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(200)}

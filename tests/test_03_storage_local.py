@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import xarray as xr
 
+from tests.reading import open_store
 from xr_nczarr import ConflictError, to_nczarr
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -26,7 +27,7 @@ from xr_nczarr.errors import (
     StorageError,
 )
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, open_store, system
+from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, system
 from xr_nczarr.storage.keys import names_alike
 from xr_nczarr.storage.system import Sync
 

@@ -12,6 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
+from tests.reading import open_store
 from xr_nczarr.errors import ConflictError, MetadataError, NotFoundError, UnsupportedError
 from xr_nczarr.storage import (
     FilesystemStore,
@@ -20,7 +21,6 @@ from xr_nczarr.storage import (
     MemoryStore,
     ZipStore,
     has_nczarr_metadata,
-    open_store,
     parse_url,
 )
 

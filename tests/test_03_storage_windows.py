@@ -124,7 +124,7 @@ def test_windows_paths_and_file_urls_with_a_drive_are_paths(tmp_path: Path) -> N
 
 
 def _shares() -> None:
-    from xr_nczarr.storage.targets import Targets
+    from xr_nczarr.references.targets import Targets
     from xr_nczarr.storage.url import is_rooted, local_path
 
     for text in (r"\\server\share\a.nc", "//server/share/a.nc", "file:////server/share/a.nc"):
@@ -186,8 +186,8 @@ def test_windows_strangers_name_what_is_in_their_folder_alone(tmp_path: Path) ->
 def _references() -> None:
     import xr_nczarr
     from xr_nczarr.errors import RefusedError
-    from xr_nczarr.references import absolute_url
-    from xr_nczarr.storage.targets import Targets
+    from xr_nczarr.references.entries import absolute_url
+    from xr_nczarr.references.targets import Targets
 
     for url, expected in {
         r"C:\data\a.nc": "C:/data/a.nc",

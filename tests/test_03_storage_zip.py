@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.reading import open_store
 from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError, StorageError, UnsupportedError
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, LocalStore, ZipStore, open_store
+from xr_nczarr.storage import ByteRange, LocalStore, ZipStore
 from xr_nczarr.storage.keys import one_level
 
 
@@ -198,10 +199,11 @@ def test_the_place_of_an_uncompressed_object_is_known(tmp_path: Path) -> None:
         file.writestr("x/a/0", b"12345")
         file.writestr("x/a/1", b"1" * 99, zipfile.ZIP_DEFLATED)
     store = open_store(path)
-    places = store.uncompressed_ranges(["a/0", "a/1", "a/2"])
-    assert places.keys() == {"a/0"}
-    offset, length = places["a/0"]
+    url, offset, length = store.addresses(["a/0"])["a/0"]
+    assert path.samefile(url)
     assert path.read_bytes()[offset : offset + length] == b"12345"
+    with pytest.raises(UnsupportedError, match="deflated"):
+        store.addresses(["a/0", "a/1"])
 
 
 def test_a_zip_file_behind_other_bytes_is_read(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from xr_nczarr.model import Limits
 from xr_nczarr.references import (
     InlineBytes,
     Target,
-    absolute_url,
     expand,
     expressions,
     parse_references,
     render_references,
 )
+from xr_nczarr.references.entries import absolute_url
 
 EXAMPLE = """{
     "version": 1,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from xr_nczarr.errors import ReferenceSetError
-from xr_nczarr.references import Target, parse_references, spec
+from xr_nczarr.references import Target, parse, parse_references
+from xr_nczarr.references.columns import Table
+from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.spec import tabulate
-from xr_nczarr.references.table import Table
 
 
 def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
@@ -98,7 +98,7 @@ def test_a_dictionary_is_scanned_as_its_text_is(monkeypatch):
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
     }
-    monkeypatch.setattr(spec, "_target", None)  # would be called for each
+    monkeypatch.setattr(parse, "_target", None)  # would be called for each
     references = parse_references({"version": 1, "refs": refs | {"x": b"\0\1", "y": {"n": 1}}})
     assert references.resolve("t/39.4.9") == Target("s3://b/ü 4.nc", 31 * 1999, 40)
     assert [references.resolve(key).data for key in "xy"] == [b"\0\1", b'{"n": 1}']

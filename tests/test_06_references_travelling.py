@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.reading import open_store
 from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.references import document as reference_document
 from xr_nczarr.references import write
-from xr_nczarr.storage import open_store, reference_document
 
 CHUNKS = 12_000
 VALUES = np.random.default_rng(3).permutation(CHUNKS).astype("<i4")

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.reading import peak_memory
+from tests.reading import open_store, peak_memory
 from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, RefusedError, StorageError
 from xr_nczarr.model import Limits
-from xr_nczarr.storage import ByteRange, Retry, open_store
+from xr_nczarr.storage import ByteRange, Retry
 
 ARRAY = {
     "zarr_format": 2,

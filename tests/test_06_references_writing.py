@@ -11,11 +11,10 @@ import pytest
 import xarray as xr
 import zarr
 
-from tests.reading import RAW, WAYS, assert_reads_as, read_groups
+from tests.reading import RAW, WAYS, assert_reads_as, open_store, read_groups
 from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.references import InlineBytes, Target, expand, parse_references, write
-from xr_nczarr.storage import open_store
 
 
 def pack(folder, compression):

@@ -12,10 +12,10 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.reading import open_store
 from tests.servers import LOGIN_PAGE, IndexServer
 from tests.stores import put, sample, write_vintage
 from xr_nczarr import NotFoundError, StorageError, UnsupportedError
-from xr_nczarr.storage import open_store
 from xr_nczarr.storage.http import names_in_index
 
 PAGE = b"<!doctype html>\n<html><head><title>Data portal</title></head><body></body></html>"

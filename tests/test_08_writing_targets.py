@@ -21,6 +21,7 @@ from distributed import Client, LocalCluster
 
 import xr_nczarr
 from tests.processes import in_a_child, in_a_new_interpreter
+from tests.reading import open_store
 from xr_nczarr import (
     ConflictError,
     ExistsError,
@@ -30,7 +31,7 @@ from xr_nczarr import (
     UnsupportedError,
     to_nczarr,
 )
-from xr_nczarr.storage import LocalStore, MemoryStore, open_store
+from xr_nczarr.storage import LocalStore, MemoryStore
 from xr_nczarr.writing import blocks
 from xr_nczarr.writing.placing import aligned_blocks
 

@@ -13,7 +13,7 @@ import xarray as xr
 from fsspec.implementations.reference import LazyReferenceMapper
 
 from tests.processes import in_a_child, in_a_new_interpreter
-from tests.reading import peak_memory
+from tests.reading import open_store, peak_memory
 from tests.servers import LOGIN_PAGE
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -22,7 +22,7 @@ from xr_nczarr.errors import (
     RefusedError,
     StorageError,
 )
-from xr_nczarr.storage import Retry, open_store
+from xr_nczarr.storage import Retry
 
 VALUES = np.arange(8, dtype="<i4")
 

@@ -15,8 +15,9 @@ import xarray as xr
 import zarr
 
 import xr_nczarr
+from tests.reading import open_store
 from xr_nczarr import ConflictError, RefusedError, UnsupportedError, to_nczarr
-from xr_nczarr.storage import MemoryStore, open_store
+from xr_nczarr.storage import MemoryStore
 
 
 def series(start, stop, step="6h", **variables):

@@ -97,6 +97,9 @@ class Unlistable(Store):
     def list_names(self, prefix):
         raise UnsupportedError("plain HTTP cannot list what is there")
 
+    def size(self, key):
+        raise UnsupportedError("sizes are unknown")
+
 
 def test_a_store_that_cannot_be_listed_is_told_so(dataset):
     store = {}

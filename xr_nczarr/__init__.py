@@ -95,4 +95,4 @@ def __dir__() -> list[str]:
 
 # Importing it registers ``ds.nczarr``. That takes xarray, which has no other place to do so from:
 # its entry points are loaded when something is opened, and not for datasets in memory.
-import xr_nczarr.backend  # noqa: E402, F401
+import xr_nczarr.accessor  # noqa: E402, F401

@@ -24,7 +24,8 @@ from xr_nczarr.codecs import ChunkCodec, compile_codec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
 from xr_nczarr.references import InlineBytes, parse_references
-from xr_nczarr.storage.reference_opening import open_references
+from xr_nczarr.references.opening import open_references
+from xr_nczarr.storage import Access, parse_url
 
 CORPUS = Path(__file__).parent / "corpus"
 LIMITS = {"max_chunk_bytes": LARGEST_CHUNK, "max_item_bytes": LARGEST_CHUNK, "max_references": 9999}
@@ -164,7 +165,7 @@ def templates(data: bytes) -> None:
     error = None
     for members in ({"refs": {"k": ["x{{t}}", 0, 8]}}, {"gen": [generated]}):
         try:
-            store = open_references(document | members, None, limits=Limits(**LIMITS))
+            store = open_references(parse_url(document | members), Access(limits=Limits(**LIMITS)))
             for key in ("k", "g/0", "g/3", "g/4"):
                 store.references.resolve(key)
         except NczarrError as reason:

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numcodecs import Blosc, blosc
 
+from tests.reading import open_store
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ChunkError, StorageError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
-from xr_nczarr.storage import open_store
 
 BLOSC = CodecSpec("blosc", {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0})
 

@@ -13,11 +13,11 @@ from xr_nczarr.references import (
     InlineBytes,
     Target,
     expand,
-    is_metadata,
+    json_scanner,
     parse_references,
     render_references,
-    scan,
 )
+from xr_nczarr.references.entries import is_metadata
 
 NAMES = ("i", "j")
 integers = st.integers(-20, 20)
@@ -231,7 +231,7 @@ def test_a_scanned_document_is_what_json_reads(parts, spelled, escaped, slashes,
         )
 
     def parsed(**sizes):
-        with mock.patch.multiple(scan, **sizes):
+        with mock.patch.multiple(json_scanner, **sizes):
             try:
                 return dict(parse_references(bytes(document)).items())
             except NczarrError as error:

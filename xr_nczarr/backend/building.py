@@ -13,7 +13,6 @@ import xarray
 from xarray import Coordinates, Dataset, SerializationWarning, Variable
 from xarray.core import indexing
 
-import xr_nczarr
 from xr_nczarr.backend.decoding import (
     PASSING,
     decode_variables,
@@ -27,7 +26,8 @@ from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 
-_LIBRARIES = tuple(os.path.join(*each.__path__, "") for each in (xarray, xr_nczarr))
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAGE))
 
 
 def open_groups(

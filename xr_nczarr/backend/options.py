@@ -9,6 +9,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits, group_path
+from xr_nczarr.storage import Access, Retry
 
 if TYPE_CHECKING:
     from xr_nczarr.chunks import ReadOptions
@@ -133,6 +134,18 @@ max_depth, max_references, max_index_bytes
         defaults = STRICT_LIMITS if self.trust == "none" else DEFAULT_LIMITS
         passed = {field.name: getattr(self, field.name) for field in fields(Limits)}
         return replace(defaults, **{k: limit for k, limit in passed.items() if limit is not None})
+
+    @property
+    def access(self) -> Access:
+        """How the store is reached."""
+        return Access(
+            storage_options=self.storage_options,
+            limits=self.limits,
+            retry=Retry(**(self.retry or {})),
+            missing_status=tuple(self.missing_status),
+            follow_symlinks=self.follow_symlinks,
+            trusted=self.trust is None,
+        )
 
     @property
     def reading(self) -> ReadOptions:

@@ -26,20 +26,16 @@ from xr_nczarr.backend.lazy import (
 from xr_nczarr.backend.options import OPENING_KEY, Endian, Opening, OpenOptions
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
+from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
-from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
+from xr_nczarr.netcdf.annotations import is_annotated
 from xr_nczarr.storage import (
     EarlierStore,
     PrefetchingStore,
-    Retry,
     Store,
-    open_record_set,
-    open_store,
-    parse_url,
 )
 
 _log = logging.getLogger(__name__)
@@ -125,39 +121,19 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
 
     Without `subgroups`, what is in the groups below the one asked for is not looked at.
     """
-    location = parse_url(target)
-    access: dict[str, Any] = {
-        "storage_options": options.storage_options,
-        "limits": options.limits,
-        "retry": Retry(**(options.retry or {})),
-        "trusted": options.trust is None,
-    }
-    store = open_store(
-        target,
-        missing_status=tuple(options.missing_status),
-        follow_symlinks=options.follow_symlinks,
-        **access,
-    )
+    resolved = resolve(target, options.access)
+    location = resolved.location
     zarr_format = options.zarr_format or location.zarr_format
     consolidated = location.consolidated if options.consolidated is None else options.consolidated
     group = f"{location.group}/{options.group or ''}"
-    search = partial(
-        open_hierarchy,
+    resolved, hierarchy = resolved.open_hierarchy(
+        consolidated=consolidated,
         zarr_format=None if zarr_format is None else str(zarr_format),
         group=group,
         subgroups=subgroups,
-        listed_children=listed_children,
-        sidecars=SIDECARS,
         data_type_fallback=options.data_type_fallback,
-        limits=options.limits,
     )
-    try:
-        hierarchy = search(store, consolidated=consolidated)
-    except RecordSetError as error:
-        if store is target:
-            raise
-        store = open_record_set(target, store, error.document, **access)
-        hierarchy = search(store)
+    store = resolved.store
     masks = options.use_zarr_fill_value_as_mask
     zero_masks = store.zero_fill_is_missing
     if hierarchy.before:

@@ -9,16 +9,8 @@ from xr_nczarr.errors import Place, UnsupportedError
 from xr_nczarr.formats import FORMATS, v3_draft
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
-from xr_nczarr.formats.journal import JOURNAL, Journal, parse_journal
 from xr_nczarr.model import Hierarchy, Json
 from xr_nczarr.storage import Store
-
-
-def open_journal(store: Store) -> Journal | None:
-    """Give the journal of a write that was interrupted, None when there is none."""
-    (data,) = store.fetch([JOURNAL])
-    with Place(store=store.name):
-        return None if data is None else parse_journal(Document(JOURNAL, data))
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.formats import FORMATS, v1, v2, v3_draft
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.journal import JOURNAL, has_chunks, parse_journal
+from xr_nczarr.hierarchy.journal import JOURNAL, has_chunks, parse_journal
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -35,7 +35,6 @@ from xr_nczarr.model import (
 from xr_nczarr.storage import (
     Bytes,
     Store,
-    is_record_document,
     names_alike,
     page_error,
     page_in,
@@ -121,6 +120,17 @@ class RecordSetError(UnsupportedError):
             **fields,
         )
         self.document = document
+
+
+def is_record_document(data: Bytes) -> bool:
+    """Return whether a ``.zmetadata`` belongs to a reference set in parquet, not to Zarr."""
+    if b'"record_size"' not in bytes(data):
+        return False
+    try:
+        members = Document(v2.CONSOLIDATED_KEY, data, consolidated=True).value
+    except MetadataError:
+        return False
+    return isinstance(members, dict) and "record_size" in members
 
 
 @dataclass

@@ -20,6 +20,7 @@ from typing import Any
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json
+from xr_nczarr.references.columns import DOTTED, Table, flat_index
 from xr_nczarr.references.entries import (
     ByFields,
     InlineBytes,
@@ -30,7 +31,6 @@ from xr_nczarr.references.entries import (
     is_metadata,
     parse_members,
 )
-from xr_nczarr.references.table import DOTTED, Table, flat_index
 
 _COLUMNS = ("path", "offset", "size", "raw")
 _KEPT_ROW_GROUPS = 16
@@ -41,24 +41,6 @@ Columns = Mapping[str, Any]
 
 _File = tuple[tuple[int, ...], Callable[[int], Columns]]
 """An open parquet file: the rows of each row group, and how to read one."""
-
-
-def is_record_document(document: Any) -> bool:
-    """Return whether a ``.zmetadata`` is that of the layout, which Zarr's own is called like.
-
-    It is JSON, or the object it stands for. It alone has `record_size`.
-    """
-    if isinstance(document, Mapping):
-        return "record_size" in document
-    if isinstance(document, str):
-        document = document.encode()
-    if not isinstance(document, bytes | bytearray | memoryview):
-        return False
-    text = bytes(document)
-    try:
-        return b'"record_size"' in text and "record_size" in parse_members(text)
-    except ReferenceSetError:
-        return False
 
 
 def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ParquetTable:

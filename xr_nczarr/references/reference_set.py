@@ -9,10 +9,10 @@ from itertools import chain, islice
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
+from xr_nczarr.references.columns import Column, Table
 from xr_nczarr.references.entries import ByFields, Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
-from xr_nczarr.references.table import Column, Table
 
 _FEW = 3
 """Generators that are asked one after another sooner than by their folders."""

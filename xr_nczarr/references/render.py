@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.model import Json
+from xr_nczarr.references.columns import Column, Table
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_inline
+from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.spec import tabulate
-from xr_nczarr.references.table import Column, Table
 
 _FEWEST_REFERENCES = 16
 """References for each member of ``gen``, on average, that make it worth its look-ups."""

@@ -4,17 +4,14 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 (``None``); a refused, failed, short or over-long answer is an error that names the key.
 """
 
-from xr_nczarr.references import is_record_document
 from xr_nczarr.storage.caching import EarlierStore, PrefetchingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_alike, plain_name
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
-from xr_nczarr.storage.opening import has_nczarr_metadata, open_store
+from xr_nczarr.storage.open_store import Access, has_nczarr_metadata, open_store
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read
-from xr_nczarr.storage.reference import ReferenceStore
-from xr_nczarr.storage.reference_opening import open_record_set
 from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import boot
@@ -23,6 +20,7 @@ from xr_nczarr.storage.zip import ZipStore
 
 __all__ = [
     "WRITER_LOCK",
+    "Access",
     "Address",
     "ByteRange",
     "Bytes",
@@ -34,7 +32,6 @@ __all__ = [
     "MemoryStore",
     "PrefetchingStore",
     "Read",
-    "ReferenceStore",
     "Retry",
     "Store",
     "ZipStore",
@@ -42,9 +39,7 @@ __all__ = [
     "file_fingerprint",
     "has_nczarr_metadata",
     "is_desktop_file",
-    "is_record_document",
     "names_alike",
-    "open_record_set",
     "open_store",
     "page_error",
     "page_in",

@@ -31,14 +31,12 @@ MOVES_OPEN_DIRECTORIES = not _WINDOWS
 """Whether a directory can be renamed while a file in it is open."""
 
 
-def _optional_module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
-
-
-_fcntl, _msvcrt = _optional_module("fcntl"), _optional_module("msvcrt")
+_fcntl: Any = None
+_msvcrt: Any = None
+with suppress(ImportError):
+    _fcntl = import_module("fcntl")
+with suppress(ImportError):
+    _msvcrt = import_module("msvcrt")
 _FULL_SYNC: int | None = getattr(_fcntl, "F_FULLFSYNC", None)
 
 # O_NONBLOCK: opening a FIFO must not wait for its writer. O_BINARY: Windows.

@@ -71,6 +71,8 @@ class Location:
         says how it is reached.
     folder
         Whether it is a folder whatever its name: a mapper is.
+    target
+        The path, URL or object that the user named; of a chain after ``reference::``, the rest.
     """
 
     url: str
@@ -83,6 +85,7 @@ class Location:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     filesystem: Any = None
     folder: bool = False
+    target: Any = field(default=None, compare=False, repr=False)
 
     @property
     def path(self) -> str | None:
@@ -121,6 +124,11 @@ def parse_url(target: object) -> Location:
     >>> parse_url("https://s3.eu-west-1.amazonaws.com/bucket/x.zarr#mode=nczarr,s3").url
     's3://bucket/x.zarr'
     """
+    location = _location(target)
+    return replace(location, target=target) if location.target is None else location
+
+
+def _location(target: object) -> Location:
     if isinstance(getattr(target, "fs", None), AbstractFileSystem):
         return _brought(target)
     if not isinstance(target, str | os.PathLike):

@@ -9,23 +9,18 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import compress, islice, product
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from xr_nczarr.backend.reader import OpenedStore, open_whole
+from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
-from xr_nczarr.hierarchy import FORMATS
-from xr_nczarr.model import ArrayNode, key_prefix
-from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.storage import Store
+from xr_nczarr.hierarchy import existing_chunks
+from xr_nczarr.model import ArrayNode
 from xr_nczarr.tools.slabs import counts
 
 MAX_ASKED = 10_000
 """Chunks that are asked for one by one where somebody waits for the answer: some seconds'."""
-
-_AT_ONCE = 1024
 
 
 @dataclass(slots=True)
@@ -88,25 +83,11 @@ def take_census(
         many = f"{total:,} chunks are more than the {most_asked:,} that are asked for one by one"
         return {}, f"{reason} Its {many}"
     try:
-        return _counted(opened, _asked_sizes(opened), others), ""
+        return _counted(opened, _requested_sizes(opened), others), ""
     except UnsupportedError:
         return {}, reason
     except AccessDeniedError as error:
         return {}, str(error)
-
-
-def every_key(store: Store) -> Iterator[str]:
-    """Yield the keys of all objects of a store, as far as metadata imply them if it has no list."""
-    keys = store.list_keys()
-    try:
-        first = [*islice(keys, 1)]
-    except UnsupportedError:
-        opened, _ = open_whole(store, {})
-        yield from (key for key, _ in store.fetch_present(_document_keys(opened)))
-        yield from (key for key, _ in _asked_sizes(opened))
-        return
-    yield from first
-    yield from keys
 
 
 def _counted(
@@ -147,32 +128,10 @@ def _expected(opened: OpenedStore) -> dict[str, Stored]:
     return found
 
 
-def _asked_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
-    """Yield key and size of those objects that are there of all that the metadata imply."""
+def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
+    """Yield key and size of all objects that exist of those that the metadata imply."""
     for stored in _expected(opened).values():
-        keys = stored.node.chunk_keys
-        spellings = [keys]
-        if keys.alternative and len(stored.extent) > 1:
-            spellings.append(replace(keys, separator=keys.alternative))
-        indices = product(*map(range, stored.extent))
-        while batch := [*islice(indices, _AT_ONCE)]:
-            for spelling in spellings:
-                names = [spelling.key(index) for index in batch]
-                sizes = [*opened.store.sizes_of(names)]
-                there = [size is not None for size in sizes]
-                yield from zip(compress(names, there), compress(sizes, there), strict=True)
-                batch = [index for index, found in zip(batch, there, strict=True) if not found]
-
-
-def _document_keys(opened: OpenedStore) -> list[str]:
-    """Return the keys that documents of the store may have."""
-    module, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
-    keys = [*module.root_keys(), *(key for path in nodes for key in module.node_keys(path))]
-    if module.CONSOLIDATED_KEY is not None:
-        keys.append(module.CONSOLIDATED_KEY)
-    if opened.root.dialect == "nczarr-4.8.0":
-        keys += [key_prefix(path) + name for path in nodes for name in SIDECARS]
-    return list(dict.fromkeys(keys))
+        yield from existing_chunks(opened.store, stored.node.chunk_keys, stored.extent)
 
 
 def _owner(key: str, arrays: _Arrays) -> tuple[Stored | None, int]:

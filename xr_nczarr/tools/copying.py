@@ -19,12 +19,13 @@ from xr_nczarr.backend.lazy import LazyArray
 from xr_nczarr.backend.options import AS_STORED, OpenOptions
 from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
 from xr_nczarr.model import ArrayNode, child_path
 from xr_nczarr.netcdf import Dimension
 from xr_nczarr.netcdf.attributes import infer_integers
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.storage import Store, boot, file_fingerprint, open_store, parse_url
+from xr_nczarr.storage import Access, Store, boot, file_fingerprint, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
@@ -166,8 +167,9 @@ def copy(
             if dim not in dimensions or length < 1:
                 raise ConflictError(f"there are no chunks of {length} along {quote(dim)}")
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
-        layout = layout_of(parse_url(target), zarr_format, dialect)
-        store = open_store(target, storage_options=target_options, must_exist=False, sync=sync)
+        access = Access(storage_options=target_options, sync=sync)
+        resolved = resolve(target, access, must_exist=False)
+        layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store
         _check_beside(store, origin)
         if layout.zarr_format != "3":  # each chunk becomes an object of its own
             for dataset in origin.datasets.values():

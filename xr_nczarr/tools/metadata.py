@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError, quote
-from xr_nczarr.hierarchy import (
-    FORMATS,
-    Document,
-    open_hierarchy,
-    refresh_consolidated,
-    rendered,
-    writable_format,
-)
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.hierarchy import open_hierarchy, refresh_consolidated, rendered, writable_format
 from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Json, Node
 from xr_nczarr.netcdf import Group, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
@@ -35,9 +31,9 @@ from xr_nczarr.netcdf.annotations import (
 from xr_nczarr.netcdf.attributes import encode_attribute, infer_integers
 from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
 from xr_nczarr.storage import (
+    Access,
     MemoryStore,
     Store,
-    open_store,
 )
 from xr_nczarr.tools.text import Told, count_text, dimension_text
 from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
@@ -223,7 +219,7 @@ def _changing(
 
     A change that was interrupted is undone first.
     """
-    store = open_store(target, storage_options=storage_options)
+    store = resolve(target, Access(storage_options=storage_options)).store
     try:
         store.check_writable()
     except UnsupportedError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import gt
 
 from xr_nczarr.backend.reader import OpenedStore
-from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, BrokenNode
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS

@@ -22,7 +22,9 @@ from xr_nczarr.errors import (
     UnsupportedError,
     quote,
 )
-from xr_nczarr.hierarchy import FORMATS, JOURNAL, Document
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.hierarchy import JOURNAL
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS

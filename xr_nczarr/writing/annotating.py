@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from xr_nczarr.hierarchy import Change
+from xr_nczarr.formats.editing import Change
 from xr_nczarr.model import GroupNode, Json, Node
 from xr_nczarr.netcdf.annotate import spell_size
 from xr_nczarr.netcdf.annotations import GROUP_PLACES, TYPES_PLACES, Holder, Vintage, spelling

@@ -11,7 +11,8 @@ from xarray.coding.times import CFTimedeltaCoder
 
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
-from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
+from xr_nczarr.formats.editing import Change
+from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes

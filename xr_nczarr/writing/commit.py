@@ -15,7 +15,7 @@ from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.hierarchy import FORMATS
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.locks import Underway
 from xr_nczarr.storage import WRITER_LOCK, Store, is_desktop_file
 from xr_nczarr.writing.blocks import opened_lazily

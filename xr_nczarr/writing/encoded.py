@@ -21,7 +21,8 @@ from xarray.coding.strings import (
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.hierarchy import FORMATS, JOURNAL
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.hierarchy import JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.annotations import BY_DIALECT, XARRAY_DIMENSIONS, is_bookkeeping, is_name
 from xr_nczarr.netcdf.model import Kind

@@ -12,7 +12,8 @@ import numpy as np
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, Place
-from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
+from xr_nczarr.formats.editing import Change
+from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.commit import WritePlan

@@ -12,14 +12,14 @@ from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.backend.options import check_choice
 from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import (
+    Access,
     Location,
     Retry,
     Store,
-    open_store,
-    parse_url,
 )
 from xr_nczarr.writing.append import plan_modification
 from xr_nczarr.writing.blocks import in_blocks
@@ -159,7 +159,6 @@ def to_nczarr(
     >>> xr.open_dataset(store, engine="nczarr").t.values.tolist()
     [1.5, 2.5]
     """
-    location = parse_url(target)
     check_choice("sync", sync, ("commit", "all", "none"))
     check_choice("atomic", atomic, (None, "store"))
     check_choice("overwrite", overwrite, (None, "force"))
@@ -167,14 +166,10 @@ def to_nczarr(
     dim = None if append_dim is None else str(append_dim)
     request = normalise(obj, group, encoding, unlimited_dims, dim, region is not None)
     owner = partial(_identity, mode, append_dim, dict(request.datasets))
+    access = Access(storage_options=storage_options, retry=Retry(**(retry or {})), sync=sync)
+    resolved = resolve(target, access, must_exist=mode == "r+")
+    location, store = resolved.location, resolved.store
     layout = layout_of(location, zarr_format, dialect)
-    store = open_store(
-        target,
-        storage_options=storage_options,
-        must_exist=mode == "r+",
-        retry=Retry(**(retry or {})),
-        sync=sync,
-    )
     options = WriteOptions(
         mode=mode,
         append_dim=dim,

@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import LimitError, NczarrError, Place, ReferenceSetError, quote
+from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
+from xr_nczarr.references.columns import (
+    FEWEST_ROWS,
+    Entry,
+    Family,
+    Table,
+    TableBuilder,
+    split_chunk_key,
+)
 from xr_nczarr.references.entries import (
     LARGEST_NUMBER,
     InlineBytes,
@@ -29,17 +38,9 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
-from xr_nczarr.references.parquet import is_record_document, parse_parquet_table
+from xr_nczarr.references.json_scanner import scan_document, take_marks
+from xr_nczarr.references.parquet import parse_parquet_table
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.scan import scan_document, take_marks
-from xr_nczarr.references.table import (
-    FEWEST_ROWS,
-    Entry,
-    Family,
-    Table,
-    TableBuilder,
-    split_chunk_key,
-)
 from xr_nczarr.references.templates import Language, Templates
 
 # So that the number of values of a dimension stays below 2⁶³ as well.
@@ -48,6 +49,13 @@ LARGEST_DIMENSION = LARGEST_NUMBER // 2
 _MOST_TRIES = 10  # whether a generator declares a key, for each of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
+
+
+def _is_record_set(value: Any) -> bool:
+    """Return whether an inline ``.zmetadata`` was that of a folder of parquet files."""
+    if isinstance(value, Mapping):
+        return "record_size" in value
+    return isinstance(value, str) and is_record_document(value.encode())
 
 
 def parse_references(
@@ -89,7 +97,7 @@ def parse_references(
     Target(url='s3://bucket/data.nc', offset=100, length=20)
     """
     members, refs, builder, text = _load(document, limits)
-    if is_record_document(refs.get(".zmetadata")):
+    if _is_record_set(refs.get(".zmetadata")):
         refs.pop(".zmetadata")  # of the folder that the references were read from
     generators: list[Generator] = []
     render_url: Callable[[str], str] = str

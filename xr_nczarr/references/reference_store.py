@@ -10,7 +10,10 @@ from typing import Any, NamedTuple, NoReturn
 from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
-from xr_nczarr.references import InlineBytes, Reference, ReferenceSet, Target
+from xr_nczarr.references.document import ReferenceDocument
+from xr_nczarr.references.entries import InlineBytes, Reference, Target
+from xr_nczarr.references.reference_set import ReferenceSet
+from xr_nczarr.references.targets import Targets, key_in
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix
 from xr_nczarr.storage.ranges import (
     ByteRange,
@@ -21,9 +24,7 @@ from xr_nczarr.storage.ranges import (
     too_large,
     windows,
 )
-from xr_nczarr.storage.reference_document import ReferenceDocument
 from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.targets import Targets, key_in
 from xr_nczarr.storage.url import mask
 
 _MAX_LISTED = 1_000_000

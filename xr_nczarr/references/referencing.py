@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
-from xr_nczarr.model import DEFAULT_LIMITS, Limits
-from xr_nczarr.references import (
-    InlineBytes,
-    Reference,
-    Target,
-    is_metadata,
-    is_record_document,
-    render_parquet_references,
-    render_references,
-    tabulated,
-)
-from xr_nczarr.storage.filesystem import FilesystemStore
-from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.opening import open_store
-from xr_nczarr.storage.ranges import ByteRange
-from xr_nczarr.storage.reference import ReferenceStore
-from xr_nczarr.storage.reference_opening import (
+from xr_nczarr.hierarchy import document_keys, existing_chunks, is_record_document, open_hierarchy
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
+from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
+from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
+from xr_nczarr.references.opening import (
     RECORDS,
     is_parquet,
     is_record_directory,
     open_record_set,
+    open_target,
 )
-from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.url import local_path, merge_options, parse_url, split_name
+from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.reference_store import ReferenceStore
+from xr_nczarr.references.render import render_references, tabulated
+from xr_nczarr.storage import (
+    Access,
+    ByteRange,
+    FilesystemStore,
+    LocalStore,
+    Location,
+    Store,
+    parse_url,
+)
+from xr_nczarr.storage.url import local_path, merge_options, split_name
 
-_AT_ONCE = 1024
+_BATCH_KEYS = 1024
 
 
 def write(
@@ -45,7 +45,6 @@ def write(
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    keys: Callable[[Store], Iterator[str]] = Store.list_keys,
 ) -> None:
     """Write the reference set of an existing Zarr or NCZarr store.
 
@@ -67,8 +66,6 @@ def write(
         Rows of a parquet file.
     storage_options, target_options
         For `source` and for `target`.
-    keys
-        What yields the keys of all objects of a store.
 
     Raises
     ------
@@ -82,8 +79,8 @@ def write(
     >>> import xr_nczarr.references
     >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
     """
-    store = _open_source(source, storage_options, limits)
-    references = _references(store, inline_below, keys)
+    store = _open_source(parse_url(source), Access(storage_options=storage_options, limits=limits))
+    references = _references(store, inline_below)
     location = parse_url(target)
     url = location.url.rstrip("/")
     options = merge_options(location.storage_options, target_options or {})
@@ -95,19 +92,18 @@ def write(
         _put_document(_folder(folder, options), name, references)
 
 
-def _open_source(source: Any, options: Mapping[str, Any] | None, limits: Limits) -> Store:
-    """Return the store of which a set is to be written, all of it."""
-    group = parse_url(source).group
-    if group:
+def _open_source(location: Location, access: Access) -> Store:
+    """Return the store whose set is to be written, with all its groups."""
+    if location.group:
         raise UnsupportedError(
-            f"the source names its group {quote(group)!r}; a set is of a whole store",
+            f"the source names its group {quote(location.group)!r}; a set is of a whole store",
             remedy="Leave the group out.",
         )
-    store = open_store(source, storage_options=options, limits=limits)
+    store = open_target(location, access)
     if not isinstance(store, ReferenceStore):
         for _, data in store.fetch_present([RECORDS]):
             if is_record_document(data):
-                return open_record_set(source, store, bytes(data), options, limits=limits)
+                return open_record_set(location, store, bytes(data), access)
     return store
 
 
@@ -162,10 +158,8 @@ def _put_directory(
         raise
 
 
-def _references(
-    store: Store, inline_below: int, keys: Callable[[Store], Iterator[str]]
-) -> Iterator[tuple[str, Reference]]:
-    """Yield each key of a store with what it refers to."""
+def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
+    """Yield each key of a store with its reference."""
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
             if isinstance(reference, Target):
@@ -174,12 +168,29 @@ def _references(
                 reference = next(_inlined(store, [key]))[1] if small else reference
             yield key, reference
         return
-    names = keys(store)
-    while batch := list(islice(names, _AT_ONCE)):
+    names = _all_keys(store)
+    while batch := list(islice(names, _BATCH_KEYS)):
         chunks = [key for key in batch if not is_metadata(key)]
         targets = _targets(store, chunks, inline_below)
         yield from targets.items()
         yield from _inlined(store, [key for key in batch if key not in targets])
+
+
+def _all_keys(store: Store) -> Iterator[str]:
+    """Yield the keys of all objects; metadata imply them where the store cannot be listed."""
+    keys = store.list_keys()
+    try:
+        first = [*islice(keys, 1)]
+    except UnsupportedError:
+        hierarchy = open_hierarchy(store, listed_children=listed_children, sidecars=SIDECARS)
+        yield from (key for key, _ in store.fetch_present(document_keys(hierarchy, SIDECARS)))
+        for node in hierarchy.nodes.values():
+            if isinstance(node, ArrayNode):
+                extent = [-(-n // m) for n, m in zip(node.shape, node.object_shape, strict=True)]
+                yield from (key for key, _ in existing_chunks(store, node.chunk_keys, extent))
+        return
+    yield from first
+    yield from keys
 
 
 def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray
 
-import xr_nczarr
 from xr_nczarr.backend.options import OPEN_OPTIONS, OPENING_KEY, Opening
 from xr_nczarr.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from xr_nczarr.tools.overview import Overview
 
 
 class NczarrAccessor:
@@ -36,22 +38,29 @@ class NczarrAccessor:
 
     def to_nczarr(self, target: Any, **options: Any) -> Any:
         """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
-        return xr_nczarr.to_nczarr(self._obj, target, **options)
+        from xr_nczarr.writing.writer import to_nczarr
 
-    def info(self) -> xr_nczarr.Overview:
+        return to_nczarr(self._obj, target, **options)
+
+    def info(self) -> Overview:
         """Return what is in the store that it was opened from; see `xr_nczarr.info`."""
+        from xr_nczarr.tools.overview import info
+
         target, options = self._opened_from()
-        return xr_nczarr.info(target, **options)
+        return info(target, **options)
 
     def verify(self, *, sample: int | None = None, readers: bool = False) -> Any:
         """Verify the store that it was opened from; see `xr_nczarr.verify`."""
+        from xr_nczarr.tools.verifying import verify
+
         target, options = self._opened_from()
-        return xr_nczarr.verify(target, sample=sample, readers=readers, **options)
+        return verify(target, sample=sample, readers=readers, **options)
 
     def explain(self, selection: Any = None, **options: Any) -> Any:
         """Return what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
-        # The package's public functions lie above this room.
-        return xr_nczarr.explain(self._obj, selection, **options)
+        from xr_nczarr.tools.explain import explain
+
+        return explain(self._obj, selection, **options)
 
     def _opened_from(self) -> tuple[Any, dict[str, Any]]:
         """Return what the object was opened from, and with which options.

@@ -13,7 +13,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.references.table import FEWEST_ROWS, Family, TableBuilder, split_chunk_key
+from xr_nczarr.references.columns import FEWEST_ROWS, Family, TableBuilder, split_chunk_key
 
 _SMALLEST_DOCUMENT = 1 << 16
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 14, 1 << 19

@@ -1,8 +1,8 @@
-"""The journal of a write: how the documents were that change together, until all of them are there.
+"""The journal of a write: the earlier state of documents that change together.
 
-It is one object at the root of a store, put before the first document changes and removed behind
-the last. While it is there, readers see the documents as they were, unless all have changed; the
-next writer puts them back. Other programs do not look at it.
+It is one object at the root of a store, put before the first document changes and removed after
+the last. While it exists, readers see the documents as they were, unless all have changed; the
+next writer restores them. Other programs ignore it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xr_nczarr.errors import MetadataError
+from xr_nczarr.errors import MetadataError, Place
 from xr_nczarr.formats.documents import Document
+from xr_nczarr.storage import Store
 
 JOURNAL = ".nczarr_journal"
 _CHUNKS = b'{"chunks": true'
@@ -31,11 +32,11 @@ class Journal:
     documents
         Key, text before (None for a new one) and digest afterwards of each, in the order of change.
     appended
-        By path of the array, the first and last element along each dimension of what an append
-        has put before.
+        By path of the array, the first and last element along each dimension that an append wrote
+        before.
     chunks
-        Whether chunks are among the documents. Then consolidated metadata alone do not tell which
-        state is read.
+        Whether chunks are among the documents. Consolidated metadata alone do not show their
+        state.
     """
 
     documents: list[tuple[str, str | None, str]]
@@ -46,13 +47,13 @@ class Journal:
     def of(
         cls,
         documents: Mapping[str, bytes],
-        found: Iterable[_Data],
+        stored: Iterable[_Data],
         appended: Regions,
         *,
         chunks: bool = False,
     ) -> Journal:
-        """Return the journal of a change to `documents`, of which `found` is stored now."""
-        changes = zip(documents.items(), found, strict=True)
+        """Return the journal of a change to `documents`, whose present content is `stored`."""
+        changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
         return cls(entries, appended, chunks)
 
@@ -61,21 +62,21 @@ class Journal:
         """The keys of the documents."""
         return [key for key, _, _ in self.documents]
 
-    def before(self, found: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Give the documents as they were, by key, if the change was begun and not finished.
+    def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
+        """Return the earlier documents by key, if the change began and did not end.
 
-        `found` is stored under `keys` now. None when all are as they should become. Empty when
-        another program has changed one since: what it left is what counts.
+        `stored` is the present content of `keys`. The result is None if all have their new
+        content, and empty if another program has changed one since: its change counts.
         """
-        known = True
+        ours = True
         done = True
-        for now, (_, before, after) in zip(found, self.documents, strict=True):
+        for now, (_, before, after) in zip(stored, self.documents, strict=True):
             changed = _digest(now) == after
             done &= changed
-            known &= changed or _text(now) == before
+            ours &= changed or _text(now) == before
         if done:
             return None
-        if not known:
+        if not ours:
             return {}
         return {
             key: None if before is None else before.encode("latin-1")
@@ -83,23 +84,36 @@ class Journal:
         }
 
     def render(self) -> bytes:
-        """Give the object to store."""
+        """Return the object to store."""
         chunks = {"chunks": True} if self.chunks else {}
         members = {**chunks, "documents": self.documents, "appended": self.appended}
         return json.dumps(members).encode()
 
 
+def open_journal(store: Store) -> Journal | None:
+    """Return the journal of an interrupted write, None if there is none."""
+    (data,) = store.fetch([JOURNAL])
+    with Place(store=store.name):
+        return None if data is None else parse_journal(Document(JOURNAL, data))
+
+
 def has_chunks(document: Document) -> bool:
     """Return whether a journal says that chunks change too, without parsing it.
 
-    Beside consolidated metadata others are not needed, and may be damaged.
+    Beside consolidated metadata no other journal is needed, and it may be damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)
 
 
 def parse_journal(document: Document) -> Journal:
-    """Read a journal; a damaged one is a MetadataError."""
+    """Parse a journal.
+
+    Raises
+    ------
+    MetadataError
+        If it is damaged.
+    """
     try:
         value: Any = document.value
         entries = [(str(key), before, str(after)) for key, before, after in value["documents"]]

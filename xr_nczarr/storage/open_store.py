@@ -1,9 +1,10 @@
-"""What a user names → the store that is there."""
+"""A location → the store there."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from xr_nczarr.errors import (
@@ -18,13 +19,13 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
-from xr_nczarr.storage.reference_opening import open_references
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import (
     Location,
+    Medium,
     check_chain,
     check_unused,
     is_protocol,
@@ -43,87 +44,103 @@ _SNIFFED_BYTES = 64 << 10
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
 
-def open_store(
-    target: Any,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    must_exist: bool = True,
-    limits: Limits = DEFAULT_LIMITS,
-    retry: Retry | None = None,
-    missing_status: tuple[int, ...] = (404,),
-    sync: Sync = "commit",
-    follow_symlinks: bool = True,
-    trusted: bool = True,
-) -> Store:
-    """Return the store that `target` names. Nothing remote is requested yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How stores are reached and read.
 
-    Parameters
+    Attributes
     ----------
-    target
-        A path, a URL of fsspec, an NCZarr URL, a mapping of keys to bytes, a mapper or an opened
-        file of fsspec, a reference set (see `open_references`), or a store.
     storage_options
-        For fsspec; they go before what the URL itself says. Of a reference set: `ReferenceOptions`.
-    must_exist
-        Whether a store or reference set has to be there; otherwise a store is to be made.
+        For fsspec; they go before those of the URL itself. Of a reference set: `ReferenceOptions`.
+    limits
+        Larger objects are refused before anything is allocated.
     retry, missing_status
         See `FilesystemStore`.
     sync, follow_symlinks
         See `LocalStore`.
     trusted
-        Whether local links may be followed, servers send on to others, and a reference set name
-        more than its own folder.
+        Whether local links may be followed, servers redirect to other places, and a reference set
+        name more than its own folder.
+    """
+
+    storage_options: Mapping[str, Any] | None = None
+    limits: Limits = DEFAULT_LIMITS
+    retry: Retry | None = None
+    missing_status: tuple[int, ...] = (404,)
+    sync: Sync = "commit"
+    follow_symlinks: bool = True
+    trusted: bool = True
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """A copy of the storage options."""
+        return dict(self.storage_options or {})
+
+    @property
+    def max_object_bytes(self) -> int:
+        """Size of the largest object that may be read."""
+        return max(self.limits.max_chunk_bytes, self.limits.max_consolidated_bytes)
+
+
+DEFAULT_ACCESS = Access()
+
+
+def open_store(
+    location: Location, access: Access = DEFAULT_ACCESS, *, must_exist: bool = True
+) -> Store:
+    """Return the store at a location. Nothing remote is requested yet.
+
+    Parameters
+    ----------
+    must_exist
+        Whether the store has to exist; otherwise it may be a new one.
 
     Raises
     ------
     NotFoundError
-        When a local store has to be there, and nothing is.
+        If a local store has to exist and does not.
     ConflictError
-        When the fragment of the URL says otherwise than what is there.
+        If the fragment of the URL contradicts the rest.
     UnsupportedError
-        When what is there, or what `target` is, is no kind of store; for options that have no use.
+        If the target is no kind of store; for options that have no use.
     """
-    location = parse_url(target)
-    if must_exist:
-        references = open_references(
-            target, storage_options, limits=limits, retry=retry, trusted=trusted
-        )
-        if references is not None:
-            return references
-    largest = max(limits.max_chunk_bytes, limits.max_consolidated_bytes)
-    rules: Any = {"retry": retry, "missing_status": missing_status, "most_bytes": largest}
     if not location.url:
-        check_unused(storage_options or {}, location)
-        return _open_object(target)
+        check_unused(access.options, location)
+        return _open_object(location.target)
     if location.url.startswith("reference::"):
         raise UnsupportedError("a reference set is read only", store=mask(location.url))
+    largest = access.max_object_bytes
     if location.path is not None:
-        path = location.path
-        local = LocalStore(path, sync, must_exist, follow_symlinks and trusted, largest)
-        # fsspec would write over files in place: half of one would be left of a killed write.
+        follow = access.follow_symlinks and access.trusted
+        local = LocalStore(location.path, access.sync, must_exist, follow, largest)
+        # fsspec would overwrite files in place: a killed write would leave half of one.
         return local if location.folder else _open_local(location, local)
+    rules: Any = {
+        "retry": access.retry,
+        "missing_status": access.missing_status,
+        "most_bytes": largest,
+    }
 
     def connect(url: str, options: Mapping[str, Any]) -> FilesystemStore:
-        trust = None if trusted else Trust.below(url)
+        trust = None if access.trusted else Trust.below(url)
         if location.filesystem is not None:
             return FilesystemStore.within(location.filesystem, url, trust=trust, **rules)
         return FilesystemStore.connect(url, options, trust=trust, **rules)
 
-    given = storage_options or {}
     if location.filesystem is None:
-        options = merge_options(location.storage_options, given)
-        return _open_remote(_checked_url(location, given), options, connect, largest)
-    check_unused(given, location)
+        options = merge_options(location.storage_options, access.options)
+        return _open_remote(_checked_url(location, access.options), options, connect, largest)
+    check_unused(access.options, location)
     if location.folder:
         return connect(location.url, {})
     return _open_remote(location.url, {}, connect, largest)
 
 
 def has_nczarr_metadata(target: Any) -> bool:
-    """Tell whether `target` is NCZarr on strong evidence; nothing remote is touched.
+    """Return whether `target` certainly is NCZarr. Nothing remote is requested.
 
-    That is a URL whose fragment says so, or a local store whose root bears NCZarr metadata. What
-    is damaged is no evidence.
+    Certain are URLs whose fragment says so, and local stores with NCZarr metadata at the root.
+    Damaged stores are not.
     """
     if not isinstance(target, str | os.PathLike):
         return False
@@ -132,28 +149,28 @@ def has_nczarr_metadata(target: Any) -> bool:
         if location.format is not None or location.path is None:
             return location.format is not None
         if os.path.isdir(location.path):
-            found = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
+            documents = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
         elif _is_zip(location.path):
             objects = ZipStore.local(location.path).fetch(_ROOT_KEYS)
-            found = [bytes(data or b"")[:_SNIFFED_BYTES] for data in objects]
+            documents = [bytes(data or b"")[:_SNIFFED_BYTES] for data in objects]
         else:
             return False
     except NczarrError:
         return False
-    return any(mark in text for text in found for mark in _NCZARR_MARKS)
+    return any(mark in text for text in documents for mark in _NCZARR_MARKS)
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
-    """Give the store at a local path: what is there decides, the fragment may not contradict."""
+    """Return the store at a local path; its fragment may not contradict what exists there."""
     path = local.root
     if os.path.isdir(path):
-        found = "file"
+        medium: Medium = "file"
     elif not os.path.lexists(path):
         if local.must_exist:
             raise NotFoundError("it does not exist", store=path)
-        found = "zip" if (location.medium or path[-4:]) in ("zip", ".zip") else "file"
+        medium = "zip" if (location.medium or path[-4:]) in ("zip", ".zip") else "file"
     elif _is_zip(path):
-        found = "zip"
+        medium = "zip"
     elif not os.access(path, os.R_OK):
         raise AccessDeniedError("Permission denied", store=path)
     else:
@@ -162,14 +179,14 @@ def _open_local(location: Location, local: LocalStore) -> Store:
             remedy="Files are for xarray's other engines; nczarr copy makes a store of one",
             store=path,
         )
-    if location.medium not in (None, found):
+    if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
-            f"the URL says {location.medium} ({names[location.medium]}), found {names[found]}",
-            remedy=f"Say mode={found}, or leave it out.",
+            f"the URL says {location.medium} ({names[location.medium]}), found {names[medium]}",
+            remedy=f"Say mode={medium}, or leave it out.",
             store=path,
         )
-    if found == "zip":
+    if medium == "zip":
         return ZipStore.local(path, max_object_bytes=local.max_object_bytes, sync=local.sync)
     return local
 
@@ -188,7 +205,7 @@ def _open_object(target: Any) -> Store:
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return the URL of a remote place, all of whose parts have a use, as have the options."""
+    """Return the URL of a remote place; raise an error for parts and options without a use."""
     url = location.url
     check_chain(url)
     location.check_medium("s3", "zip")
@@ -204,7 +221,7 @@ def _open_remote(
     connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
     largest: int,
 ) -> Store:
-    """Return the store at a URL of fsspec; zip files and simple caches in the chain are ours."""
+    """Return the store at a URL of fsspec; zip files and simple caches are not left to it."""
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "zip":
@@ -237,14 +254,14 @@ def _open_zip(
 
 
 def _behind(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are for what a link of a chain leads to."""
+    """Return the options for the rest of a chain."""
     scheme = rest.partition("::" if "::" in rest else "://")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
     return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
 
 
 def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are for the first link: those under no protocol's name."""
+    """Return the options for the first link, which are not named by a protocol."""
     return {name: options[name] for name in options if not is_protocol(name)}
 
 
@@ -253,7 +270,7 @@ def _is_zip(path: str) -> bool:
 
 
 def _beginning(path: str) -> bytes:
-    """Give the first bytes of a plain file, none of anything else."""
+    """Return the first bytes of a plain file, and no bytes of anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     size = min(os.path.getsize(path), _SNIFFED_BYTES)

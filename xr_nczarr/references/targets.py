@@ -11,7 +11,7 @@ import fsspec
 
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
-from xr_nczarr.references import absolute_url
+from xr_nczarr.references.entries import absolute_url
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.retries import Retry

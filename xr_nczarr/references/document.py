@@ -12,7 +12,8 @@ from xr_nczarr.codecs import decompressed
 from xr_nczarr.errors import NotFoundError, ReferenceSetError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.model import Limits
-from xr_nczarr.references import ReferenceSet, parse_references
+from xr_nczarr.references.parse import parse_references
+from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language
 
 _KEPT_SETS = 4

@@ -1,0 +1,46 @@
+"""The keys that metadata imply, for stores that cannot be listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import compress, islice, product
+
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.model import ChunkKeys, Hierarchy, key_prefix
+from xr_nczarr.storage import Store
+
+_BATCH_KEYS = 1024
+
+
+def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
+    """Return the keys that documents may have; `sidecars` are names beside those of each node."""
+    module, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
+    keys = [*module.root_keys(), *(key for path in nodes for key in module.node_keys(path))]
+    if module.CONSOLIDATED_KEY is not None:
+        keys.append(module.CONSOLIDATED_KEY)
+    keys += [key_prefix(path) + name for path in nodes for name in sidecars]
+    return list(dict.fromkeys(keys))
+
+
+def existing_chunks(
+    store: Store, keys: ChunkKeys, extent: Sequence[int]
+) -> Iterator[tuple[str, int | None]]:
+    """Yield key and size of the stored objects of one array, by a request for each.
+
+    Parameters
+    ----------
+    extent
+        Number of stored objects along each dimension.
+    """
+    spellings = [keys]
+    if keys.alternative and len(extent) > 1:
+        spellings.append(replace(keys, separator=keys.alternative))
+    indices = product(*map(range, extent))
+    while batch := [*islice(indices, _BATCH_KEYS)]:
+        for spelling in spellings:
+            names = [spelling.key(index) for index in batch]
+            sizes = [*store.sizes_of(names)]
+            exists = [size is not None for size in sizes]
+            yield from zip(compress(names, exists), compress(sizes, exists), strict=True)
+            batch = [index for index, stored in zip(batch, exists, strict=True) if not stored]

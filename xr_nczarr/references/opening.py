@@ -1,0 +1,172 @@
+"""A location → the store of the reference set there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
+from xr_nczarr.hierarchy import is_record_document
+from xr_nczarr.references.document import ReferenceDocument
+from xr_nczarr.references.parse import parse_parquet_references, parse_references
+from xr_nczarr.references.reference_store import ReferenceStore
+from xr_nczarr.references.storage_options import ReferenceOptions
+from xr_nczarr.storage import Access, FilesystemStore, LocalStore, Location, Store, parse_url
+from xr_nczarr.storage.open_store import open_store
+from xr_nczarr.storage.trust import Trust
+from xr_nczarr.storage.url import local_path, mask, split_name, split_query
+
+_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
+_PARQUET_SUFFIXES = (".parq", ".parquet")
+RECORDS = ".zmetadata"
+"""Name of the document of a folder of parquet files, and of Zarr's consolidated metadata."""
+# Options that only a reference set has; `fo`, target_protocol and target_options chains have too.
+_OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
+
+
+def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
+    """Return the store at a location: a reference set, or one of another kind.
+
+    A folder of parquet files is not recognized yet; see `open_record_set`. A store that need not
+    exist is to be written, and so no reference set.
+    """
+    references = open_references(location, access) if must_exist else None
+    return references or open_store(location, access, must_exist=must_exist)
+
+
+def open_references(location: Location, access: Access) -> ReferenceStore | None:
+    """Return the store of the reference set at a location, None if there is no set.
+
+    A set is a document as a dictionary; ``reference://`` with the option `fo`; a path or URL of
+    JSON, compressed or not, also behind ``reference::``; a filesystem of fsspec for references; and
+    any target with options that only reference sets have.
+    """
+    url = location.url.removeprefix("reference::")
+    explicit = url != location.url
+    if not explicit and not _is_named_set(location, access.options):
+        return None
+    implied = {}
+    if explicit and location.filesystem is not None:  # fsspec has read the document already
+        implied = {"fo": location.filesystem.references, "fs": location.filesystem.fss}
+    options = ReferenceOptions.of(access, **implied)
+    if explicit and not url:
+        if options.fo is None:
+            raise UnsupportedError("the option fo, which names the reference set, is missing")
+        document = _document(parse_url(options.fo), options.target_protocol)
+    elif options.fo is not None:
+        raise ConflictError(
+            "both the target and the option fo name a reference set",
+            remedy="Leave out one of them. Use fo with reference:// alone.",
+            store=mask(url),
+        )
+    else:
+        document = _document(replace(location, url=url), options.target_protocol)
+    document = replace(document, medium=document.medium or location.medium)
+    document.check_medium("s3")
+    if document.url:
+        with Place(store=mask(document.url)):
+            return _open_at(document, options.at(document))
+    if not isinstance(document.target, Mapping):
+        raise UnsupportedError(
+            f"the option fo holds a {type(document.target).__name__}",
+            remedy="Pass the path or URL of a reference set, or a document as a dictionary.",
+        )
+    with Place(store="references"):
+        references = parse_references(document.target, **options.parsing)
+    return ReferenceStore(references, options.targets(None), "references")
+
+
+def _document(location: Location, protocol: str | None) -> Location:
+    """Return where the document is, if `protocol` holds for a path without one."""
+    target = location.target
+    if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
+        return location
+    return parse_url(f"{protocol}://{target}")
+
+
+def open_record_set(
+    location: Location, store: Store, document: bytes, access: Access
+) -> ReferenceStore:
+    """Return the reference set that `store` holds, whose ``.zmetadata`` is a record document.
+
+    Parameters
+    ----------
+    location
+        Where `store` is: relative URLs of the set start beside it.
+    """
+    options = ReferenceOptions.of(access).at(location)
+    return _record_set(store, location.url or None, document, options)
+
+
+def _record_set(
+    store: Store, url: str | None, document: bytes, options: ReferenceOptions
+) -> ReferenceStore:
+    with Place(store=store.name):
+        references = parse_parquet_references(document, partial(_fetch, store))
+        return ReferenceStore(references, options.targets(url), store.name)
+
+
+def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
+    """Return the set at a path or URL: a document, or a folder of parquet files."""
+    url = location.url.rstrip("/")
+    if not location.folder and not os.path.isdir(url):
+        path, query = split_query(url)
+        folder, name = split_name(path)
+        fetch = partial(_fetch, _folder(folder + query, options))
+        with suppress(NotFoundError):
+            document = ReferenceDocument(fetch=fetch, name=name, **options.parsing)
+            document, references = document.open()
+            return ReferenceStore(references, options.targets(url), mask(url), document)
+    store = _folder(url, options)
+    records = _fetch(store, RECORDS)
+    if records is None or not is_record_document(records):
+        remedy = "Leave out storage options of reference sets, as remote_options, for another store"
+        is_json = split_query(url)[0].endswith(_SUFFIXES)
+        raise NotFoundError("there is no reference set", remedy="" if is_json else remedy)
+    return _record_set(store, url, records, options)
+
+
+def _folder(url: str, options: ReferenceOptions) -> Store:
+    path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
+    if path is not None:
+        return LocalStore(path, max_object_bytes=max_bytes)
+    trust = None if options.access.trusted else Trust.below(url)
+    rules: Any = {"retry": options.access.retry, "most_bytes": max_bytes, "trust": trust}
+    if options.filesystem is not None:
+        return FilesystemStore.within(options.filesystem, url, **rules)
+    return FilesystemStore.connect(url, options.document_options(split_query(url)[0]), **rules)
+
+
+def _fetch(folder: Store, name: str) -> bytes | None:
+    (data,) = folder.fetch([name])
+    return None if data is None else bytes(data)
+
+
+def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
+    """Return whether a target is a set by its content, its name, or its options."""
+    if not location.url:
+        values = location.target.values() if isinstance(location.target, dict) else ()
+        return any(isinstance(value, str | list | tuple | Mapping) for value in values)
+    if any(name in _OWN or "://" in name for name in options):
+        return True
+    if location.folder or (location.path is not None and os.path.isdir(location.path)):
+        return False
+    return split_query(location.url)[0].endswith(_SUFFIXES)
+
+
+def is_parquet(url: str) -> bool:
+    """Return whether a path or URL is named like a directory of parquet files."""
+    return split_query(url)[0].rstrip("/").endswith(_PARQUET_SUFFIXES)
+
+
+def is_record_directory(folder: str) -> bool:
+    """Return whether a directory holds kerchunk's parquet files, and no Zarr store."""
+    path = f"{folder}/{RECORDS}"
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return is_record_document(file.read())

@@ -1,0 +1,220 @@
+"""The storage options of a reference set: its own, and those of the places that it refers to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
+
+from xr_nczarr.errors import UnsupportedError, quote
+from xr_nczarr.references.targets import Targets
+from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access
+from xr_nczarr.storage.trust import Trust, is_below, origin_of
+from xr_nczarr.storage.url import (
+    Location,
+    absolute_path,
+    is_protocol,
+    local_path,
+    merge_options,
+    plain_filesystem,
+)
+
+_CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
+_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""Protocols whose URLs name no host: credentials sign requests, and are never sent."""
+_ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
+# Options of fsspec for its own way to read reference sets.
+_IGNORED = frozenset(
+    {
+        *("asynchronous", "loop", "protocol", "skip_instance_cache", "use_listings_cache"),
+        *("cache_size", "lazy", "max_block", "max_gap", "simple_templates", "batch_size"),
+        *("listings_expiry_time", "max_paths"),
+    }
+)
+_CACHING = ("simplecache", "filecache", "blockcache", "cached")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceOptions:
+    """What ``storage_options`` say about a reference set, mostly as fsspec spells it.
+
+    Attributes
+    ----------
+    fo
+        The set, where the target is ``reference://``.
+    target_protocol, target_options
+        Of the document, and of what lies where it does.
+    remote_protocol, remote_options
+        Of what the set refers to; the options of all its protocols where none is given.
+    template_overrides, templates
+        See `parse_references`.
+    allow
+        Prefixes of URLs, or paths, that a remote set may name besides the place where it is; any
+        set, of protocols that do more than carry bytes.
+    by_place
+        Storage options, or a filesystem of fsspec, by prefix of URLs (``"s3://bucket/"``) or by
+        protocol (``"s3"``). ``fs`` may hold those by protocol, or be one filesystem.
+    own
+        All other options: they are for the place where the document is.
+    filesystem
+        What the document is reached with in place of options: that of a mapper or an opened file.
+    access
+        How the document and its targets are read. Only if ``trusted``, the set may name more than
+        its own folder and `allow`.
+    """
+
+    fo: Any = None
+    target_protocol: str | None = None
+    target_options: Mapping[str, Any] | None = None
+    remote_protocol: str | None = None
+    remote_options: Mapping[str, Any] | None = None
+    template_overrides: Mapping[str, str] | None = None
+    templates: Any = "safe"
+    allow: tuple[str, ...] = ()
+    by_place: Mapping[str, Any]
+    own: Mapping[str, Any]
+    filesystem: Any = None
+    access: Access = DEFAULT_ACCESS
+
+    @classmethod
+    def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
+        """Return the options of the set, separated from those of places.
+
+        `implied` are storage options that the target brings along.
+        """
+        others = {**access.options, **implied}
+        others |= others.pop("reference", {})
+        names = {*cls.__slots__} - {"access", "filesystem", "own", "by_place"}
+        options = {name: others.pop(name) for name in list(others) if name in names}
+        if (older := others.pop("ref_storage_args", None)) is not None:
+            options["target_options"] = older
+        if others.pop("mode", "r") not in ("r", "rb"):
+            raise UnsupportedError("a reference set is read only", remedy="Leave out mode.")
+        by_place, protocol = _filesystems(others.pop("fs", None))
+        if protocol is not None:
+            options["remote_protocol"], options["remote_options"] = protocol, None
+        for name in list(others):
+            if "://" in name or is_protocol(name):
+                by_place[name] = others.pop(name)
+            elif name in _IGNORED:
+                del others[name]
+        if options.get("remote_protocol") in _CACHING:
+            raise UnsupportedError(
+                f"remote_protocol={options['remote_protocol']!r} says how to cache, and not where "
+                "the targets are",
+                remedy="Open the targets without a cache, with their options under their own "
+                'protocol: storage_options={"s3": {…}}.',
+            )
+        if not access.trusted and options.get("templates", "safe") != "safe":
+            raise ValueError(f"templates={options['templates']!r} contradicts trust='none'")
+        allow = options.pop("allow", ())
+        options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
+        return cls(**options, by_place=by_place, own=others, access=access)
+
+    def targets(self, document: str | None) -> Targets:
+        """Return the rules for the targets of a set at `document`, or in memory (None)."""
+        # A cache of the document is no cache of its targets.
+        place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
+        options = _by_prefix(
+            {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
+        )
+        allow = self.allow
+        origin = None if local_path(place) is not None else origin_of(place)
+        if origin is not None:
+            # Options for a place allow it, but options for a protocol do not allow any host.
+            buckets = {f"{protocol}://" for protocol in _BUCKETS}
+            places = (p for p in options if p in buckets or p.partition("://")[2])
+            allow = (*allow, *places)
+            if not any(is_below(origin, prefix) for prefix in options if prefix):
+                options[origin] = self.document_only if self.filesystem is None else self.filesystem
+        elif self.own:
+            raise UnsupportedError(
+                f"the storage option {quote(next(iter(self.own)))} belongs to no place",
+                remedy="Options for what a local set refers to go into remote_options, or under "
+                "the prefix of its URLs.",
+            )
+        by_length = sorted(options.items(), key=lambda item: -len(item[0]))
+        # A path is one of a bucket; what is local or on the web is relative to the document.
+        protocol = self.remote_protocol
+        if protocol in ("file", "local", "http", "https"):
+            protocol = None
+        trust = Trust(origin, allow)
+        return Targets(
+            place,
+            trust if self.access.trusted else trust.narrowed(document),
+            protocol,
+            tuple(by_length),
+            self.access.retry,
+            self.access.max_object_bytes,
+        )
+
+    @property
+    def parsing(self) -> dict[str, Any]:
+        """The arguments of `parse_references`."""
+        return {
+            "template_overrides": self.template_overrides,
+            "templates": self.templates,
+            "limits": self.access.limits,
+        }
+
+    @property
+    def document_only(self) -> dict[str, Any]:
+        """The storage options for the place of the document alone."""
+        return {**self.own, **(self.target_options or {})}
+
+    def at(self, location: Location) -> ReferenceOptions:
+        """Return the options for a set there, with those of its URL or target."""
+        own = merge_options(location.storage_options, self.own)
+        return replace(self, own=own, filesystem=location.filesystem)
+
+    def document_options(self, folder: str) -> dict[str, Any]:
+        """Return the storage options that the document is fetched with.
+
+        A chain has options by protocol. Without options for the document itself, those of the
+        longest prefix hold.
+        """
+        if "::" in folder:
+            return {**self.by_place, **self.document_only}
+        prefixes = [] if self.document_only else _by_prefix(self.by_place).items()
+        below = [item for item in prefixes if is_below(f"{folder}/", item[0])]
+        return dict(max(below, key=lambda item: len(item[0]))[1]) if below else self.document_only
+
+
+def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
+    """Return fsspec's `fs` by protocol, and the protocol of URLs that name none.
+
+    It is one filesystem, or a mapping of protocols to filesystems or their options.
+    """
+    if fs is None:
+        return {}, None
+    by_protocol: dict[Any, Any] = dict(fs) if isinstance(fs, Mapping) else {None: fs}
+    for name, value in by_protocol.items():
+        if isinstance(value, AbstractFileSystem) and not isinstance(value, DirFileSystem):
+            by_protocol[name], _ = plain_filesystem(value, "")
+        elif name is None or not isinstance(value, Mapping):
+            raise UnsupportedError(
+                f"the storage option fs holds a {type(value).__name__}",
+                remedy="Give a filesystem of fsspec, or a mapping of protocols to filesystems or "
+                "their options; below a folder, give remote_protocol or full URLs.",
+            )
+    default = by_protocol.pop(None, None)
+    protocols = getattr(default, "protocol", ())
+    names = (protocols,) if isinstance(protocols, str) else tuple(protocols)
+    return {**dict.fromkeys(names, default), **by_protocol}, names[0] if names else None
+
+
+def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return options by prefix of URLs, from options by prefix or protocol."""
+    return {prefix: options[name] for name in options for prefix in _prefixes(name)}
+
+
+def _prefixes(place: str) -> list[str]:
+    """Return the prefixes of URLs that a prefix or protocol stands for."""
+    if not place or "://" in place:
+        return [place]
+    aliases = next((names for names in _ALIASES if place in names), (place,))
+    return [f"{protocol}://" for protocol in aliases]
