@@ -9,11 +9,11 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits, group_path
-from xr_nczarr.storage import Access, Retry
 
 if TYPE_CHECKING:
     from xr_nczarr.chunks import ReadOptions
     from xr_nczarr.hierarchy import Consolidated
+    from xr_nczarr.storage import Access
 
 Endian = Literal["little", "big"] | None
 
@@ -138,6 +138,8 @@ max_depth, max_references, max_index_bytes
     @property
     def access(self) -> Access:
         """How the store is reached."""
+        from xr_nczarr.storage import Access, Retry
+
         return Access(
             storage_options=self.storage_options,
             limits=self.limits,
