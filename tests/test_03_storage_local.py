@@ -101,7 +101,7 @@ def test_a_store_that_vanishes_is_not_all_missing(tmp_path: Path) -> None:
     assert list(store.fetch(["a"])) == [None]
     (tmp_path / "x").rmdir()
     for action in (lambda: list(store.fetch(["a"])), lambda: store.list_names("")):
-        with pytest.raises(NotFoundError, match="no longer there"):
+        with pytest.raises(NotFoundError, match="no longer exists"):
             action()
 
 

@@ -192,7 +192,10 @@ def test_a_directory_of_other_things_is_not_replaced(tmp_path):
     regular(tmp_path / "store")
     (tmp_path / "mine.parquet").mkdir()
     (tmp_path / "mine.parquet/part.0.parquet").write_bytes(b"mine")
-    with pytest.raises(ConflictError, match=r"mine\.parquet: what is there is no reference set"):
+    with pytest.raises(
+        ConflictError,
+        match=r"mine\.parquet: another kind of file is at the target of the reference set",
+    ):
         write(tmp_path / "store", tmp_path / "mine.parquet")
     assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]
 
@@ -205,7 +208,9 @@ def test_a_file_of_another_kind_is_not_replaced(tmp_path, s3_server, place):
         target, options = f"s3://{s3_server.bucket}/mine", s3_server.storage_options
     with fsspec.open(target, "wb", **(options or {})) as file:
         file.write(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(ConflictError, match="mine: what is there is no reference set"):
+    with pytest.raises(
+        ConflictError, match="mine: another kind of file is at the target of the reference set"
+    ):
         write(tmp_path / "store", target, target_options=options)
     with fsspec.open(target, "rb", **(options or {})) as file:
         assert file.read() == b"\x89HDF\r\n\x1a\n"

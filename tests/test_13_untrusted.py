@@ -124,7 +124,7 @@ class TestRedirects:
         assert xr.open_dataset(url, engine="nczarr").v.values.tolist() == [4, 5, 6, 7]
         server.requests.clear()
         other.requests.clear()
-        with pytest.raises(RefusedError, match="outside of what is opened"):
+        with pytest.raises(RefusedError, match="outside of the opened place"):
             values(url)
         assert not server.requests_for("x.bin")
         assert not other.requests_for("x.bin")
@@ -139,7 +139,7 @@ class TestRedirects:
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"
         server.fault("redirect", path="/s/refs.json", location=to, times=None)
-        with pytest.raises(RefusedError, match="outside of what is opened"):
+        with pytest.raises(RefusedError, match="outside of the opened place"):
             values(f"{server.url}/s/refs.json")
         assert not other.requests_for("refs.json")
 

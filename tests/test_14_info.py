@@ -95,7 +95,7 @@ class Unlistable(Store):
         return map(self.mapping.get, keys)
 
     def list_names(self, prefix):
-        raise UnsupportedError("plain HTTP cannot list what is there")
+        raise UnsupportedError("plain HTTP cannot list objects")
 
     def size(self, key):
         raise UnsupportedError("sizes are unknown")
@@ -105,7 +105,7 @@ def test_a_store_that_cannot_be_listed_is_told_so(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, consolidated=True)
     found = xr_nczarr.info(Unlistable(store))
-    assert "chunks are not counted: plain HTTP cannot list what is there" in repr(found)
+    assert "chunks are not counted: plain HTTP cannot list objects" in repr(found)
     assert "chunks are not counted" in found._repr_html_()
     assert "objects" not in variables(found)["/v"]
 

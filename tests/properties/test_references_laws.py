@@ -238,4 +238,4 @@ def test_a_scanned_document_is_what_json_reads(parts, spelled, escaped, slashes,
                 return type(error)
 
     sizes = {"_SMALLEST_DOCUMENT": 0, "_SMALLEST_BLOCK": 400, "_LARGEST_BLOCK": 1000}
-    assert parsed(**sizes, FEWEST_ROWS=3) == parsed(_SMALLEST_DOCUMENT=1 << 40)
+    assert parsed(**sizes, MIN_ROWS=3) == parsed(_SMALLEST_DOCUMENT=1 << 40)

@@ -23,7 +23,7 @@ from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.entries import (
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     ByFields,
     Reference,
     Target,
@@ -31,7 +31,7 @@ from xr_nczarr.references.entries import (
     is_metadata,
 )
 
-FEWEST_ROWS = 64
+MIN_ROWS = 64
 """References of one array that are worth a column."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
@@ -53,17 +53,17 @@ class Family(NamedTuple):
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
     """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as text."""
     slash = key.rfind("/")  # behind a digit where indices are nested
-    found, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
-    if found is None:
-        found, separator = DOTTED.fullmatch(key), "."
-        if found is None:
+    match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
+    if match is None:
+        match, separator = DOTTED.fullmatch(key), "."
+        if match is None:
             return None
-    prefix, index = found.groups()
+    prefix, index = match.groups()
     return Family(prefix, separator, index.count(separator) + 1), index
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Give the place of an index in C order, None outside the shape."""
+    """Return the position of an index in C order, None outside the shape."""
     number = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
@@ -100,7 +100,7 @@ class Column:
         return len(self.url_numbers)
 
     def find(self, index: Sequence[int]) -> Target | None:
-        """Give the reference of a chunk index."""
+        """Return the reference of a chunk index."""
         row = code = flat_index(index, self.shape)
         if code is not None and self.codes is not None:
             row = int(self.codes.searchsorted(self.codes.dtype.type(code)))
@@ -109,7 +109,7 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Give the rows of many chunk indices, None unless each has one."""
+        """Return the rows of many chunk indices, None unless each has one."""
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
@@ -121,7 +121,7 @@ class Column:
         return rows if (self.codes[rows] == codes).all() else None
 
     def row(self, row: int) -> Target:
-        """Give the reference in a row."""
+        """Return the reference in a row."""
         url = self.urls[self.url_numbers[row]]
         offset = self.offsets.item(row)
         return Target(url) if offset < 0 else Target(url, offset, self.lengths.item(row))
@@ -152,7 +152,7 @@ class Table(ByFields):
     columns: Mapping[Family, Column] = field(default_factory=dict)
 
     def digest(self, others: bytes) -> bytes:
-        """Give a digest of the columns and of the text that all else is written in."""
+        """Return a digest of the columns and of the text of everything else."""
         digest = hashlib.blake2b(others, digest_size=32)
         for column in self.columns.values():
             digest.update(repr((column.family, column.shape, column.urls)).encode())
@@ -168,14 +168,14 @@ class Table(ByFields):
         return len(self.entries) + sum(map(len, self.columns.values()))
 
     def find(self, key: str) -> Reference | None:
-        """Give what `key` refers to, None when it is not in the table."""
+        """Return the reference of `key`, None if the table lacks it."""
         entry = self.entries.get(key)
         if entry is not None:
             return decode_inline(entry, key) if isinstance(entry, str) else entry
         return self.find_chunk(key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Give what `key` refers to, None when it is not in a column."""
+        """Return the reference of `key`, None if no column has it."""
         split = split_chunk_key(key) if self.columns else None
         column = self.columns.get(split[0]) if split else None
         if split is None or column is None:
@@ -183,7 +183,7 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Give the column of an array with those keys, None where its chunks are entries."""
+        """Return the column of an array with those keys, None where its chunks are entries."""
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
@@ -195,25 +195,25 @@ class Table(ByFields):
                 yield key, column.row(row)
 
     def names(self, prefix: str) -> tuple[list[str], list[str]]:
-        """Give the names of objects and of prefixes directly below `prefix`, without columns."""
-        found: dict[bool, set[str]] = {False: set(), True: set()}
+        """Return the names of objects and of prefixes directly below `prefix`, without columns."""
+        names: dict[bool, set[str]] = {False: set(), True: set()}
         keys = self._sorted_keys
         position = bisect_left(keys, prefix)
         while position < len(keys) and keys[position].startswith(prefix):
             name, slash, _ = keys[position][len(prefix) :].partition("/")
-            found[bool(slash)].add(name)
+            names[bool(slash)].add(name)
             # "0" follows "/": the search skips everything below the name.
             position = bisect_left(keys, f"{prefix}{name}0") if slash else position + 1
-        return sorted(found[False]), sorted(found[True])
+        return sorted(names[False]), sorted(names[True])
 
     def urls(self, most: int) -> set[str]:
-        """Give URLs that are referred to, at most `most` of each column and of all others."""
+        """Return URLs of targets, at most `most` of each column and of all others."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
         columns = (column.urls[:most] for column in self.columns.values())
         return {*islice(entries, most), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> Table:
-        """Give the table of the chunks whose keys begin with `prefix`."""
+        """Return the table of the chunks whose keys begin with `prefix`."""
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
@@ -243,7 +243,7 @@ class TableBuilder:
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
-        """Give a number for each URL; bytes are as they stand within a JSON string."""
+        """Return a number for each URL; bytes are escaped as in a JSON string."""
         numbers = self._numbers
         for url in set(urls):
             numbers.setdefault(url, len(numbers))
@@ -264,7 +264,7 @@ class TableBuilder:
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
-        """Give the columns of all rows.
+        """Return the columns of all rows.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequen
     last = np.max([block.max(axis=0) for block in indices], axis=0)
     shape = tuple(int(extent) + 1 for extent in last)
     size, rows = math.prod(shape), sum(map(len, indices))
-    if size > LARGEST_NUMBER:
+    if size > MAX_NUMBER:
         raise ReferenceSetError(f"the chunk indices reach {shape}", key=family.prefix)
     codes = np.empty(rows, np.min_scalar_type(-size))
     filled = 0

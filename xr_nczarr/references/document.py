@@ -1,4 +1,4 @@
-"""A reference document that every process reads once: what travels in place of a large set."""
+"""A reference document that every process reads once: it is pickled in place of a large set."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language
 
-_KEPT_SETS = 4
+_MAX_SETS = 4
 
 _sets: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
-_kept: deque[ReferenceSet] = deque(maxlen=_KEPT_SETS)
+_kept: deque[ReferenceSet] = deque(maxlen=_MAX_SETS)
 _lock = ProcessLock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceDocument:
-    """Where a document of JSON lies, and how it is meant.
+    """Where a JSON document is, and how it is parsed.
 
     Attributes
     ----------
     fetch
-        Gives a file of its folder, None when it is not there.
+        Returns a file of its folder, None if it does not exist.
     name
         Its name there.
     digest
-        Of what it said when it was opened; empty before.
+        Digest of its content when it was opened; empty before.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -47,7 +47,7 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the document as it is now; give it with its digest, and the set."""
+        """Read the present document; return it with its digest, and the set."""
         data = self.fetch(self.name)
         if data is None:
             raise NotFoundError("there is no reference set")
@@ -57,12 +57,12 @@ class ReferenceDocument:
             return opened, _sets.setdefault(opened._token, references)
 
     def references(self) -> ReferenceSet:
-        """Give the set as it was opened; it is read again once a process, and then kept.
+        """Return the set as it was opened. Each process reads it once, and keeps it.
 
         Raises
         ------
         ReferenceSetError
-            When the document has changed since, or is not to be seen from here.
+            If the document has changed since, or this process cannot read it.
         """
         with _lock:
             references = _sets.get(self._token)
@@ -74,8 +74,8 @@ class ReferenceDocument:
                         "the reference document "
                         + ("is not there" if data is None else "changed")
                         + ", and a variable was opened that needs it as it was",
-                        remedy="Open the dataset anew, where every worker can read the document; "
-                        "a set that is opened as a dictionary travels itself.",
+                        remedy="Open the dataset again, where every worker can read the document; "
+                        "a set that is opened as a dictionary is sent to workers itself.",
                     )
                 _sets[self._token] = references
                 _kept.append(references)

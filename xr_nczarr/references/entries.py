@@ -1,4 +1,4 @@
-"""What a key of a reference set refers to: bytes of another object, or bytes in the set itself."""
+"""References of keys: bytes of another object, or bytes in the set itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.model import Json
 
-LARGEST_NUMBER = 1 << 62
+MAX_NUMBER = 1 << 62
 """Offsets, lengths and dimension values lie below this."""
 
 _BASE64 = "base64:"
@@ -44,7 +44,7 @@ Reference = InlineBytes | Target
 
 
 class ByFields:
-    """What pickles as the fields of its dataclass, without what was computed from them."""
+    """A dataclass that pickles as its fields, without cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -53,13 +53,13 @@ class ByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Tell whether a key names a document of Zarr (any version) rather than a chunk."""
+    """Return whether a key names a document of Zarr (any version) rather than a chunk."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
 
 def decode_inline(text: str, key: str) -> InlineBytes:
-    """Give the bytes of an entry that is text: behind ``base64:`` decoded, else as UTF-8."""
+    """Return the bytes of a text entry: decoded after ``base64:``, else as UTF-8."""
     try:
         if text.startswith(_BASE64):
             return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
@@ -69,7 +69,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Give the text of inline bytes: themselves where they are plain text, else base64."""
+    """Return the text of inline bytes: themselves where they are plain text, else base64."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -80,7 +80,7 @@ def encode_inline(data: bytes) -> str:
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Give the members of a JSON object; one that stands there twice is an error."""
+    """Return the members of a JSON object; raise ReferenceSetError for one that occurs twice."""
     try:
         members = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -117,10 +117,10 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 def check_number(value: object, what: str, key: str) -> int:
-    """Give an offset or a length, if it is an integer from 0 to 2⁶²."""
+    """Return an offset or a length that is an integer from 0 to 2⁶²."""
     if isinstance(value, np.integer):
         value = int(value)
-    if type(value) is not int or not 0 <= value < LARGEST_NUMBER:
+    if type(value) is not int or not 0 <= value < MAX_NUMBER:
         raise ReferenceSetError(
             f"found {quote(repr(value))} as the {what}, expected an integer of at least 0", key=key
         )
@@ -128,7 +128,7 @@ def check_number(value: object, what: str, key: str) -> int:
 
 
 def absolute_url(url: str, document_url: str) -> str:
-    """Give `url` as it is meant from within the document at `document_url`.
+    """Return the absolute form of `url` in the document at `document_url`.
 
     URLs with a scheme or a chain stay as they are, relative ones start at the document's folder,
     and ``..`` never climbs above the root of its host or bucket.

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote
 
-LONGEST_TEXT = 1 << 16
-"""Characters of a template and of what it renders."""
+MAX_TEXT = 1 << 16
+"""Characters of a template and of its result."""
 
 Value = Any
 """int, float, bool or str."""
@@ -23,7 +23,7 @@ Value = Any
 Values = Mapping[str, Value]
 Computed = Callable[[Values], Value]
 
-_LARGEST_INTEGER = 1 << 127
+_MAX_INTEGER = 1 << 127
 _WIDEST = 64
 _NUMBERS = (int, float)
 _NO_NUMBER = "text where a number is expected"
@@ -49,7 +49,7 @@ Expression = Variable | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Give the function that computes an expression from the values of dimensions.
+    """Return the function that computes an expression from the values of dimensions.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def compiled(expression: Expression) -> Computed:
 
 
 def compiled_text(parts: Iterable[Expression]) -> Callable[[Values], str]:
-    """Give the function that joins the texts of expressions; it raises as those of `compiled`."""
+    """Return the function that joins the texts of expressions; it raises what `compiled` raises."""
     pattern, pieces = "", []
     for part in parts:
         if is_constant(part):
@@ -108,11 +108,11 @@ def _compiled(expression: Expression) -> Computed:
             return run_format
 
         second = expression.parts[1]
-        known = is_constant(second)
+        constant = is_constant(second)
 
         def run_two(values: Values) -> Value:
-            result = function(left(values), second if known else right(values))
-            small = type(result) is int and -_LARGEST_INTEGER < result < _LARGEST_INTEGER
+            result = function(left(values), second if constant else right(values))
+            small = type(result) is int and -_MAX_INTEGER < result < _MAX_INTEGER
             return result if small else _bounded(result)
 
         return run_two
@@ -121,20 +121,20 @@ def _compiled(expression: Expression) -> Computed:
 
 def _bounded(result: Value) -> Value:
     if isinstance(result, int):
-        if not -_LARGEST_INTEGER < result < _LARGEST_INTEGER:
+        if not -_MAX_INTEGER < result < _MAX_INTEGER:
             raise LimitError("a template computes an integer of more than 127 bits")
-    elif isinstance(result, str) and len(result) > LONGEST_TEXT:
-        raise LimitError(f"a template renders more than {LONGEST_TEXT:,} characters")
+    elif isinstance(result, str) and len(result) > MAX_TEXT:
+        raise LimitError(f"a template renders more than {MAX_TEXT:,} characters")
     return result
 
 
 def is_constant(expression: Expression) -> bool:
-    """Tell whether no dimension changes the value: it is the value."""
+    """Return whether the value depends on no dimension."""
     return type(expression) not in (Variable, Call)
 
 
 def variables(expression: Expression) -> frozenset[str]:
-    """Give the names of the dimensions that an expression depends on."""
+    """Return the names of the dimensions that an expression depends on."""
     if isinstance(expression, Variable):
         return frozenset({expression.name})
     parts = expression.parts if isinstance(expression, Call) else ()
@@ -142,14 +142,14 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Give the number of values that are computed for one, long texts as several: what it costs."""
+    """Return the cost of a value: how many values it takes, with long texts as several."""
     if isinstance(expression, str):
         return 1 + len(expression) // 16
     return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
 
 
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
-    """Give the call, or its result when nothing in it varies."""
+    """Return the call, or its result if it is constant."""
     result = Call(function, parts)
     if all(map(is_constant, parts)):
         try:
@@ -161,7 +161,7 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
 
 
 def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    """Give the parts of a text without joins in joins, and no two constants side by side."""
+    """Return the parts of a text without joins in joins, and no two constants side by side."""
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(_leaves(parts), is_constant):
         group = list(run)
@@ -178,34 +178,34 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
-    """Give one of two; like `both` and `either` of functions, to compute no more than it needs."""
+    """Return one of two values, and compute no more than it needs, as `both` and `either` do."""
     return lambda values: chosen(values) if test(values) else other(values)
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Give what ``and`` gives."""
+    """Return the result of ``and``."""
     return lambda values: left(values) and right(values)
 
 
 def either(left: Computed, right: Computed) -> Computed:
-    """Give what ``or`` gives."""
+    """Return the result of ``or``."""
     return lambda values: left(values) or right(values)
 
 
 def join(*values: Value) -> str:
-    """Give the texts of the values, joined."""
+    """Return the texts of the values, joined."""
     return "".join(map(str, values))
 
 
 def product(left: Value, right: Value) -> Value:
-    """Give the product of numbers."""
+    """Return the product of numbers."""
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
         return left * right
     raise TypeError(_NO_NUMBER)
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Give the power of integers."""
+    """Return the power of integers."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
         raise TypeError("powers are of integers, with an exponent of at least 0")
     if base.bit_length() * exponent > 256:
@@ -214,7 +214,7 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """Give the remainder of numbers; of a text, what ``%`` formats."""
+    """Return the remainder of numbers, or a text formatted by ``%``."""
     if isinstance(left, str):
         return formatted(left, right)
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
@@ -223,30 +223,30 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def whole(value: Value) -> int:
-    """Give a number without its decimals."""
+    """Return a number without its decimals."""
     if isinstance(value, _NUMBERS):
         return int(value)
     raise TypeError(_NO_NUMBER)
 
 
 def rounded(value: Value, precision: Value = 0) -> Value:
-    """Give a number with at most 15 decimals."""
+    """Return a number with at most 15 decimals."""
     if type(precision) is not int or not 0 <= precision <= 15:
         raise TypeError("numbers are rounded to 0 to 15 decimals")
     return round(value, precision)
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Give what ``%d``, ``%s`` and ``%x`` of a pattern stand for, padded to at most 64."""
+    """Return a text for ``%d``, ``%s`` and ``%x`` of a pattern, padded to at most 64."""
     remaining = iter(values)
 
-    def replacement(found: re.Match[str]) -> str:
-        percent, zero, width, kind = found.groups()
+    def replacement(match: re.Match[str]) -> str:
+        percent, zero, width, kind = match.groups()
         if percent:
             return "%"
         value = next(remaining, None)
         if value is None or kind is None or not (kind == "s" or isinstance(value, int)):
-            raise TypeError(f"the format {quote(found.group())} is not known here or has no value")
+            raise TypeError(f"the format {quote(match.group())} is unknown here or has no value")
         text = format(value, "x") if kind == "x" else str(int(value) if kind == "d" else value)
         columns = int(width or 0)
         if columns > _WIDEST:

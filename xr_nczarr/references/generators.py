@@ -1,9 +1,9 @@
 """Generators: many keys declared by one formula, and looked up without being written out.
 
-The key template is inverted once: each dimension has to be told by texts that the template
-renders for it alone, by solving ``scale * value + shift`` or from a table of what its values
-render to. What a key is solved to is rendered again and compared. A template for which it is not
-certain that every key is found is expanded instead.
+The key template is inverted once. Texts that it renders for one dimension alone determine the
+value of that dimension, by solving ``scale * value + shift`` or by a table of rendered values. The
+solution is rendered again and compared with the key. A template is expanded instead if some of its
+keys might not be found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from xr_nczarr.errors import NczarrError, ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import (
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     ByFields,
     Reference,
     Target,
@@ -124,12 +124,12 @@ class Generator(ByFields):
         return math.prod(map(len, self.dimensions.values()))
 
     def find(self, key: str) -> Reference | None:
-        """Give what `key` refers to, None when no values of the dimensions render it."""
+        """Return the reference of `key`, None if no values of the dimensions render it."""
         pattern, solvers = self.inverse or (None, ())
-        found = pattern.fullmatch(key) if pattern else None
-        if found is None:
+        match = pattern.fullmatch(key) if pattern else None
+        if match is None:
             return None
-        texts = found.groups()
+        texts = match.groups()
         values: dict[str, int | str] = {}
         for solver in solvers:
             value = solver.solve(texts)
@@ -157,7 +157,7 @@ class Generator(ByFields):
             yield key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Give where the bytes of `key` are, which `values` render."""
+        """Return the reference of `key`, which `values` render."""
         if is_metadata(key) or not key:
             raise ReferenceSetError("a generator declares a metadata document", key=key)
         templates = self._templates
@@ -189,7 +189,7 @@ class Generator(ByFields):
         return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
 
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
-        """Give the pattern of the keys, None unless each group ends at a place that is certain."""
+        """Return the pattern of the keys, None unless the end of each group is certain."""
         texts: dict[int, list[str]] = {}
         for solver in solvers:
             for index, position in enumerate(solver.positions):
@@ -217,7 +217,7 @@ def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None
 
 
 def _number(value: Any, what: str, key: str) -> int:
-    if type(value) is int and 0 <= value < LARGEST_NUMBER:
+    if type(value) is int and 0 <= value < MAX_NUMBER:
         return value
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
@@ -227,7 +227,7 @@ def _number(value: Any, what: str, key: str) -> int:
 def _solver(
     name: str, domain: Domain, parts: Mapping[int, Expression], most: int
 ) -> _Solver | None:
-    """Give how the parts (by position) of a key tell a dimension, None when they may not."""
+    """Return how parts of a key, by position, determine a dimension; None if they do not."""
     if isinstance(domain, range):
         lines = {position: _line(part, domain) for position, part in parts.items()}
         for position, line in lines.items():
@@ -248,7 +248,7 @@ def _solver(
 
 
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
-    """Give scale and shift of an expression that is linear in its one variable.
+    """Return scale and shift of an expression that is linear in its one variable.
 
     None also where it has values of more digits than a key is searched for.
     """
@@ -268,4 +268,4 @@ def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     elif not isinstance(part, Variable):
         return None
     extremes = [scale * value + shift for value in domain[:: max(len(domain) - 1, 1)]]
-    return (scale, shift) if all(-LARGEST_NUMBER < v < LARGEST_NUMBER for v in extremes) else None
+    return (scale, shift) if all(-MAX_NUMBER < v < MAX_NUMBER for v in extremes) else None

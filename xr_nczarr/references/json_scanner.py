@@ -1,8 +1,8 @@
 """Regular stretches of a reference document, read into columns without an object for each entry.
 
-A stretch is a row of members ``"array/1.2": ["url", 3, 4],``. Those of a block of text are taken
-apart at once, by arithmetic on its bytes: each byte is compared with what it has to be there, is a
-digit of a number, or lies in a URL or the prefix of an array, which are decoded as JSON.
+A stretch is a row of members ``"array/1.2": ["url", 3, 4],``. Arithmetic on the bytes of a block of
+text takes all its members apart at once. Each byte is compared with the expected one, is a digit of
+a number, or is part of a URL or of the prefix of an array, which are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.references.columns import FEWEST_ROWS, Family, TableBuilder, split_chunk_key
+from xr_nczarr.references.columns import MIN_ROWS, Family, TableBuilder, split_chunk_key
 
-_SMALLEST_DOCUMENT = 1 << 16
+_MIN_DOCUMENT_BYTES = 1 << 16
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 14, 1 << 19
-_FEWEST_OF_A_FAMILY = 6  # on average in a block
-_MOST_DIMENSIONS = 32
-_LONGEST_COMPARED = 1 << 10
+_MIN_FAMILY_ROWS = 6  # on average in a block
+_MAX_DIMENSIONS = 32
+_MAX_COMPARED_BYTES = 1 << 10
 _MARK = "\0stretch "
 # A key holds no comma and no colon here. Between two strings of a JSON document there is always
 # one of them, so the first quotation mark of a match opens a string, and is none that closes one.
@@ -52,18 +52,18 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     The document with a mark in place of each stretch, and the number of marks; None for a document
     that is not regular enough (`builder` may have rows then, and is of no more use).
     """
-    if len(document) >= _SMALLEST_DOCUMENT and not _SPELLED.search(document):
+    if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
     pieces: list[bytes | memoryview] = []
     view = memoryview(document)
     marks = copied = position = moved = read = 0
-    while len(document) >= _SMALLEST_DOCUMENT and (found := _MEMBER.search(document, position)):
-        start = end = found.start()
+    while len(document) >= _MIN_DOCUMENT_BYTES and (match := _MEMBER.search(document, position)):
+        start = end = match.start()
         size, going_on = _SMALLEST_BLOCK, True
         while going_on:
             block = _Block(view[end : end + size])
             rows, length, going_on = block.move(builder)
-            position = max(end + length, found.end())
+            position = max(end + length, match.end())
             end += length if rows else 0
             read += size
             size = min(2 * size, _LARGEST_BLOCK)
@@ -87,7 +87,7 @@ def take_marks(members: dict[str, object]) -> int:
 
 
 def _without_spaces(document: bytes) -> bytes:
-    """Give a document without the spaces between its tokens; as it is if one may be needed.
+    """Return a document without the spaces between its tokens; as it is if one may be needed.
 
     That is one between two words or numbers, which would be another without it.
     """
@@ -116,7 +116,7 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Give a table that tells of each byte whether it is one of these."""
+    """Return a table of each byte: whether it is one of these."""
     return np.isin(np.arange(256), list(characters))
 
 
@@ -124,8 +124,8 @@ class _Block:
     """Text that begins with a member."""
 
     def __init__(self, text: bytes | memoryview) -> None:
-        # What is looked at may lie behind the end, but not far.
-        self.text = b"".join((text, bytes(2 * _LONGEST_COMPARED)))
+        # Reads may pass the end, but not by much.
+        self.text = b"".join((text, bytes(2 * _MAX_COMPARED_BYTES)))
         escape = _ESCAPE.search(self.text) if b"\\" in self.text else None
         self.bytes = np.frombuffer(self.text, np.uint8)
         self.words: Words = np.ndarray(len(self.text) - 7, "<u8", self.text, strides=(1,))
@@ -137,7 +137,7 @@ class _Block:
         Gives how many rows were moved, where the regular ones end, and whether more may follow.
         """
         count = (len(self.quotes) - 1) // 4
-        if count < FEWEST_ROWS:
+        if count < MIN_ROWS:
             return 0, 0, False
         # The four quotation marks of each row, and the first one of the next row.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
@@ -159,7 +159,7 @@ class _Block:
 
         rows = count if regular.all() else int(regular.argmin())
         length = int(following[rows - 1]) if rows else 0
-        if rows < max(FEWEST_ROWS, _FEWEST_OF_A_FAMILY * len(families)):
+        if rows < max(MIN_ROWS, _MIN_FAMILY_ROWS * len(families)):
             return 0, length, False
         heads = self._heads(urls[:rows] + 1, commas[:rows])
         texts = self._texts(urls[heads] + 1, commas[heads])
@@ -172,7 +172,7 @@ class _Block:
         return rows, length, rows == count
 
     def _first_numbers(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
-        """Give the separator of the chunk indices, and where they begin in each key."""
+        """Return the separator of the chunk indices, and their start in each key."""
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
@@ -188,11 +188,11 @@ class _Block:
     def _indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Tests]:
-        """Give the chunk indices, padded to one rank, their ranks, and which texts are indices."""
+        """Return the chunk indices padded to one rank, their ranks, and a mask of the indices."""
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
         regular, going_on = np.ones((2, len(starts)), np.bool_)
-        while going_on.any() and len(columns) < _MOST_DIMENSIONS:
+        while going_on.any() and len(columns) < _MAX_DIMENSIONS:
             numbers, ends, are_numbers = self._numbers(starts)
             columns.append(numbers)
             ranks += going_on
@@ -206,7 +206,7 @@ class _Block:
     def _families(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
     ) -> tuple[list[Family | None], Numbers]:
-        """Give the families of keys by prefix and rank, None for one of no chunks; and which."""
+        """Return families of keys by prefix and rank, None for no chunks, and one index a key."""
         heads = self._heads(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
         numbers: dict[tuple[bytes, int], int] = {}
@@ -219,14 +219,14 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _heads(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Give the rows whose text, or another number, is not that of the row before."""
+        """Return the rows whose text, or other number, differs from the row before."""
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
         differs[0] = True
         for other in (lengths, *others):
             differs[1:] |= other[1:] != other[:-1]
         longest = int(lengths[~differs].max(initial=0))
-        if longest > _LONGEST_COMPARED:
+        if longest > _MAX_COMPARED_BYTES:
             return np.arange(len(starts))
         for place in range(0, longest, 8):
             words = self.words[starts + place] << _unused_bits(lengths - place)
@@ -234,13 +234,13 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _spell(self, starts: Numbers, expected: bytes) -> Tests:
-        """Tell where a text of at most eight bytes stands."""
+        """Return where a text of at most eight bytes occurs."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled
 
     def _numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
-        """Give the numbers that begin at places, where they end, and which are there.
+        """Return the numbers that begin at positions, their ends, and a mask of valid ones.
 
         Of at most 15 digits, as JSON spells them.
         """
@@ -258,7 +258,7 @@ class _Block:
 
 
 def _digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Give the numbers that texts of eight bytes begin with, and how many digits these have."""
+    """Return the leading numbers of texts of eight bytes, and how many digits they have."""
     # A digit is 0x30 to 0x39: its upper half is 3, also when 6 is added. The carry of greater
     # bytes changes none before them.
     others = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
@@ -271,12 +271,12 @@ def _digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Give how far words are shifted to leave texts of up to eight bytes; 64 or more for none."""
+    """Return the shifts of words that leave texts of up to eight bytes; 64 or more for no text."""
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Give the family of chunk keys with a prefix as it stands in the document."""
+    """Return the family of chunk keys with a prefix, as spelled in the document."""
     try:
         text = json.loads(b'"%b"' % prefix)
     except ValueError:

@@ -34,7 +34,7 @@ from xr_nczarr.references.entries import (
 
 _COLUMNS = ("path", "offset", "size", "raw")
 _KEPT_ROW_GROUPS = 16
-_LARGEST_RECORD = 10_000_000
+_MAX_RECORD_ROWS = 10_000_000
 
 Columns = Mapping[str, Any]
 """A sequence of values by the name of the column."""
@@ -44,14 +44,14 @@ _File = tuple[tuple[int, ...], Callable[[int], Columns]]
 
 
 def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ParquetTable:
-    """Give the table of a directory of parquet files.
+    """Return the table of a directory of parquet files.
 
     Parameters
     ----------
     metadata
         The directory's ``.zmetadata``.
     fetch
-        Gives a file of the directory, None when it is not there. It is called when a chunk is
+        Returns a file of the directory, None when it is not there. It is called when a chunk is
         looked up, and travels with the set when that is pickled.
 
     Raises
@@ -63,9 +63,9 @@ def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -
     documents, record_size = members.get("metadata"), members.get("record_size")
     if not isinstance(documents, dict):
         raise ReferenceSetError("found no object", key=".zmetadata", place="metadata")
-    if type(record_size) is not int or not 1 <= record_size <= _LARGEST_RECORD:
+    if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
         raise ReferenceSetError(
-            f"found {quote(repr(record_size))}, expected an integer from 1 to {_LARGEST_RECORD:,}",
+            f"found {quote(repr(record_size))}, expected an integer from 1 to {_MAX_RECORD_ROWS:,}",
             key=".zmetadata",
             place="record_size",
         )
@@ -90,7 +90,7 @@ class ParquetTable(ByFields):
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def find(self, key: str) -> Reference | None:
-        """Give what `key` refers to, None for a row without path and data."""
+        """Return the reference of `key`, None for a row without path and data."""
         document = self.documents.find(key)
         split = None if document else DOTTED.fullmatch(key)
         if split is None:
@@ -112,7 +112,7 @@ class ParquetTable(ByFields):
         return self._row(f"{prefix}refs.{record}.parq", row, key)
 
     def names(self, prefix: str) -> tuple[list[str], list[str]]:
-        """Give the names of documents and of prefixes directly below `prefix`."""
+        """Return the names of documents and of prefixes directly below `prefix`."""
         return self.documents.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
@@ -125,14 +125,14 @@ class ParquetTable(ByFields):
                     yield key, reference
 
     def urls(self, most: int) -> set[str]:
-        """Give the URLs that the first `most` chunks refer to, as far as they are there."""
+        """Return the URLs of the first `most` chunks that exist."""
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
-        found = map(self.find, itertools.islice(keys, most))
-        return {one.url for one in found if isinstance(one, Target)}
+        references = map(self.find, itertools.islice(keys, most))
+        return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> ParquetTable:
-        """Give the table of the chunks whose keys begin with `prefix`."""
+        """Return the table of the chunks whose keys begin with `prefix`."""
         entries = {
             key: text
             for key, text in self.documents.entries.items()
@@ -209,11 +209,11 @@ def render_parquet_references(
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError("parquet is not written", remedy="Install pyarrow")
-    documents = {key: found for key, found in table.items() if is_metadata(key)}
+    documents = {key: reference for key, reference in table.items() if is_metadata(key)}
     texts = {
-        key: found.data.decode()
-        for key, found in documents.items()
-        if isinstance(found, InlineBytes)
+        key: reference.data.decode()
+        for key, reference in documents.items()
+        if isinstance(reference, InlineBytes)
     }
     placed = len(texts)
     for key, text in texts.items():
@@ -241,7 +241,7 @@ def render_parquet_references(
 
 
 def _parsed(text: str) -> Json:
-    """Give the value of a document; one that is no JSON (netcdf-c writes such) stays text."""
+    """Return the value of a document; other text than JSON, as netcdf-c writes it, stays text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """Reference documents of version 0 and 1 → reference sets, and their expansion to version 0.
 
-What a key refers to is said once: a key that is declared twice, by ``refs`` or by ``gen``, is an
-error. Within a template a name stands for the innermost of: an argument of the call, a dimension,
-a template; and templates given by the caller take the place of those of the document.
+A key has one reference: a key that is declared twice, by ``refs`` or by ``gen``, is an error.
+Within a template a name means the innermost of an argument of the call, a dimension and a template.
+Templates of the caller replace templates of the document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xr_nczarr.errors import LimitError, NczarrError, Place, ReferenceSetError, 
 from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.columns import (
-    FEWEST_ROWS,
+    MIN_ROWS,
     Entry,
     Family,
     Table,
@@ -29,7 +29,7 @@ from xr_nczarr.references.columns import (
     split_chunk_key,
 )
 from xr_nczarr.references.entries import (
-    LARGEST_NUMBER,
+    MAX_NUMBER,
     InlineBytes,
     Target,
     check_number,
@@ -44,9 +44,9 @@ from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language, Templates
 
 # So that the number of values of a dimension stays below 2⁶³ as well.
-LARGEST_DIMENSION = LARGEST_NUMBER // 2
+MAX_DIMENSION = MAX_NUMBER // 2
 
-_MOST_TRIES = 10  # whether a generator declares a key, for each of `max_references`
+_MAX_TRIES = 10  # whether a generator declares a key, for each of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
@@ -65,17 +65,17 @@ def parse_references(
     templates: Language = "safe",
     limits: Limits = DEFAULT_LIMITS,
 ) -> ReferenceSet:
-    """Give the reference set that a document of version 0 or 1 describes.
+    """Return the reference set that a document of version 0 or 1 describes.
 
     Parameters
     ----------
     document
-        JSON, or the object it stands for.
+        JSON, or the parsed object.
     template_overrides
         Templates that take the place of the document's, or are added to them.
     templates
-        ``"jinja2"`` allows everything that jinja2's immutable sandbox does, not only names and
-        arithmetic: code that runs as long as it likes, for sets whose makers are trusted.
+        ``"jinja2"`` allows everything in jinja2's immutable sandbox, not only names and arithmetic.
+        Such code can run forever: use it for trusted sets alone.
     limits
         `max_references` bounds how much of generators may be written out that cannot be kept as
         formulas (a template of hundreds of terms counts several times),
@@ -121,7 +121,7 @@ def parse_references(
     digest = b"" if text is None else table.digest(text)
     references = ReferenceSet(table, tuple(kept), digest)
     tries = sum(map(references.generators_near, table.entries)) if kept else 0
-    if tries > _MOST_TRIES * limits.max_references:
+    if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
             f"{len(table.entries):,} references and {len(kept):,} generators lie in one folder",
             place="gen",
@@ -134,7 +134,7 @@ def parse_references(
 
 
 def parse_parquet_references(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ReferenceSet:
-    """Give the reference set of a directory of parquet files; see `parse_parquet_table`."""
+    """Return the reference set of a directory of parquet files; see `parse_parquet_table`."""
     return ReferenceSet(parse_parquet_table(metadata, fetch))
 
 
@@ -145,7 +145,7 @@ def expand(
     templates: Language = "safe",
     limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, str | list[str | int]]:
-    """Give the equivalent of version 0: each key with text, ``[url]`` or a list of three.
+    """Return the equivalent of version 0: each key with text, ``[url]`` or a list of three.
 
     Examples
     --------
@@ -175,16 +175,16 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Give the members of a document, its references, and the rows of its regular stretches.
+    """Return the members of a document, its references, and the rows of its regular stretches.
 
-    The last is the text of all but these rows, None for what is no text.
+    The last is the text of all other parts, None for a document without text.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
     if isinstance(document, Mapping):
         members = dict(document)
         # Scanning text is several times as fast as looking at a million lists one by one.
-        with suppress(TypeError, ValueError):  # what has no text is told below by its key
+        with suppress(TypeError, ValueError):  # an entry without text is reported below by its key
             data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
     else:
         data = document.encode() if isinstance(document, str) else bytes(document)
@@ -196,7 +196,7 @@ def _load(
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
-        with suppress(ReferenceSetError):  # below it is told where it is in the document itself
+        with suppress(ReferenceSetError):  # the error below names its place in the document itself
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
             # All marks among the references: no stretch was within an inline object or elsewhere.
@@ -209,7 +209,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Give what stands for a value in JSON, of those that only an object can hold."""
+    """Return the JSON value for a value that only a Python object can hold."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):
@@ -225,7 +225,7 @@ def _inline_text(value: bytes) -> str:
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Give the object that holds the references: the document itself in version 0."""
+    """Return the object that holds the references: the document itself in version 0."""
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):
@@ -298,14 +298,14 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Give the table, with the chunks of large arrays in columns; `refs` is emptied of them."""
+    """Return the table, with the chunks of large arrays in columns; `refs` is emptied of them."""
     builder = builder or TableBuilder()
     groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
     for key, value in refs.items():
         if isinstance(value, (list, tuple)) and (split := split_chunk_key(key)):
             groups[split[0]].append((key, split[1]))
     for family, keys in groups.items():
-        if len(keys) < FEWEST_ROWS and family not in builder.families:
+        if len(keys) < MIN_ROWS and family not in builder.families:
             continue
         urls, *numbers = zip(
             *[_target(key, refs.pop(key), render_url) for key, _ in keys], strict=True
@@ -369,10 +369,10 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
 
 
 def _domain(value: Any, place: str) -> Domain:
-    """Give what a dimension runs through: a range, or the items of a list."""
+    """Return the values of a dimension: a range, or the items of a list."""
 
     def integer(number: Any) -> int:
-        if type(number) is not int or abs(number) > LARGEST_DIMENSION:
+        if type(number) is not int or abs(number) > MAX_DIMENSION:
             raise ReferenceSetError(
                 f"found {quote(repr(number))}, expected an integer from -2⁶¹ to 2⁶¹", place=place
             )

@@ -35,42 +35,42 @@ class ReferenceSet(ByFields):
     digest: bytes = field(default=b"", compare=False)
 
     def resolve(self, key: str) -> Reference | None:
-        """Give where the bytes of `key` are, None for a key that is not declared.
+        """Return the reference of `key`, None for an undeclared key.
 
         Raises
         ------
         ReferenceSetError
             When the key is declared twice, or its entry is not what the specification allows.
         """
-        found = self.table.find(key)
+        reference = self.table.find(key)
         generated = self.find_generated(key) if self.generators else None
-        if found is not None and generated is not None:
+        if reference is not None and generated is not None:
             raise ReferenceSetError("the key is declared by refs and by gen", key=key)
-        if found is None and generated is None and key.endswith("/0"):
+        if reference is None and generated is None and key.endswith("/0"):
             # VirtualiZarr up to 2.5 leaves the index of a scalar's chunk out.
             return self.table.find(key[:-1])
-        return generated if found is None else found
+        return generated if reference is None else reference
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Give the column of an array with those keys, if no generator can declare them too."""
+        """Return the column of an array with those keys, if no generator can declare them too."""
         if self.generators or isinstance(self.table, ParquetTable):
             return None
         return self.table.column_of(keys, rank)
 
     def find_generated(self, key: str) -> Reference | None:
-        """Give what `key` refers to if a generator declares it."""
+        """Return the reference of `key` if a generator declares it."""
         result = None
         few = len(self.generators) <= _FEW
         for generators in (self.generators,) if few else self._near(key):
             for generator in generators:
-                found = generator.find(key)
-                if result is not None and found is not None:
+                reference = generator.find(key)
+                if result is not None and reference is not None:
                     raise ReferenceSetError("the key is declared twice", key=key)
-                result = result or found
+                result = result or reference
         return result
 
     def generators_near(self, key: str) -> int:
-        """Give how many generators are asked for a key."""
+        """Return how many generators are tried for a key."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
@@ -80,7 +80,7 @@ class ReferenceSet(ByFields):
             yield self._by_folder.get(folder, ())
 
     def names(self, prefix: str = "") -> tuple[list[str], list[str]]:
-        """Give the names of objects and of prefixes directly below `prefix`, sorted.
+        """Return the names of objects and of prefixes directly below `prefix`, sorted.
 
         Only of what the set declares one by one: there may be any number of other chunks, and no
         node is found by them.
@@ -94,17 +94,17 @@ class ReferenceSet(ByFields):
             yield from generator.items()
 
     def urls(self, most: int) -> set[str]:
-        """Give some of the URLs that are referred to; `most` bounds the work."""
+        """Return some URLs of targets; `most` bounds the work."""
         generated = (islice(generator.items(), most) for generator in self.generators[:most])
-        urls = {one.url for _, one in chain.from_iterable(generated) if isinstance(one, Target)}
+        urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(most)
 
     def subset(self, prefix: str) -> ReferenceSet:
-        """Give the set of the chunks whose keys begin with `prefix`: what one variable needs."""
+        """Return the set of the chunks whose keys begin with `prefix`, for one variable."""
         near = (  # a key of which can begin so, as far as their literals tell
-            one
-            for one in self.generators
-            if prefix.startswith(one.literal) or one.literal.startswith(prefix)
+            generator
+            for generator in self.generators
+            if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)
         )
         return ReferenceSet(self.table.subset(prefix), tuple(near))
 

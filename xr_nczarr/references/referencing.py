@@ -1,4 +1,4 @@
-"""A store that is there → a reference set that points at its bytes."""
+"""An existing store → a reference set that points at its bytes."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def write(
 ) -> None:
     """Write the reference set of an existing Zarr or NCZarr store.
 
-    Metadata lie in the set itself, chunks where they are; those of a zip file as ranges of it.
-    Regular runs of chunks become ``gen``; without ``simple_templates=False`` fsspec and kerchunk
-    pass over it without a word, and read missing values. Parquet has none. Written anew, a
-    reference set is compacted.
+    The set holds the metadata and refers to the chunks; those of a zip file are ranges of it.
+    Regular runs of chunks become ``gen``. Without ``simple_templates=False`` fsspec and kerchunk
+    ignore it silently, and read missing values. Parquet has no ``gen``. The set of a reference set
+    is a compact form of it.
 
     Parameters
     ----------
@@ -59,9 +59,9 @@ def write(
         A path, URL or store, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
     target
         Path or URL of the document (version 1, JSON), or of a directory of parquet files when it
-        ends in ``.parq`` or ``.parquet``. A set that is there is replaced.
+        ends in ``.parq`` or ``.parquet``. An existing set is replaced.
     inline_below
-        Chunks of fewer bytes lie in the set as well.
+        The set holds chunks of fewer bytes itself.
     record_size
         Rows of a parquet file.
     storage_options, target_options
@@ -70,9 +70,9 @@ def write(
     Raises
     ------
     UnsupportedError
-        When chunks have no address of their own: entries of a zip file that are deflated.
+        If chunks have no address of their own: deflated entries of a zip file.
     ConflictError
-        When something of another kind is where the set is to be.
+        If the target holds something else than a reference set.
 
     Examples
     --------
@@ -122,18 +122,18 @@ def _put_document(
     folder.put([(name, render_references(references))])
 
 
-def _another_kind(found: str) -> ConflictError:
+def _another_kind(place: str) -> ConflictError:
     return ConflictError(
-        "what is there is no reference set",
+        "another kind of file is at the target of the reference set",
         remedy="Remove it, or choose another name.",
-        store=found,
+        store=place,
     )
 
 
 def _put_directory(
     folder: LocalStore | FilesystemStore, items: Iterable[tuple[str, bytes]]
 ) -> None:
-    """Put the files of a set in place of the one that is there; leave none if it fails."""
+    """Replace a set by new files; leave no files if that fails."""
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
@@ -142,18 +142,18 @@ def _put_directory(
             for name, data in items:
                 staging.put([(name, data)])
                 names.append(name)
-            # Of two that are one name here the later is there in place of the other.
+            # Of two names that are one here, the later file has replaced the earlier.
             staging.check_new_keys(names, ())
         return
-    # Objects are not put together: without the last one they are no set.
+    # Without the document, which is put last, the objects are no set.
     folder.delete(".zmetadata")
-    begun: list[str] = []
+    written: list[str] = []
     try:
         for name, data in items:
-            begun.append(name)
+            written.append(name)
             folder.put([(name, data)])
     except BaseException:
-        for name in begun:
+        for name in written:
             folder.delete(name)
         raise
 

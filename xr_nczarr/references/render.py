@@ -18,10 +18,10 @@ from xr_nczarr.references.entries import InlineBytes, Reference, Target, encode_
 from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 
-_FEWEST_REFERENCES = 16
+_MIN_REFERENCES = 16
 """References for each member of ``gen``, on average, that make it worth its look-ups."""
 
-_MOST_BOXES = 64
+_MAX_BOXES = 64
 """Members of ``gen`` for one array: a look-up tries them in turn."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
@@ -29,10 +29,10 @@ _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
 
 
 def render_references(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> bytes:
-    """Give the document of version 1 that declares `references`.
+    """Return the document of version 1 that declares `references`.
 
-    Expanded, it points at the same bytes. What is to lie in the document itself is handed in as
-    `InlineBytes`.
+    Expanded, it points at the same bytes. `InlineBytes` are part of the document
+    itself.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def render_references(references: ReferenceSet | Iterable[tuple[str, Reference]]
 
 
 def tabulated(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> Table:
-    """Give the table of what is declared, generators expanded."""
+    """Return the table of all keys, with generators expanded."""
     entries: dict[str, Any] = {}
     pairs = references.items() if isinstance(references, ReferenceSet) else references
     for key, reference in pairs:
@@ -83,16 +83,16 @@ def _listed(target: Target) -> list[Json]:
 
 
 def _escaped(text: str) -> str:
-    """Give the template that renders `text`."""
-    return _SYNTAX.sub(lambda found: f"{{{{{found.group()!r}}}}}", text)
+    """Return the template that renders `text`."""
+    return _SYNTAX.sub(lambda match: f"{{{{{match.group()!r}}}}}", text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Box:
     """Chunks from one index of the first dimension to another, at regular distances.
 
-    `url` is that of all of them, or what goes before the key. `offset` is that of the first chunk;
-    `strides` is in bytes along each dimension; all are -1 and 0 for whole objects.
+    `url` is the URL of all of them, or the text before the key. `offset` is for the first chunk;
+    `strides` are in bytes along each dimension. All are -1 and 0 for whole objects.
     """
 
     start: int
@@ -103,7 +103,7 @@ class _Box:
     length: int
 
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
-        """Give the member of ``gen``."""
+        """Return the member of ``gen``."""
         starts = [self.start, *[0] * (column.family.rank - 1)]
         stops = [self.stop, *column.shape[1:]]
         names = [f"i{axis}" for axis in range(column.family.rank)]
@@ -126,7 +126,7 @@ class _Box:
 
 
 def _boxes(column: Column, beginning: str | None) -> list[_Box]:
-    """Give boxes that cover the column, none at all when it is not regular."""
+    """Return boxes that cover the column, an empty list for an irregular one."""
     rows = column.shape[0]
     if column.codes is not None:
         return []
@@ -149,7 +149,7 @@ def _boxes(column: Column, beginning: str | None) -> list[_Box]:
         while stop < rows and alike[stop - 1] and steps[stop - 1] == steps[start]:
             stop += 1
         strides = _strides(distances[start], column.shape[1:])
-        if strides is None or len(boxes) == min(_MOST_BOXES, len(column) // _FEWEST_REFERENCES):
+        if strides is None or len(boxes) == min(_MAX_BOXES, len(column) // _MIN_REFERENCES):
             return []
         url = column.urls[urls[start, 0]] if beginning is None else beginning
         step = steps.item(start) if stop - start > 1 else 0
@@ -161,7 +161,7 @@ def _boxes(column: Column, beginning: str | None) -> list[_Box]:
 
 
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Give the distance between neighbours along each dimension, None when it varies."""
+    """Return the distance between neighbors along each dimension, None if it varies."""
     places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
     strides = tuple(
         distances.item(int(place)) if extent > 1 else 0
@@ -174,7 +174,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_beginning(column: Column) -> str | None:
-    """Give what goes before the key in every URL of a column, None when that differs."""
+    """Return the text before the key in every URL of a column, None if it differs."""
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
         url = column.row(row).url

@@ -1,7 +1,7 @@
 """Templates in the whole language of jinja2's immutable sandbox, for sets that a caller trusts.
 
-What is printed, powers and products stay bounded. Time and memory do not: loops within loops, and
-texts that are put together again and again, take as much as they say.
+Results, powers and products are bounded. Time and memory are not: nested loops and repeated
+concatenations take as much as they need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from xr_nczarr.errors import LimitError, ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import ByFields
-from xr_nczarr.references.expressions import LONGEST_TEXT, power, product, remainder
+from xr_nczarr.references.expressions import MAX_TEXT, power, product, remainder
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -53,10 +53,10 @@ class Sandboxed(ByFields):
     dimensions: tuple[str, ...]
 
     def __call__(self, *values: Any) -> str:
-        """Give what the template renders for values of the dimensions."""
+        """Return the text of the template for values of the dimensions."""
         template, named = self._compiled
         context: dict[str, Any] = {}
-        context |= {name: _NamedTemplate(one, context) for name, one in named.items()}
+        context |= {name: _NamedTemplate(source, context) for name, source in named.items()}
         context |= zip(self.dimensions, values, strict=True)
         return _bounded(template, context)
 
@@ -78,8 +78,8 @@ def _bounded(template: jinja2.Template, context: dict[str, Any]) -> str:
     try:
         for piece in template.generate(context):
             characters += len(piece)
-            if characters > LONGEST_TEXT:
-                raise LimitError(f"a template renders more than {LONGEST_TEXT:,} characters")
+            if characters > MAX_TEXT:
+                raise LimitError(f"a template renders more than {MAX_TEXT:,} characters")
             pieces.append(piece)
     except (jinja2.TemplateError, RecursionError, TypeError, ArithmeticError) as error:
         raise ReferenceSetError(f"a template cannot be rendered ({quote(error)})") from error

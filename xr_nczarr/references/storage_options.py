@@ -40,16 +40,16 @@ _CACHING = ("simplecache", "filecache", "blockcache", "cached")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
-    """What ``storage_options`` say about a reference set, mostly as fsspec spells it.
+    """The ``storage_options`` of a reference set, mostly in the spelling of fsspec.
 
     Attributes
     ----------
     fo
         The set, where the target is ``reference://``.
     target_protocol, target_options
-        Of the document, and of what lies where it does.
+        Of the document, and of targets at the same place.
     remote_protocol, remote_options
-        Of what the set refers to; the options of all its protocols where none is given.
+        Of the targets. Without a protocol, the options are for all protocols.
     template_overrides, templates
         See `parse_references`.
     allow
@@ -59,9 +59,9 @@ class ReferenceOptions:
         Storage options, or a filesystem of fsspec, by prefix of URLs (``"s3://bucket/"``) or by
         protocol (``"s3"``). ``fs`` may hold those by protocol, or be one filesystem.
     own
-        All other options: they are for the place where the document is.
+        All other options, for the place of the document.
     filesystem
-        What the document is reached with in place of options: that of a mapper or an opened file.
+        Filesystem of the document in place of options: that of a mapper or an opened file.
     access
         How the document and its targets are read. Only if ``trusted``, the set may name more than
         its own folder and `allow`.
@@ -138,7 +138,7 @@ class ReferenceOptions:
                 "the prefix of its URLs.",
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
-        # A path is one of a bucket; what is local or on the web is relative to the document.
+        # A path is in a bucket; local paths and those on the web are relative to the document.
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None

@@ -1,4 +1,4 @@
-"""The objects that the references of a set lie in: which store reaches them, with which options."""
+"""The targets of a reference set: the stores that reach them, and their options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import Trust, is_below
 from xr_nczarr.storage.url import absolute_path, is_rooted, local_path
 
-_LARGEST_FILE = 1 << 62
+_MAX_FILE_BYTES = 1 << 62
 
 
 class TargetStore(FilesystemStore):
@@ -56,12 +56,12 @@ class Targets:
     max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
     def url(self, text: str) -> str:
-        """Give the absolute path or URL that a reference means, if the set may name it.
+        """Return the absolute path or URL of a reference.
 
         Raises
         ------
         RefusedError
-            When it may not.
+            If the set may not name it.
         """
         remote = local_path(self.document) is None
         scheme, mark, rest = text.partition("://")
@@ -79,7 +79,7 @@ class Targets:
         return url
 
     def is_local(self, text: str) -> bool:
-        """Tell whether a reference means a local file."""
+        """Return whether a reference leads to a local file."""
         if is_rooted(text):
             return True
         if "://" not in text and self.protocol is not None:
@@ -88,12 +88,12 @@ class Targets:
 
     def options_for(self, url: str) -> tuple[str, Any]:
         """Return the longest prefix with options that a URL begins with, and these."""
-        return next((one for one in self.options if is_below(url, one[0])), ("", {}))
+        return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
-        """Give what one store reaches: the drive of local files, else protocol and options.
+        """Return the place of a URL, which one store reaches: a drive, or protocol and options.
 
-        What lies behind a chain of protocols is a place of its own.
+        Each chain of protocols is a place of its own.
         """
         path = local_path(url)
         if path is not None:
@@ -103,7 +103,7 @@ class Targets:
     def open(self, url: str) -> Store:
         """Return the store that reaches all URLs of the place of `url`, without a request."""
         if local_path(url) is not None:
-            return LocalStore(self.place_of(url), max_object_bytes=_LARGEST_FILE)
+            return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
         rules: Any = {"retry": self.retry, "most_bytes": self.max_object_bytes}
         _, options = self.options_for(url)
         if isinstance(options, Mapping):
@@ -112,7 +112,7 @@ class Targets:
 
 
 def key_in(store: Store, url: str) -> str:
-    """Give the key of a URL in the store of its place."""
+    """Return the key of a URL in the store that reaches it."""
     if isinstance(store, LocalStore):
         return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
     if "::" in url:

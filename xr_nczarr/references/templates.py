@@ -15,7 +15,7 @@ from xr_nczarr.errors import LimitError, ReferenceSetError, RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references import expressions
 from xr_nczarr.references.expressions import (
-    LONGEST_TEXT,
+    MAX_TEXT,
     Call,
     Expression,
     Variable,
@@ -28,7 +28,7 @@ from xr_nczarr.references.expressions import (
 Language = Literal["safe", "jinja2"]
 
 _DEEPEST = 64
-_MOST_NODES = 10_000
+_MAX_NODES = 10_000
 _PARSING = 64
 """How many references that are listed as they are cost what parsing a template does."""
 _ORDINARY_TEXT = 128
@@ -108,7 +108,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Give the parts of a template whose texts, joined, are what it renders.
+        """Return the parts of a template, whose joined texts are its result.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Templates:
         variables = {name: Variable(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING)
         try:
-            return flattened(self._parts(text, _Scope(variables, iter(range(_MOST_NODES)))))
+            return flattened(self._parts(text, _Scope(variables, iter(range(_MAX_NODES)))))
         except RefusedError:
             if self._language != "jinja2":
                 raise
@@ -130,11 +130,11 @@ class Templates:
         return (Call(sandboxed, tuple(variables.values())),)
 
     def render(self, text: str) -> str:
-        """Give what a template renders that uses no dimension."""
+        """Return the text of a template without dimensions."""
         # A set may have as many URLs as references, most of them with no or one plain name.
         if _is_plain(text):
             return text
-        plain = _NAME.sub(lambda found: self._texts.get(found[1], found[0]), text)
+        plain = _NAME.sub(lambda match: self._texts.get(match[1], match[0]), text)
         if not _is_plain(plain):
             plain = str(compiled(Call(join, self.compile(text)))({}))
         self._spend(len(plain) // _ORDINARY_TEXT)
@@ -157,10 +157,10 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Give the expression of a syntax node and what is below it."""
+        """Return the expression of a syntax node and its operands."""
         if scope.depth > _DEEPEST or next(scope.budget, None) is None:
             raise LimitError(
-                f"a template nests deeper than {_DEEPEST} or has more than {_MOST_NODES:,} terms"
+                f"a template nests deeper than {_DEEPEST} or has more than {_MAX_NODES:,} terms"
             )
         scope = scope._replace(depth=scope.depth + 1)
         kind = type(node).__name__
@@ -188,7 +188,7 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Give the expression of another template, with the names that it can see."""
+        """Return the expression of another template, with its visible names."""
         if name not in self._texts:
             raise ReferenceSetError(
                 f"a template uses {quote(name)}, which is neither a dimension nor a template"
@@ -206,9 +206,9 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Give the syntax nodes of a template whose values, joined as text, it renders."""
-    if len(text) > LONGEST_TEXT:
-        raise LimitError(f"a template has more than {LONGEST_TEXT:,} characters")
+    """Return the syntax nodes of a template, whose joined values are its text."""
+    if len(text) > MAX_TEXT:
+        raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
     # Imported here: most sets have no templates, and jinja2 costs more than opening them.
     import jinja2
 
@@ -227,7 +227,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Give the function that a syntax node stands for, and the nodes of its operands."""
+    """Return the function of a syntax node, and the nodes of its operands."""
     kind = type(node).__name__
     if kind in _OPERATIONS:
         operands = [getattr(node, field) for field in node.fields]

@@ -1,4 +1,4 @@
-"""Keys ⇄ bytes: the only room that touches anything outside the process.
+"""Keys ⇄ bytes: the only layer that touches anything outside the process.
 
 A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object is a value
 (``None``); a refused, failed, short or over-long answer is an error that names the key.

@@ -79,7 +79,8 @@ class FilesystemStore(Store):
     ) -> FilesystemStore:
         """Return the store at a URL of a filesystem that the caller made.
 
-        That of plain HTTP is made again with the same options, so that its answers are checked.
+        A filesystem of plain HTTP is made again with the same options, so that its answers are
+        checked.
         """
         if _is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, trust=trust, **rules)
@@ -110,36 +111,36 @@ class FilesystemStore(Store):
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
+        """Yield each object in the order of `keys`, None for an absent one."""
         return self._transport.answers([Request(key, self._path(key)) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object is not there."""
-        for one in ranges:
-            check_range(one, self.name)
+        """Yield each byte range in order, None where the object does not exist."""
+        for item in ranges:
+            check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
-        asked_for = [one.range for _, merged in plans for one in merged]
-        # A suffix is asked for as such: where it begins is not known.
+        wanted_ranges = [item.range for _, merged in plans for item in merged]
+        # A suffix is requested as such: its first byte is unknown.
         answers = self._transport.answers(
             [
                 Request(key, self._path(key), start, start + length or None)
-                for key, start, length in asked_for
+                for key, start, length in wanted_ranges
             ]
         )
         for count, merged in plans:
             results: list[bytes | None] = [None] * count
-            for asked, parts in merged:
+            for wanted, parts in merged:
                 answer = next(answers)
                 if answer is not None:
-                    data = self._exactly(asked, answer)
+                    data = self._exactly(wanted, answer)
                     for position, offset, length in parts:
                         results[position] = data[offset : offset + length]
             yield from results
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, each in one request, replacing what was there.
+        """Write objects, each in one request, replacing older ones.
 
-        Several are under way at once: what must come last belongs into a call of its own.
+        Several are under way at once. Write the last object of a commit by a call of its own.
         """
         self.check_writable()
         source = iter(items)
@@ -178,10 +179,10 @@ class FilesystemStore(Store):
         return digest([self.name, *states])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty when there is nothing."""
+        """Return one level below `prefix`, sorted; empty where nothing exists."""
         check_prefix(prefix, self.name)
         if self.web and not self._transport.pages_are_answers:
-            raise self._unlisted("plain HTTP cannot list what is there", prefix)
+            raise self._unlisted("plain HTTP cannot list objects", prefix)
         if self.web:
             return self._index(prefix)
         path = f"{self.root}/{prefix}".rstrip("/")
@@ -198,7 +199,7 @@ class FilesystemStore(Store):
         """Yield key and size in bytes of every object below `prefix`."""
         check_prefix(prefix, self.name)
         if self.web:
-            raise self._unlisted("plain HTTP cannot list what is there", prefix)
+            raise self._unlisted("plain HTTP cannot list objects", prefix)
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
         for path, entry in self._transport.do(_files_below, folder, prefix).items():
             if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
@@ -219,13 +220,13 @@ class FilesystemStore(Store):
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
             raise self._unlisted(
-                "plain HTTP cannot list what is there, and this server shows no index pages", prefix
+                "plain HTTP cannot list objects, and this server shows no index pages", prefix
             )
         objects = [name for name in names if not name.endswith("/")]
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL; empty where the server answers that there is none for us."""
+        """Return the page at a URL; empty if the server has no page or refuses it."""
         return self._transport.do(_page, url + self.query, prefix)
 
     def _unlisted(self, problem: str, prefix: str) -> UnsupportedError:
@@ -237,7 +238,7 @@ class FilesystemStore(Store):
         )
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
+        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
         self.check_writable()
         if check_target(prefix, self.name):
             paths = [self._path(prefix)]
@@ -266,22 +267,22 @@ class FilesystemStore(Store):
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
         return f"{self.root}/{key}" if self.root else key
 
-    def _exactly(self, asked: ByteRange, answer: bytes) -> bytes:
-        """Return the bytes asked for, cut from the whole object where the server sent that."""
-        problem = f"expected {asked.length} bytes from {asked.start}, got {len(answer)}"
+    def _exactly(self, wanted: ByteRange, answer: bytes) -> bytes:
+        """Return the wanted bytes, cut from the whole object where the server sent that."""
+        problem = f"expected {wanted.length} bytes from {wanted.start}, got {len(answer)}"
         if page := page_in(answer):
-            raise page_error(problem, page, store=self.name, key=asked.key)
-        if len(answer) == asked.length:
+            raise page_error(problem, page, store=self.name, key=wanted.key)
+        if len(answer) == wanted.length:
             return answer
-        if asked.length < len(answer) == self.size(asked.key):
-            start = asked.start + len(answer) if asked.start < 0 else asked.start
-            if start >= 0 and start + asked.length <= len(answer):
-                return answer[start : start + asked.length]
+        if wanted.length < len(answer) == self.size(wanted.key):
+            start = wanted.start + len(answer) if wanted.start < 0 else wanted.start
+            if start >= 0 and start + wanted.length <= len(answer):
+                return answer[start : start + wanted.length]
         raise StorageError(
             problem,
             remedy="The object was cut or changed, or the server does not know byte ranges.",
             store=self.name,
-            key=asked.key,
+            key=wanted.key,
         )
 
     def check_writable(self) -> None:

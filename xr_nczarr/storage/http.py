@@ -1,4 +1,4 @@
-"""How a web server is asked, and which of its answers are believed."""
+"""Requests to web servers, and checks of their answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from xr_nczarr.storage.ranges import too_large
 from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.trust import Trust, is_private
 
-MOST_REDIRECTS = 5
-MOST_UNASKED_BYTES = 16 << 20
-"""How much longer than the range that was asked for an answer may be."""
+MAX_REDIRECTS = 5
+MAX_EXTRA_BYTES = 16 << 20
+"""How much longer than the requested range an answer may be."""
 MAX_INDEX_BYTES = 64 << 20
-"""Length of a page that shows what is in a folder."""
+"""Length of the index page of a folder."""
 
-_LONGEST_MESSAGE = 64 << 10  # bytes of the page that comes with an error
+_MAX_ERROR_BYTES = 64 << 10  # bytes of the page that comes with an error
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
@@ -118,8 +118,8 @@ class CheckedResponse(aiohttp.ClientResponse):
             if len(body) != last - begin + 1:
                 raise self._wrong(f"{len(body)} bytes as {self.headers['Content-Range']}")
         elif page := page_in(body):
-            asked = self.request_info.headers["Range"]
-            raise page_error(f"asked for {asked}, got {len(body)} bytes", page)
+            requested = self.request_info.headers["Range"]
+            raise page_error(f"asked for {requested}, got {len(body)} bytes", page)
         else:
             size = len(body)
         first, last = self._bounds(size)
@@ -157,34 +157,34 @@ class CheckedResponse(aiohttp.ClientResponse):
         return first, size - 1 if last is None else last
 
     def _wrong(self, sent: str) -> aiohttp.ClientPayloadError:
-        asked = self.request_info.headers.get("Range", "the whole object")
-        return aiohttp.ClientPayloadError(f"asked for {asked}, the server sent {sent}")
+        requested = self.request_info.headers.get("Range", "the whole object")
+        return aiohttp.ClientPayloadError(f"asked for {requested}, the server sent {sent}")
 
     @property
     def _asked(self) -> tuple[int | None, int | None] | None:
         """First and last byte asked for, None for the end; of a suffix None and its length."""
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
-        if asked is None:
+        requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
+        if requested is None:
             return None
-        first, last = (int(number) if number else None for number in asked.groups())
+        first, last = (int(number) if number else None for number in requested.groups())
         return first, last
 
     @property
     def _most_bytes(self) -> int | None:
         if self.status >= 400:
-            return _LONGEST_MESSAGE
+            return _MAX_ERROR_BYTES
         first, last = self._asked or (None, None)
         if last is None:
             return _request.get().most_bytes
-        return last - (first or 0) + 1 + MOST_UNASKED_BYTES
+        return last - (first or 0) + 1 + MAX_EXTRA_BYTES
 
 
 def names_in_index(page: bytes, url: str) -> list[str] | None:
     """Return the names that the index page of the folder at `url` shows, sorted.
 
-    Those of folders end in a slash. Only links to what lies directly in the folder count. None for
-    a page that is no index of it: one is titled by the folder's path, as those of all common
-    servers are ("Index of /data/", "Directory listing for /data/").
+    Names of folders end in a slash. Only links to files and folders directly in the folder count.
+    None for another page: the title of an index holds the folder's path, as all common servers
+    write it ("Index of /data/", "Directory listing for /data/").
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -241,17 +241,16 @@ class _IndexParser(HTMLParser):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Makes the sessions of fsspec's HTTP, in which nothing follows where it is not meant for.
+    """Create sessions for fsspec's HTTP that send credentials to no other server.
 
     Attributes
     ----------
     trust
-        Who may be asked, also by redirects; None where a caller named the URL itself.
+        Servers that may be reached, also by redirects; None for a URL of the caller.
     most_bytes
-        Of an object that is asked for whole, where the request itself says nothing; None for any
-        number.
+        Limit of a whole object, unless the request has its own; None for no limit.
     make
-        What makes a session of the options of aiohttp's.
+        Creates a session from the options of aiohttp's.
     """
 
     trust: Trust | None = None
@@ -259,7 +258,7 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Give a session."""
+        """Return a session."""
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._begin)
         trace.on_request_redirect.append(self._follow)
@@ -273,7 +272,7 @@ class Client:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, most))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Ask before an answer is followed elsewhere, and leave behind what was for its server."""
+        """Check a redirect, and remove headers that were for the first server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -282,8 +281,8 @@ class Client:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "a server sends on to another, and the cookie jar has cookies for any",
-                    remedy="Give cookies as cookies, or with their domain.",
+                    "a server redirects to another one, and the cookie jar has cookies for all",
+                    remedy="Pass cookies as cookies, or with their domain.",
                 )
         except RefusedError:
             sent.response.close()
@@ -294,7 +293,7 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """Gives only addresses that a set may name; they are those that are connected to."""
+    """Resolve host names to addresses that a set may name; aiohttp connects to no others."""
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()
@@ -303,15 +302,15 @@ class _Resolver(ThreadedResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await super().resolve(host, port, family)
+        addresses = await super().resolve(host, port, family)
         first, now, _ = _request.get()
-        # Another host is that of the caller's proxy.
+        # Another host is the caller's proxy.
         if host != now or self._trust.may_be_private(host, redirected=first != now):
-            return found
-        public = [one for one in found if not is_private(one["host"])]
+            return addresses
+        public = [item for item in addresses if not is_private(item["host"])]
         if not public:
             raise RefusedError(
-                f"the host {quote(host)} has the address {quote(found[0]['host'])}, "
+                f"the host {quote(host)} has the address {quote(addresses[0]['host'])}, "
                 "which is not public",
                 remedy="If you trust the set, name that host: "
                 f'storage_options={{"allow": ["https://{quote(host)}/"]}}',
@@ -322,9 +321,9 @@ class _Resolver(ThreadedResolver):
 def web_options(
     options: Mapping[str, Any], retry: Retry, trust: Trust | None, most_bytes: int | None
 ) -> dict[str, Any]:
-    """Give options of fsspec's HTTP for exact byte ranges, our own retries, and `Client`."""
+    """Return options of fsspec's HTTP for exact byte ranges, own retries, and `Client`."""
     silence = retry.timeout_seconds
-    # A connection becomes free when those before have answered, or were silent for too long.
+    # A connection becomes free when earlier requests have an answer, or time out.
     waiting = retry.attempts * retry.total_seconds
     timeout = aiohttp.ClientTimeout(
         total=None, connect=waiting, sock_connect=silence, sock_read=silence
@@ -334,15 +333,15 @@ def web_options(
     # A byte range of a compressed answer is no range of the object.
     headers = {"Accept-Encoding": "identity"}
     # aiohttp sends both of these on to whichever server an answer names, but not so headers.
-    given = dict(options)
-    if auth := client.pop("auth", None) or given.pop("auth", None):
+    own = dict(options)
+    if auth := client.pop("auth", None) or own.pop("auth", None):
         headers["Authorization"] = auth.encode()
-    if cookies := client.pop("cookies", None) or given.pop("cookies", None):
+    if cookies := client.pop("cookies", None) or own.pop("cookies", None):
         morsels = SimpleCookie(dict(cookies)).values()
-        headers["Cookie"] = "; ".join(f"{one.key}={one.coded_value}" for one in morsels)
+        headers["Cookie"] = "; ".join(f"{item.key}={item.coded_value}" for item in morsels)
     return {
-        "max_redirects": MOST_REDIRECTS,
-        **given,
+        "max_redirects": MAX_REDIRECTS,
+        **own,
         "headers": {**headers, **options.get("headers", {})},
         "client_kwargs": client,
         "get_client": Client(trust, most_bytes, options.get("get_client", get_client)),

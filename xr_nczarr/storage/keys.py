@@ -1,4 +1,4 @@
-"""Keys: which a store accepts, one level of them, all of them with sizes, and their locks."""
+"""Keys: which of them a store accepts, one level of them, and their locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DESKTOP_FILES = frozenset(
 
 
 WRITER_LOCK = ".nczarr-writer.lock"
-"""What a writer of metadata puts into a store while it is there: an object, or a locked file."""
+"""Name of the writer lock in a store: an object, or a locked file."""
 
 
 class Listing(NamedTuple):
@@ -30,7 +30,7 @@ class Listing(NamedTuple):
 
 
 def check_key(key: str, store: str) -> None:
-    """Refuse a key that could lead out of `store` or that two stores read differently."""
+    """Raise RefusedError for a key that leads out of `store`, or that stores read differently."""
     path = f"/{key}/"
     if "//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path:
         raise RefusedError(
@@ -78,18 +78,18 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return what is the same for all names that some file system takes for one."""
+    """Return a form that is equal for all names that some file system takes for one."""
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def check_prefix(prefix: str, store: str) -> None:
-    """Refuse a prefix that is neither empty nor a plain key that ends in ``/``."""
+    """Raise RefusedError for a prefix that is neither empty nor a plain key before a ``/``."""
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
 
 
 def check_target(target: str, store: str) -> bool:
-    """Refuse what is neither key nor prefix; tell whether it is a key, that of one object."""
+    """Return whether `target` is a key, not a prefix; raise RefusedError if it is neither."""
     is_key = target != "" and not target.endswith("/")
     (check_key if is_key else check_prefix)(target, store)
     return is_key
@@ -101,9 +101,9 @@ def is_desktop_file(name: str) -> bool:
 
 
 def one_level(keys: Sequence[str], prefix: str) -> Listing:
-    """Give the level directly below `prefix` of `keys`, which are sorted; it is sorted too.
+    """Return the sorted level directly below `prefix` of the sorted `keys`.
 
-    What lies deeper is not gone through: a tree of many groups is listed group by group.
+    Deeper keys are skipped, so that a tree of many groups is listed group by group.
     """
     objects: list[str] = []
     prefixes: list[str] = []
@@ -120,12 +120,12 @@ class KeyLocks:
 
     def __init__(self) -> None:
         self._asking = ProcessLock()
-        # Locks that nobody holds or waits for are forgotten.
+        # Locks without holder and waiter are forgotten.
         self._locks: WeakValueDictionary[str, ProcessLock] = WeakValueDictionary()
 
     @contextmanager
     def __call__(self, key: str) -> Iterator[None]:
-        """Wait until nobody else holds `key`, and hold it."""
+        """Wait for `key`, and hold it."""
         with self._asking:
             lock = self._locks.setdefault(key, ProcessLock())
         with lock:

@@ -44,7 +44,7 @@ from xr_nczarr.storage.retries import failing_as_ours, storage_error
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
 
-_LONGEST_READ = 1 << 30  # Linux reads at most 2 GiB less a page at once
+_MAX_READ_BYTES = 1 << 30  # Linux reads at most 2 GiB less a page at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class LocalStore(Store):
         Absolute path of the directory.
     sync
         When written bytes are forced to the disk: at every `flush` (``"commit"``), with every
-        object (``"all"``), or when the operating system likes (``"none"``).
+        object (``"all"``), or by the operating system (``"none"``).
     must_exist
         Whether a missing root is an error rather than a store without objects.
     follow_symlinks
@@ -86,7 +86,7 @@ class LocalStore(Store):
         return replace(self, max_object_bytes=min(max_bytes, self.max_object_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
-        """Yield each object in the order of `keys`, None for one that is not there."""
+        """Yield each object in the order of `keys`, None for an absent one."""
         for key in keys:
             descriptor = self._open(key)
             if descriptor is None:
@@ -99,19 +99,19 @@ class LocalStore(Store):
             yield data
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
-        """Read the object into `buffer`, an array or memoryview, and give its size in bytes.
+        """Read the object into `buffer`, an array or memoryview; return its size in bytes.
 
-        None when it is not there. Only of an object of its size does `buffer` hold all.
+        None if it does not exist. `buffer` holds the object only if both have the same size.
         """
         descriptor = self._open(key)
         if descriptor is None:
             return None
         try:
-            # One byte more is asked for: what comes says itself whether the size is right.
+            # A read of one byte more shows whether the size is right.
             try:
                 size = system.readv(descriptor, (buffer, bytearray(1)))
             except OSError:
-                size = -1  # what is wrong shows below
+                size = -1  # the checked read below raises it
             if size == buffer.nbytes:
                 return size
             size = self._measure(descriptor, key)
@@ -124,9 +124,9 @@ class LocalStore(Store):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of the object, by first byte and number, each into its buffer of bytes.
+        """Read ranges of the object, by first byte and length, each into its buffer of bytes.
 
-        False when it is not there; a StorageError when it ends before one of them does.
+        Return False if it does not exist.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -137,10 +137,10 @@ class LocalStore(Store):
                 if not 0 <= start <= start + length <= size:
                     start = first_byte(ByteRange(key, start, length), size, self.name)
                 try:
-                    found = system.preadv(descriptor, (buffer,), start)
+                    count = system.preadv(descriptor, (buffer,), start)
                 except OSError:
-                    found = -1  # what is wrong shows below
-                if found != length:
+                    count = -1  # the checked read below raises it
+                if count != length:
                     buffer[:] = self._read(descriptor, key, start, length)
         finally:
             os.close(descriptor)
@@ -148,7 +148,7 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Give what reads bytes of an object, all of the file that is there now."""
+        """Yield a function that reads bytes of an object, all of the present file."""
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None
@@ -165,7 +165,7 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
-        """Yield each byte range in order, None where the object is not there."""
+        """Yield each byte range in order, None where the object does not exist."""
         for key, group in groupby(ranges, itemgetter(0)):
             descriptor = self._open(key)
             if descriptor is None:
@@ -173,14 +173,14 @@ class LocalStore(Store):
                 continue
             try:
                 size = self._measure(descriptor, key)
-                for one in group:
-                    _, start, length = one
+                for item in group:
+                    _, start, length = item
                     if not 0 <= start <= start + length <= size:
-                        start = first_byte(one, size, self.name)
+                        start = first_byte(item, size, self.name)
                     try:
                         data = system.pread(descriptor, length, start)
                     except OSError:
-                        data = b""  # what is wrong shows below
+                        data = b""  # the checked read below raises it
                     if len(data) != length:
                         data = self._read(descriptor, key, start, length)
                     yield data
@@ -188,11 +188,11 @@ class LocalStore(Store):
                 os.close(descriptor)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, each whole or not at all, replacing what was there."""
+        """Write objects, each whole or not at all, replacing older ones."""
         for key, data in items:
             path = self._path(key)
             with failing_as_ours(self.name, key):
-                self._check_root()  # what was removed meanwhile is not begun anew
+                self._check_root()  # a removed store is not created again
                 write_file(path, data, sync=self.sync)
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
@@ -226,7 +226,7 @@ class LocalStore(Store):
         return copied
 
     def list_names(self, prefix: str) -> Listing:
-        """Give one level below `prefix`, sorted; empty when there is nothing."""
+        """Return one level below `prefix`, sorted; empty where nothing exists."""
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
@@ -242,7 +242,7 @@ class LocalStore(Store):
         return Listing(sorted(objects), sorted(prefixes))
 
     def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it when it ends in ``/`` or is empty."""
+        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
         is_object = check_target(prefix, self.name)
         path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
@@ -264,10 +264,7 @@ class LocalStore(Store):
                 system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None when it is not there.
-
-        It may be one that cannot be read.
-        """
+        """Return the size of an object in bytes, readable or not; None if it does not exist."""
         path = self._path(key)
         try:
             status = os.stat(path)
@@ -280,10 +277,7 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Keep all who take this lock from reading, merging and writing `key` meanwhile.
-
-        An empty key is the lock of those who write metadata.
-        """
+        """Keep other writers of `key` out, in all processes; an empty key is the writer lock."""
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with failing_as_ours(self.name, key):
@@ -292,10 +286,10 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
-        """Return a store beside this one, for `commit` to put in its place.
+        """Return a store beside this one, which `commit` puts in its place.
 
-        It begins with hard links to the objects of this one, which are never changed in place; if
-        `empty`, to none but what file managers left at the root.
+        It begins with hard links to the objects of this one, which never change in place. If
+        `empty`, it begins with the files that a file manager left at the root.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -309,10 +303,14 @@ class LocalStore(Store):
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
-        """Put a finished `staging` in place of this store in one step, and remove the old one.
+        """Replace this store by a finished `staging`, atomically, and remove the old one.
 
-        Until then the old store is untouched; a process that is killed leaves the old or the new.
-        With `exclusive` it is an `ExistsError` if there is one.
+        A process that is killed leaves the old or the new store.
+
+        Raises
+        ------
+        ExistsError
+            If `exclusive`, and the store exists.
         """
         target = os.path.realpath(self.root)
         staging.flush()
@@ -385,7 +383,7 @@ class LocalStore(Store):
         why = system.why_refused(key)
         if why is not None:
             raise RefusedError(
-                f"there can be no file of this name: {why}",
+                f"no file can have this name: {why}",
                 remedy="Rename the variable or group, or use an object store.",
                 store=self.name,
                 key=key,
@@ -396,17 +394,17 @@ class LocalStore(Store):
         return path
 
     def _writer_lock(self) -> str:
-        """Return the path of the lock of those who write metadata.
+        """Return the path of the writer lock.
 
-        It lies in the directory, beside which not everybody may write, and goes with it when it is
-        replaced; where that cannot be, it lies beside it.
+        It is in the directory, since the folder around it may not be writable, and moves with the
+        directory. Where open directories cannot be moved, it is beside the directory.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
 
     def _open(self, key: str) -> int | None:
-        """Open an object; give its descriptor, None when it is not there."""
+        """Open an object; return its descriptor, None if it does not exist."""
         path = self._path(key)
         try:
             return system.open_to_read(path)
@@ -417,18 +415,18 @@ class LocalStore(Store):
             raise storage_error(error, store=self.name, key=key) from error
 
     def _measure(self, descriptor: int, key: str) -> int:
-        """Give the size of an opened object, if it is a plain file and none too large."""
+        """Return the size of an opened object, if it is a plain file within the limit."""
         return self._checked_size(os.fstat(descriptor), key)
 
     def _checked_size(self, status: os.stat_result, key: str) -> int:
-        """Return the size of an object, if it is a plain file and none too large."""
+        """Return the size of an object, if it is a plain file within the limit."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
-            problem = "found a directory or a device where a plain file was expected"
+            problem = "a directory or a device is in the place of a plain file"
             raise StorageError(problem, store=self.name, key=key)
-        found = f"the file has {status.st_size:,} bytes"
-        raise too_large(found, self.max_object_bytes, self.name, key)
+        problem = f"the file has {status.st_size:,} bytes"
+        raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
         """Read exactly `length` bytes, in as many reads as it takes."""
@@ -437,7 +435,7 @@ class LocalStore(Store):
         try:
             while missing or not parts:
                 start_at = start + length - missing
-                data = system.pread(descriptor, min(missing, _LONGEST_READ), start_at)
+                data = system.pread(descriptor, min(missing, _MAX_READ_BYTES), start_at)
                 if len(data) == length:
                     return data
                 parts.append(data)
@@ -452,15 +450,15 @@ class LocalStore(Store):
 
     def _check_root(self) -> None:
         if self.must_exist and not os.path.isdir(self.root):
-            raise NotFoundError("the directory is no longer there", store=self.name)
+            raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Refuse to take for absent what a link stands for: it may only be elsewhere now."""
+        """Raise StorageError for a link to nothing: its target may be unmounted."""
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):
                 raise StorageError(
                     f"the symbolic link {quote(path)} leads to nothing",
-                    remedy="Fetch or mount what it stands for, or remove it.",
+                    remedy="Fetch or mount its target, or remove the link.",
                     store=self.name,
                     key=key,
                 )
@@ -479,10 +477,10 @@ class LocalStore(Store):
             )
 
 
-def _cut(expected: int, found: int, store: str, key: str) -> StorageError:
+def _cut(expected: int, actual: int, store: str, key: str) -> StorageError:
     return StorageError(
-        f"expected {expected} bytes, got {found}",
-        remedy="The file was cut while it was read: read it again.",
+        f"expected {expected} bytes, got {actual}",
+        remedy="The file was cut while it was read. Read it again.",
         store=store,
         key=key,
     )

@@ -20,7 +20,7 @@ class ByteRange(NamedTuple):
 
 
 class MergedRange(NamedTuple):
-    """One request for `range`, and what it serves.
+    """One request for `range`, and the ranges that it serves.
 
     `parts` holds for each range served its position in the list that was merged, its offset in
     the answer, and its length.
@@ -30,35 +30,41 @@ class MergedRange(NamedTuple):
     parts: list[tuple[int, int, int]]
 
 
-def check_range(one: ByteRange, store: str) -> None:
-    """Refuse what is no range of any object, however large."""
-    if one.length < 0 or one.start < 0 < one.start + one.length:
+def check_range(item: ByteRange, store: str) -> None:
+    """Raise StorageError for a range that no object can have."""
+    if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
-            f"{one.length} bytes from {one.start} are no range",
+            f"{item.length} bytes from {item.start} are not a range",
             remedy="Its index is damaged.",
             store=store,
-            key=one.key,
+            key=item.key,
         )
 
 
 def too_large(
-    found: str, most: int, store: str | None = None, key: str | None = None
+    problem: str, max_bytes: int, store: str | None = None, key: str | None = None
 ) -> LimitError:
-    """Give the error for an object of more than `most` bytes."""
+    """Return the error for an object of more than `max_bytes`."""
     options = "max_chunk_bytes, max_metadata_bytes or max_consolidated_bytes"
     remedy = f"It is damaged or hostile. If not, and the limit is one of {options}, raise it."
-    return LimitError(f"{found}, the limit is {most:,}", remedy=remedy, store=store, key=key)
+    return LimitError(f"{problem}, the limit is {max_bytes:,}", remedy=remedy, store=store, key=key)
 
 
-def first_byte(one: ByteRange, size: int, store: str) -> int:
-    """Give where a range begins in its object of `size` bytes; refuse one that leaves it."""
-    first = one.start + size if one.start < 0 else one.start
-    if first < 0 or one.length < 0 or first + one.length > size:
+def first_byte(item: ByteRange, size: int, store: str) -> int:
+    """Return where a range begins in its object of `size` bytes.
+
+    Raises
+    ------
+    StorageError
+        If the range leaves the object.
+    """
+    first = item.start + size if item.start < 0 else item.start
+    if first < 0 or item.length < 0 or first + item.length > size:
         raise StorageError(
-            f"the object has {size} bytes, {one.length} bytes from {one.start} were expected",
+            f"the object has {size} bytes, {item.length} bytes from {item.start} were expected",
             remedy="It was cut or changed after its index was written.",
             store=store,
-            key=one.key,
+            key=item.key,
         )
     return first
 
@@ -66,10 +72,10 @@ def first_byte(one: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield each range of the object that goes with it and is there as a whole, or None."""
-    for one, data in zip(ranges, objects, strict=True):
-        first = 0 if data is None else first_byte(one, len(data), store)
-        yield None if data is None else memoryview(data)[first : first + one.length]
+    """Yield each range of its object, None for an absent object."""
+    for item, data in zip(ranges, objects, strict=True):
+        first = 0 if data is None else first_byte(item, len(data), store)
+        yield None if data is None else memoryview(data)[first : first + item.length]
 
 
 def merge_ranges(
@@ -80,7 +86,7 @@ def merge_ranges(
     Parameters
     ----------
     max_gap
-        Bytes that nobody asked for and that are cheaper to fetch than another request.
+        Unneeded bytes that are cheaper to fetch than another request.
     max_length
         Ranges are not merged beyond this many bytes, so that several requests share the work.
 
@@ -108,10 +114,10 @@ def windows(
 ) -> Iterator[Sequence[ByteRange]]:
     """Cut a list of ranges into stretches that are fetched, and kept in memory, at once."""
     first, size = 0, 0
-    for position, one in enumerate(ranges):
-        if position > first and (position - first >= max_count or size + one.length > max_bytes):
+    for position, item in enumerate(ranges):
+        if position > first and (position - first >= max_count or size + item.length > max_bytes):
             yield ranges[first:position]
             first, size = position, 0
-        size += one.length
+        size += item.length
     if first < len(ranges):
         yield ranges[first:]

@@ -27,7 +27,7 @@ def is_hidden(name: str) -> bool:
 
 
 def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -> None:
-    """Write a file so that nobody ever sees half of it; folders are made as needed.
+    """Write a file so that no reader sees half of it; create folders as needed.
 
     With ``"all"`` it is on the disk before it gets its name, and its name as well. With
     ``"commit"`` the disk begins to write a large one, so that the flush finds less to do.
@@ -45,17 +45,17 @@ def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
 
 
 def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
-    """Make a file of what `fill` writes, if it returns `size`; return what it returns."""
-    temporary, each = hidden_path(path, "tmp"), syncs_each(sync)
+    """Create a file that `fill` writes, if it returns `size`; return its result."""
+    temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
         descriptor = system.open_to_create(temporary)
     except FileNotFoundError:
-        _make_folders(os.path.dirname(path), sync=each)
+        _make_folders(os.path.dirname(path), sync=sync_now)
         descriptor = system.open_to_create(temporary)
     try:
         try:
             done = fill(descriptor)
-            if each:
+            if sync_now:
                 os.fsync(descriptor)
             elif sync == "commit":
                 system.start_sync(descriptor, size)
@@ -69,13 +69,13 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    if each:
+    if sync_now:
         system.sync_directory(os.path.dirname(path))
     return done
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Make a folder and those above it; `sync` forces their names to the disk."""
+    """Create a folder and those above it; `sync` forces their names to the disk."""
     there = path
     while not os.path.isdir(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
@@ -86,13 +86,15 @@ def _make_folders(path: str, *, sync: bool) -> None:
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
-    """Put the directory `new` in place of whatever `old` is, and remove that last.
+    """Replace the directory `old` by `new`, and remove it last.
 
-    With `exclusive` there may be nothing but a directory without files, or with those of a file
-    manager, which `new` has too, or it is an `OSError`.
+    Where the system can exchange two names, one of both always exists. Elsewhere a process that is
+    killed in between leaves the old one under a hidden name.
 
-    Where the system can exchange two names there is no moment without `old`; elsewhere there
-    is a short one, and a process that is killed in it leaves the old one under a hidden name.
+    Raises
+    ------
+    OSError
+        If `exclusive`, and `old` has other files than a file manager's, which `new` has too.
     """
     if exclusive or not os.path.lexists(old):
         for name in desktop_files(old):
@@ -118,20 +120,20 @@ def desktop_files(folder: str) -> list[str]:
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        return [each.name for each in entries if is_desktop_file(each.name) and each.is_file()]
+        return [entry.name for entry in entries if is_desktop_file(entry.name) and entry.is_file()]
 
 
 def made_meanwhile(name: str) -> ExistsError:
-    """Give the error for a store that another writer has made while this one was written."""
+    """Return the error for a store that another writer created at the same time."""
     return ExistsError(
-        "another writer has made it meanwhile",
-        remedy="See what it has written; mode='w' replaces it",
+        "another writer created it at the same time",
+        remedy="Look at it first. Pass mode='w' to replace it",
         store=name,
     )
 
 
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
-    """Make a directory of the files of another one, but for what writing left; see `link_or_copy`.
+    """Create a directory of the files of another one, without leftovers; see `link_or_copy`.
 
     `sync` forces all to the disk.
     """
@@ -147,7 +149,7 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 
 
 def link_or_copy(file: str, name: str, *, sync: bool) -> None:
-    """Give a file another name; a copy gets it where the file system has no hard links."""
+    """Link a file to another name; copy it where the file system has no hard links."""
     try:
         os.link(file, name)
     except OSError:

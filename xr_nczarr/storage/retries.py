@@ -98,42 +98,43 @@ class Retry:
 
 
 def foreign_errors() -> tuple[type[Exception], ...]:
-    """Give the classes that filesystems raise: OSError, and those of loaded transports."""
-    found = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
-    return (OSError, ValueError, RuntimeError, *(one for one in found if one is not None))
+    """Return the classes that filesystems raise: OSError, and those of loaded transports."""
+    classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
+    return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
 
 def status_of(error: BaseException) -> int | None:
-    """Give the HTTP status that `error`, or what caused it, carries."""
-    for one in _causes(error):
-        if _is_broken(one):
+    """Return the HTTP status that `error` or one of its causes holds."""
+    for cause in _causes(error):
+        if _is_broken(cause):
             # Below it lie errors of a parser, with codes of its own making.
             return None
-        response = getattr(one, "response", None)
+        response = getattr(cause, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
             # The first of them alone: aiohttp warns when its `code` is looked at.
             names = ("status", "status_code", "code")
-            status = next((getattr(one, name) for name in names if hasattr(one, name)), None)
+            status = next((getattr(cause, name) for name in names if hasattr(cause, name)), None)
         if isinstance(status, int) and 100 <= status < 600:
             return status
     return None
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same request may succeed a moment later."""
+    """Return whether the same request may succeed a moment later."""
     status = status_of(error)
     if status is not None and status >= 400:
         return status in _TRANSIENT_STATUS
     return any(
-        isinstance(one, TimeoutError | ConnectionError) or _is_broken(one) for one in _causes(error)
+        isinstance(cause, TimeoutError | ConnectionError) or _is_broken(cause)
+        for cause in _causes(error)
     )
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Tell whether what is not there is the bucket, not the object."""
-    responses = [getattr(one, "response", None) for one in _causes(error)]
+    """Return whether the bucket is missing, not the object."""
+    responses = [getattr(cause, "response", None) for cause in _causes(error)]
     return any(
         isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
         for response in responses
@@ -141,7 +142,7 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Give the error of ours that says what `error` means to a reader of the store."""
+    """Return the StorageError for an error of a filesystem."""
     status = status_of(error)
     kind: type[StorageError] = StorageError
     remedy = ""
@@ -203,12 +204,12 @@ def failing_as_ours(store: str, key: str | None = None) -> Iterator[None]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    one: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(8):
-        if one is None:
+        if cause is None:
             return
-        yield one
-        one = one.__cause__ or one.__context__
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _is_broken(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""How S3 is asked: many small objects at once, and no tries but our own."""
+"""Options for S3: many small objects at once, and retries of this package alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from xr_nczarr.storage.retries import Retry
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
-    """That of s3fs, which would try each of our tries five times."""
+    """The filesystem of s3fs without its own five tries of each request."""
 
     retries = 1
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Give options of `S3` for many small objects, and our own retries."""
+    """Return options of `S3` for many small objects, and retries of this package."""
     config = {
         "max_pool_connections": connections,
         # One quick try more than ours: S3 answers 503 as part of its normal work.

@@ -1,7 +1,7 @@
-"""What the operating system offers for files, and what is used where it does not.
+"""Calls of the operating system for files, and substitutes where a system lacks them.
 
-No other module of the layer asks which system it runs on. Every call that some system lacks is
-looked up here and has a substitute; docs/reference/versions.md lists them.
+No other module of the layer depends on the system. docs/reference/versions.md lists the
+substitutes.
 """
 
 from __future__ import annotations
@@ -200,9 +200,9 @@ def remove_tree(path: str) -> None:
     _patiently(shutil.rmtree, path)
 
 
-def exchange(one: str, other: str) -> bool:
+def exchange(name: str, other: str) -> bool:
     """Swap two names in one step; False where the system or the file system cannot."""
-    paths = os.fsencode(one), os.fsencode(other)
+    paths = os.fsencode(name), os.fsencode(other)
     if _renameat2 is not None:
         return bool(_renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE) == 0)
     return _renamex_np is not None and bool(_renamex_np(*paths, _EXCHANGE) == 0)
@@ -226,9 +226,9 @@ def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
 
 
 def syncs_each(sync: Sync) -> bool:
-    """Return whether each file has to be forced to the disk by itself.
+    """Return whether each file is forced to the disk when it is written.
 
-    So it is with ``"all"``, and with ``"commit"`` where no call does it for a whole file system.
+    It is for ``"all"``, and for ``"commit"`` where no call syncs a whole file system.
     """
     return sync == "all" or (sync == "commit" and _syncfs is None)
 
@@ -343,7 +343,7 @@ def _wait_for(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Remove the file unless it was moved; what is left of it can be locked again."""
+    """Remove the file unless it was moved; a file that stays can be locked again."""
     try:
         with suppress(OSError):
             if _fcntl is None:
@@ -395,11 +395,11 @@ def is_device(path: str) -> bool:
     return drive.startswith(("//./", "//?/")) or why_refused(names) is not None
 
 
-def are_one_name(folder: str, one: str, other: str) -> bool:
+def are_one_name(folder: str, name: str, other: str) -> bool:
     """Return whether the file system of `folder` takes two names for the same, by trying it."""
-    first = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)
-    path, alias = (f"{folder}/.{token}{name[first : first + 32]}.tmp" for name in (one, other))
+    path, alias = (f"{folder}/.{token}{name[first : first + 32]}.tmp" for name in (name, other))
     os.close(open_to_create(path))
     try:
         return os.path.lexists(alias)
@@ -409,22 +409,22 @@ def are_one_name(folder: str, one: str, other: str) -> bool:
 
 def is_inside(path: str, folder: str) -> bool:
     """Return whether a path leads to a folder, or to something below it, links followed."""
-    real, parent = (os.path.normcase(os.path.realpath(each)) for each in (path, folder))
+    real, parent = (os.path.normcase(os.path.realpath(item)) for item in (path, folder))
     return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
 
 
-def is_same_place(one: str, other: str) -> bool:
+def is_same_place(name: str, other: str) -> bool:
     """Return whether two paths lead to the same file or directory, or would."""
     try:
-        return os.path.samefile(one, other)
-    except OSError:  # of what is not there
-        return is_inside(one, other) and is_inside(other, one)
+        return os.path.samefile(name, other)
+    except OSError:  # one does not exist
+        return is_inside(name, other) and is_inside(other, name)
 
 
 def boot() -> str:
-    """Return what names the time since the machine was started, empty where the system has none.
+    """Return an identifier of the time since the machine started, empty if unknown.
 
-    Within it, what was written is still there even if it was not forced to the disk.
+    Until the next start, files keep their content even if it was not forced to the disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -1,4 +1,4 @@
-"""How a filesystem of fsspec is asked: many requests at once, and again where that may help."""
+"""Requests to a filesystem of fsspec: many at once, and again after transient failures."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 _HELPERS = 2
-_AT_ONCE = 32  # of each helper
-IN_FLIGHT = _HELPERS * _AT_ONCE
-_LONGEST_BATCH = 128
+_BATCH_REQUESTS = 32  # of each helper
+IN_FLIGHT = _HELPERS * _BATCH_REQUESTS
+_MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # of each batch, as far as the sizes are known
 _FIRST_BATCH = 8  # while they are not
 
 
 class Request(NamedTuple):
-    """Bytes from `start` up to `end` of what lies at `path`; a negative start counts from the end.
+    """Bytes from `start` up to `end` of the file at `path`; a negative start counts from the end.
 
     `key` is its name in messages.
     """
@@ -62,7 +62,7 @@ class Transport:
     Parameters
     ----------
     filesystem
-        An instance of fsspec. It is made anew in a forked process, where fsspec's own would fail.
+        An instance of fsspec. It is made again in a forked process, where fsspec's own would fail.
     store
         Name of the store in messages.
     web
@@ -70,13 +70,13 @@ class Transport:
     secret
         Whether texts of errors can hold secrets of the URL.
     retry
-        How failures that may pass are tried again.
+        How transient failures are tried again.
     missing_status
-        HTTP answers that mean *not there*. 403 belongs here where a store hides absence so.
+        HTTP answers that mean *not found*. Some stores answer 403 for absent objects.
     most_bytes
-        Of an object that is asked for whole; None for any number. No more than that is read.
+        Limit of a whole object; None for no limit. No more than that is read.
     pages_are_answers
-        Whether a web page in place of a whole object is given; otherwise it is an error.
+        Whether a web page in place of a whole object is an answer; otherwise it is an error.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Transport:
         """The filesystem of this process."""
         if self.elsewhere:
             raise StorageError(
-                "what is in the memory of one process is not seen by another",
+                "the memory of one process is not visible to another",
                 remedy=NOT_SHARED,
                 store=self.store,
             )
@@ -124,29 +124,33 @@ class Transport:
         self._turn = other._turn
 
     def answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
-        """Yield the answers in order, while helpers wait for those of the next batches."""
+        """Yield the answers in order, while helpers wait for the next batches."""
         largest = 0
 
         def batches() -> Iterator[Sequence[Request]]:
-            first, count = 0, _AT_ONCE if len(requests) <= _AT_ONCE else _FIRST_BATCH
+            first, count = 0, _BATCH_REQUESTS if len(requests) <= _BATCH_REQUESTS else _FIRST_BATCH
             while first < len(requests):
                 yield requests[first : first + count]
                 first += count
                 if largest:
-                    count = max(1, min(2 * count, _LONGEST_BATCH, _BYTES_AHEAD // largest))
+                    count = max(1, min(2 * count, _MAX_BATCH, _BYTES_AHEAD // largest))
 
         source = batches()
-        if self._alone or len(requests) <= _AT_ONCE:
+        if self._alone or len(requests) <= _BATCH_REQUESTS:
             for batch in source:
                 yield from self._request(batch)
             return
         helpers = ThreadPoolExecutor(_HELPERS, "fetch")
         try:
-            pending = deque(helpers.submit(self._request, one) for one in islice(source, _HELPERS))
+            pending = deque(
+                helpers.submit(self._request, request) for request in islice(source, _HELPERS)
+            )
             while pending:
                 answers = pending.popleft().result()
                 largest = max(largest, 1, *(len(answer or b"") for answer in answers))
-                pending.extend(helpers.submit(self._request, one) for one in islice(source, 1))
+                pending.extend(
+                    helpers.submit(self._request, request) for request in islice(source, 1)
+                )
                 yield from answers
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
@@ -173,7 +177,7 @@ class Transport:
         raise self._failure(failure, Request(key, path))
 
     def size(self, path: str, key: str) -> int | None:
-        """Give the size of what lies at a path in bytes, None when it is not there."""
+        """Return the size of a file in bytes, None if it does not exist."""
         size = self.do(self._size, path, key)
         if size is None or size >= 0:
             return size
@@ -181,12 +185,12 @@ class Transport:
         return None if answer is None else len(answer)
 
     def sizes(self, items: Sequence[tuple[str, str]]) -> Iterator[int | None]:
-        """Yield the sizes of what lies at (path, key), several at once if the filesystem can."""
+        """Yield the sizes of files at (path, key), several at once if the filesystem can."""
         with ThreadPoolExecutor(1 if self._alone else IN_FLIGHT, "sizes") as helpers:
             yield from helpers.map(lambda item: self.size(*item), items)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Give a size, None for what is not there, and -1 where a web server does not say it."""
+        """Return a size, None for an absent file, and -1 where a web server does not say it."""
         filesystem.invalidate_cache()  # of an older listing
         try:
             size = filesystem.info(path)["size"]
@@ -200,13 +204,13 @@ class Transport:
         raise cause
 
     def _request(self, requests: Sequence[Request]) -> list[bytes | None]:
-        """Give all answers, None for what is not there; what fails is tried again if it may."""
+        """Return all answers, None for absent files; transient failures are tried again."""
         answers: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
         for _ in self.retry.tries():
             failed: dict[int, Exception] = {}
-            found = self._cat([requests[index] for index in pending])
-            for index, answer in zip(pending, found, strict=True):
+            batch = self._cat([requests[index] for index in pending])
+            for index, answer in zip(pending, batch, strict=True):
                 if not isinstance(answer, Exception):
                     answers[index] = self._checked(answer, requests[index])
                 elif self._is_empty(answer, requests[index]):
@@ -225,15 +229,17 @@ class Transport:
         raise self._failure(failed[pending[0]], requests[pending[0]])
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
-        """Give an answer or an error for each; no name is taken for a pattern."""
+        """Return an answer or an error for each request. Names are never patterns."""
         most = None if self._web else self.most_bytes
         whole = (None, None) if most is None else (0, most + 1)
-        bounds = [whole if one.start is None else (one.start, one.end) for one in requests]
+        bounds = [
+            whole if request.start is None else (request.start, request.end) for request in requests
+        ]
         starts, ends = map(list, zip(*bounds, strict=True))
-        options = {"on_error": "return", **({} if self._alone else {"batch_size": _AT_ONCE})}
+        options = {"on_error": "return", **({} if self._alone else {"batch_size": _BATCH_REQUESTS})}
         if self._web and not self._alone:
             options["trace_request_ctx"] = self.most_bytes  # which our client finds there
-        paths = [one.path for one in requests]
+        paths = [request.path for request in requests]
         try:
             with self._turn:
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
@@ -278,7 +284,7 @@ class Transport:
         return answer
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
-        """Tell whether an object has no bytes to give some of: S3 says so by an error."""
+        """Return whether an object has no bytes to give some of: S3 says so by an error."""
         if request.start is not None or status_of(error) != 416:
             return False
         return self.size(request.path, request.key) == 0
@@ -292,10 +298,10 @@ class Transport:
         return status in self.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Give `error` as ours; without its text where that can hold secrets of the URL.
+        """Return a NczarrError for `error`, without its text where that can hold secrets.
 
-        Nor does one of aiohttp come along that holds the request: what was in its headers is
-        nobody's business, and does not pickle.
+        An error of aiohttp is not chained: it holds the headers of the request, and does not
+        pickle.
         """
         key = request.key or None
         if isinstance(error, NczarrError):
@@ -314,12 +320,12 @@ class Transport:
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], trust: Trust | None = None, **rules: Any
 ) -> tuple[Any, str]:
-    """Give the filesystem of a URL of fsspec, chained or not, and the path in it.
+    """Return the filesystem of a URL of fsspec, chained or not, and the path in it.
 
-    Nothing is requested yet, but of an archive that the URL goes through. `trust` is whom a web
-    server may send on to, `rules` are those of `Transport`.
+    Only an archive in a chain is requested now. `trust` limits redirects of a web server; `rules`
+    are arguments of `Transport`.
     """
-    # Others' loops are for those who await what is asked.
+    # Event loops of the caller are for asynchronous calls.
     options = {k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop")}
     retry = rules.get("retry") or Retry()
     try:

@@ -1,4 +1,4 @@
-"""What a reference set may point at, told by where the set itself came from."""
+"""The URLs that a reference set may point at, by the place of the set itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xr_nczarr.storage.url import local_path, mask
 # NUL, and halves of characters but those by which Python spells bytes that are no UTF-8.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
-# What only carries bytes. Others of fsspec run what they are sent (dask), or templates (reference).
+# Protocols that only carry bytes. Others of fsspec run code (dask) or templates (reference).
 _CARRIERS = frozenset(
     {
         *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
@@ -29,17 +29,17 @@ _CARRIERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Who may be named by a set.
+    """The places that a set may name.
 
     Attributes
     ----------
     origin
-        Scheme and host (or bucket) of a remote set, which may name what is there and no more; None
-        for a set of this machine, which may name all but devices and unusual protocols.
+        Scheme and host (or bucket) of a remote set, which may name URLs there alone. None for a
+        set of this machine, which may name all but devices and unusual protocols.
     allow
         Prefixes of URLs, or absolute paths, that the caller lets the set name as well.
     narrow
-        Whether `origin` is the folder of a stranger, who may name what is in there alone.
+        Whether `origin` is the folder of an untrusted set, which may name files in it alone.
     """
 
     origin: str | None = None
@@ -47,7 +47,7 @@ class Trust:
     narrow: bool = False
 
     def narrowed(self, document: str | None) -> Trust:
-        """Give the rules for a stranger's set at an absolute path or URL; None for nowhere."""
+        """Return the rules for an untrusted set at an absolute path or URL; None for no place."""
         if document is None:
             return Trust("nowhere:", self.allow, narrow=True)
         path = local_path(document)
@@ -58,11 +58,11 @@ class Trust:
 
     @classmethod
     def below(cls, url: str) -> Trust:
-        """Give the rules for a stranger's store: its server may send on to below the URL alone."""
+        """Return the rules for an untrusted store: redirects lead to URLs below its own alone."""
         return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
-        """Refuse an absolute path or URL that the set may not name.
+        """Raise an error for an absolute path or URL that the set may not name.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Trust:
         )
 
     def check_redirect(self, url: str, target: str) -> None:
-        """Refuse to follow an answer of the server of `url` to `target`.
+        """Raise an error rather than follow an answer of the server of `url` to `target`.
 
         The same host may send to itself, also from ``http`` to ``https``, but not a stranger's; a
         set of this machine may be sent to any public host.
@@ -104,20 +104,20 @@ class Trust:
             self.check(target)
             return
         if self.narrow:
-            right, place = web and self._is_allowed(target), "outside of what is opened"
+            right, place = web and self._is_allowed(target), "outside of the opened place"
         else:
             right, place = web and not is_private(_host(target)), "no public host"
         if not right:
             raise RefusedError(
-                f"{quote(mask(url))} sends on to {quote(mask(target))}, which is {place}",
+                f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {place}",
                 remedy="If that is right, name that URL itself.",
             )
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
-        """Tell whether the name of a host may stand for a private address.
+        """Return whether the name of a host may stand for a private address.
 
-        So may those that the caller named, where the set itself is among them; and those that a set
-        of this machine names, but none that an answer sends on to.
+        Hosts of the caller may, including the host of the set. For a set of this machine, all hosts
+        may, except by redirects.
         """
         if self.origin is None:
             return not redirected
@@ -128,7 +128,7 @@ class Trust:
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
             return True
-        allowed = (os.path.splitdrive(each)[0] for each in map(local_path, self.allow) if each)
+        allowed = (os.path.splitdrive(path)[0] for path in map(local_path, self.allow) if path)
         return os.path.normcase(share) in map(os.path.normcase, allowed)
 
     def _is_allowed(self, url: str) -> bool:
@@ -136,7 +136,9 @@ class Trust:
             return url in self.allow
         path = local_path(url)
         if path is not None:
-            return any(system.is_inside(path, each) for each in map(local_path, self.allow) if each)
+            return any(
+                system.is_inside(path, folder) for folder in map(local_path, self.allow) if folder
+            )
         climbs = "/../" in f"{urllib.parse.unquote(url)}/"
         if self.origin and is_below(url, self.origin) and not (climbs and self.narrow):
             return True
@@ -148,9 +150,9 @@ class Trust:
 
 
 def _protocols(url: str) -> list[str]:
-    """Give the protocols of a URL, chained or not, as fsspec understands it."""
-    found = map(_PROTOCOL.match, url.split("::"))
-    return [(one[1] or one[0]).lower() for one in found if one]
+    """Return the protocols of a URL, chained or not, as fsspec understands it."""
+    matches = map(_PROTOCOL.match, url.split("::"))
+    return [(match[1] or match[0]).lower() for match in matches if match]
 
 
 def origin_of(url: str) -> str:
@@ -163,7 +165,7 @@ def origin_of(url: str) -> str:
 
 
 def is_below(url: str, prefix: str) -> bool:
-    """Tell whether a URL begins with a prefix that ends where a name does; any does with none."""
+    """Return whether a URL is at or below a prefix; an empty prefix is above all."""
     return (
         not prefix
         or url == prefix
@@ -172,7 +174,7 @@ def is_below(url: str, prefix: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Tell loopback, private, link-local and metadata addresses, however they are spelled."""
+    """Return whether a host is a loopback, private, link-local or metadata address."""
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
         return True
@@ -189,17 +191,17 @@ def is_private(host: str) -> bool:
 
 
 def _host(url: str) -> str:
-    """Give the host of a URL, as servers and their clients understand it; empty for none."""
+    """Return the host of a URL, as servers and their clients understand it; empty for none."""
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
 
 def _server(url: str) -> str:
-    """Give host and port as a URL spells them."""
+    """Return host and port as a URL spells them."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def _folder(url: str) -> str:
-    """Give what `allow` would have to say for a URL; a chain has to be named as it is."""
+    """Return the value of `allow` that permits a URL; a chain is permitted as a whole."""
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 
 

@@ -1,4 +1,4 @@
-"""What a user may name as a store: paths, fsspec URLs, and NCZarr URLs with their fragment."""
+"""Names of stores: paths, fsspec URLs, and NCZarr URLs with their fragment."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def local_path(url: str) -> str | None:
 
 
 def is_rooted(path: str) -> bool:
-    """Return whether a path does not begin in the current folder or in that of a document."""
+    """Return whether a path is absolute, or begins at a root or drive."""
     return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
 
 
@@ -220,7 +220,7 @@ def _brought(target: Any) -> Location:
     path = getattr(target, "root" if folder else "path", None)
     if not isinstance(path, str):
         return Location("")
-    # Of fsspec's LazyReferenceMapper, which keeps what is new until it is told to write it.
+    # fsspec's LazyReferenceMapper keeps new references until flush().
     if getattr(target, "_items", {}).keys() - {".zmetadata"}:
         raise UnsupportedError(
             "the references hold changes that are not written",
@@ -287,9 +287,9 @@ def check_chain(url: str) -> None:
 
 
 def _is_wrapper(kind: type) -> bool:
-    """Return whether a filesystem of fsspec shows what lies in another one."""
+    """Return whether a filesystem of fsspec shows files of another one."""
     names = {"fo", "target_protocol"}
-    own = (vars(one).get("__init__") for one in kind.__mro__ if one is not object)
+    own = (vars(base).get("__init__") for base in kind.__mro__ if base is not object)
     return any(names & signature(init).parameters.keys() for init in own if init is not None)
 
 
@@ -377,7 +377,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Give what the words of ``mode=`` choose."""
+    """Return the choices of ``mode=``."""
     chosen: dict[str, str] = {}
     for word in filter(None, (part.strip().lower() for part in mode.split(","))):
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
@@ -407,7 +407,7 @@ def _is_local(url: str) -> bool:
 
 
 def _local_path(url: str) -> str:
-    """Give the absolute path of a path or ``file:`` URL, percent-encoded or not."""
+    """Return the absolute path of a path or ``file:`` URL, percent-encoded or not."""
     if not _FILE.match(url):
         return absolute_path(url)
     path = str(local_path(url))
@@ -417,7 +417,7 @@ def _local_path(url: str) -> str:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Give ``s3://bucket/key`` and the options that lead to the host of `url`."""
+    """Return ``s3://bucket/key`` and the options that lead to the host of `url`."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     amazon = _AMAZON.fullmatch(host)

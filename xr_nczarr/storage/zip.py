@@ -254,8 +254,8 @@ class ZipStore(Store):
         if not entry.deflated and info.file_size != info.compress_size:
             raise damaged("the entry is stored, and its two sizes differ", self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
-            found = f"the entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
-            raise too_large(found, self.max_object_bytes, self.name, key)
+            problem = f"the entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
+            raise too_large(problem, self.max_object_bytes, self.name, key)
         return entry
 
 

@@ -20,14 +20,14 @@ Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
 HEADER = 30
 """Bytes of a local header before its name."""
 
-_LONGEST_EXTRA = 2 * 0xFFFF
+_MAX_EXTRA_BYTES = 2 * 0xFFFF
 _TAIL = 64 << 10  # bytes at the end of the file, where its directory mostly fits
 _JUNK = "__MACOSX/"
 _EMPTY_GROUP_BYTES = 64  # of a document that says no more than the version
 
 
 class Entry(NamedTuple):
-    """Where an object lies in the file: from its local header, up to `span` bytes."""
+    """The place of an object in the file: from its local header, up to `span` bytes."""
 
     offset: int
     span: int
@@ -52,10 +52,10 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
     source: Any = _RangeFile(read, size)
     try:
         with zipfile.ZipFile(source) as file:
-            found, end = file.infolist(), file.start_dir
+            infos, end = file.infolist(), file.start_dir
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
         raise damaged(f"found no readable zip file ({error})", store) from error
-    infos = [info for info in found if not info.orig_filename.startswith(_JUNK)]
+    infos = [info for info in infos if not info.orig_filename.startswith(_JUNK)]
     starts = sorted(info.header_offset for info in infos)
     room = {start: after - start for start, after in pairwise([*starts, end])}
     entries: dict[str, Entry] = {}
@@ -66,7 +66,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
         if room[start] < needed or len(room) < len(infos):
             raise damaged("entries of the file overlap: it is hostile", store, name)
         if not info.is_dir():
-            span = min(room[start], needed + 3 * len(name) + _LONGEST_EXTRA)
+            span = min(room[start], needed + 3 * len(name) + _MAX_EXTRA_BYTES)
             entries[name] = Entry(start, span, info)
     first = infos[0].orig_filename if infos else ""
     folder = _folder(entries, first, store.rpartition("/")[2].removesuffix(".zip"))
@@ -77,8 +77,9 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
 def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     """Return the folder of the store, with a slash behind it; empty for the top of the archive.
 
-    It is one around all entries. netcdf-c takes that of the first entry: it is followed where that
-    folder is named as the archive, and the only thing beside it is the document of an empty group.
+    It is a folder around all entries. netcdf-c takes the folder of the first entry. So does this
+    function if that folder has the archive's name, and only the document of an empty group is
+    outside of it.
     """
     tops = {name.partition("/")[0] if "/" in name else "" for name in entries}
     if len(tops) == 1 and "" not in tops:
@@ -91,7 +92,7 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
-    """Give the object in the bytes of its local header and what follows."""
+    """Return the object from the bytes of its local header and what follows."""
     size, start = entry.info.file_size, data_start(data, entry, key, store)
     content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
     if entry.deflated:
@@ -107,7 +108,7 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
 
 
 def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
-    """Give the bytes from an entry's local header to its data."""
+    """Return the bytes from an entry's local header to its data."""
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
     # With this flag the checksum follows the data.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
@@ -116,7 +117,7 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
-    """Give the error for a file that is not what was written."""
+    """Return the error for a damaged file."""
     remedy = "The file was cut, changed or damaged: copy or write it again."
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
