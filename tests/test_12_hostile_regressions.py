@@ -12,6 +12,7 @@ import xarray as xr
 from fsspec.implementations.local import LocalFileSystem
 
 from xr_nczarr import ChunkError, LimitError, MetadataError, NczarrError, RefusedError, StorageError
+from xr_nczarr.backend.lazy import failing_as_metadata
 from xr_nczarr.model import Limits
 from xr_nczarr.references import parse_references
 
@@ -85,6 +86,27 @@ def test_attributes_that_upset_xarray_later_are_errors_that_name_store_and_varia
     assert caught.value.__cause__ is not None
     with xr.open_dataset(store(**attributes), engine="nczarr", decode_cf=False) as dataset:
         assert dataset["a"].values.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [NotImplementedError(), KeyError("units"), AssertionError()],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_the_reason_for_which_xarray_cannot_decode_is_never_empty(failure):
+    with (
+        pytest.raises(MetadataError, match=type(failure).__name__) as caught,
+        failing_as_metadata("store", "/a"),
+    ):
+        raise failure
+    assert "()" not in str(caught.value)
+    assert caught.value.__cause__ is failure
+    assert "decode_cf=False" in caught.value.remedy
+
+
+def test_memory_that_runs_out_while_decoding_is_no_fault_of_the_metadata():
+    with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
+        raise MemoryError
 
 
 def test_a_damaged_reference_document_in_memory_names_itself():

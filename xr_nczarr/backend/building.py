@@ -121,7 +121,7 @@ def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, 
         array = source.arrays[name]
         data: Any = variable._data
         if name in source.as_stored:
-            data = SelectedArray.whole(strictly(array))
+            data = SelectedArray(strictly(array))
         try:
             values[name] = data.get_duck_array()
         except PASSING:
@@ -151,7 +151,7 @@ def _assemble(
         if name in values:
             data = indexing.as_indexable(values[name])
         elif name in decoded.variables and variable is not source.variables[name]:
-            data = CodedArray(data, source.opened.store.name, source.path_of(name))
+            data = CodedArray.around(data, source.opened.store.name, source.path_of(name))
         along_itself = variable.dims == (name,)
         is_coordinate = along_itself or name in decoded.coordinates
         (coordinates if is_coordinate else others)[name] = (variable.dims, data)

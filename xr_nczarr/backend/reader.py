@@ -319,7 +319,7 @@ class GroupSource:
         attributes: dict[str, Any],
     ) -> None:
         unread = UnreadableArray(NczarrError("values of a stand-in are not read"), dtype, shape)
-        self.variables[name] = Variable(dimensions, SelectedArray.whole(unread), attributes)
+        self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)
 
     def _open_variable(self, name: str | None, variable: NetcdfVariable) -> None:
@@ -353,7 +353,7 @@ class GroupSource:
         if not dimensions and name in self._lengths:
             # Nobody knows its own: a scalar called as a dimension would block all along that.
             dimensions, shape = [name], (self._lengths[name],)
-        values = SelectedArray.whole(UnreadableArray(error, dtype, shape))
+        values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, dict(variable.attributes))
 
     def _open_readable(
@@ -384,7 +384,7 @@ class GroupSource:
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
-        values = SelectedArray.whole(lazy)
+        values = SelectedArray(lazy)
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:

@@ -17,7 +17,14 @@ from numcodecs import registry as numcodecs_registry
 from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
 
-from xr_nczarr.errors import ChunkError, LimitError, MetadataError, NczarrError, quote
+from xr_nczarr.errors import (
+    ChunkError,
+    LimitError,
+    MetadataError,
+    NczarrError,
+    quote,
+    reason_of,
+)
 from xr_nczarr.model import CodecSpec, Json, Limits
 
 Bytes = bytes | bytearray | memoryview
@@ -154,7 +161,7 @@ class Request:
         try:
             return codec_class.from_config(settings)
         except (*FAILURES, SyntaxError) as failure:
-            problem = f"found a configuration that the codec refuses: {quote(failure)}"
+            problem = f"found a configuration that the codec refuses: {reason_of(failure)}"
             raise MetadataError(problem) from failure
 
 
@@ -306,6 +313,5 @@ class ChunkCodec:
         return data
 
     def _failed(self, what: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
-        reason = f"{type(failure).__name__}: {quote(failure)}"
-        problem = f"cannot be {what} ({self.flow.chunk}): {reason}"
+        problem = f"cannot be {what} ({self.flow.chunk}): {reason_of(failure)}"
         return ChunkError(problem, remedy=remedy, place=step.place)

@@ -13,7 +13,15 @@ from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import bounded, filters, serializers
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
-from xr_nczarr.errors import LimitError, MetadataError, Place, RefusedError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    LimitError,
+    MetadataError,
+    Place,
+    RefusedError,
+    UnsupportedError,
+    quote,
+    reason_of,
+)
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
 Builder = Callable[[Request], Step | None]
@@ -158,7 +166,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: boo
         try:
             codec_class = numcodecs_registry.entries[name].load()
         except (ImportError, AttributeError) as failure:
-            problem = f"found codec {shown}, whose package does not load: {quote(failure)}"
+            problem = f"found codec {shown}, whose package does not load: {reason_of(failure)}"
             raise UnsupportedError(problem, place=_place(spec)) from failure
     if codec_class is None:
         problem = f"found codec {shown}, which is not known"
