@@ -146,6 +146,13 @@ def references(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("source", metavar="STORE", help="a path or URL of a store, or of a set")
     parser.add_argument("target", metavar="TARGET", help="the file or directory to write")
     parser.add_argument(
+        "--compact",
+        dest="generators",
+        action="store_true",
+        help="write regular runs of chunks as gen: nczarr reads it, fsspec and kerchunk only with "
+        "simple_templates=False, and VirtualiZarr not at all; they find missing values instead",
+    )
+    parser.add_argument(
         "--inline-below",
         type=_number,
         default=0,
@@ -154,12 +161,13 @@ def references(parser: argparse.ArgumentParser) -> Run:
     )
     add_storage_options(parser)
     add_storage_options(parser, "target")
+    add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.references import write
 
-        arguments = chosen(parsed, "inline_below", "storage_options", "target_options")
-        write(parsed.source, parsed.target, **arguments)
+        names = ("generators", "inline_below", "storage_options", "target_options")
+        return write(parsed.source, parsed.target, **chosen(parsed, *names))
 
     return run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, absolute_url, is_metadata
 from xr_nczarr.references.parquet import is_record_document, render_parquet_references
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.render import render_references, tabulated
+from xr_nczarr.references.render import portable, render_references, tabulated
 from xr_nczarr.references.spec import expand, parse_parquet_references, parse_references
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "is_record_document",
     "parse_parquet_references",
     "parse_references",
+    "portable",
     "render_parquet_references",
     "render_references",
     "tabulated",

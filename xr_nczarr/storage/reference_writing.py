@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,8 @@ from xr_nczarr.references import (
     Target,
     is_metadata,
     is_record_document,
+    parse_references,
+    portable,
     render_parquet_references,
     render_references,
     tabulated,
@@ -33,29 +36,66 @@ from xr_nczarr.storage.reference_opening import (
     open_record_set,
 )
 from xr_nczarr.storage.replacing import in_one_step
-from xr_nczarr.storage.url import local_path, merge_options, parse_url, split_name
+from xr_nczarr.storage.url import local_path, mask, merge_options, parse_url, split_name
 from xr_nczarr.storage.zip import ZipStore
 
 _AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WrittenReferences:
+    """What `write` has written.
+
+    Attributes
+    ----------
+    target
+        Name of the document, or of the directory of parquet files.
+    references
+        Number of references to chunks, those that lie in the set included.
+    arrays
+        Number of arrays that they belong to.
+    generators
+        Number of members of ``gen``.
+    """
+
+    target: str
+    references: int
+    arrays: int
+    generators: int
+
+    def __repr__(self) -> str:
+        references = f"{self.references:,} reference{'s' * (self.references != 1)}"
+        arrays = f"{self.arrays:,} array{'s' * (self.arrays != 1)}"
+        lines = [f"{references} of {arrays} → {self.target}"]
+        if self.generators:
+            lines.append(
+                f"{self.generators:,} of its entries are gen: VirtualiZarr does not read them, "
+                "fsspec and kerchunk do with simple_templates=False"
+            )
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as values of JSON."""
+        return asdict(self)
 
 
 def write(
     source: Any,
     target: str | os.PathLike[str],
     *,
+    generators: bool = False,
     inline_below: int = 0,
     record_size: int = 100_000,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     keys: Callable[[Store], Iterator[str]] = stored_keys,
-) -> None:
+) -> WrittenReferences:
     """Write the reference set of an existing Zarr or NCZarr store.
 
     Metadata lie in the set itself, chunks where they are; those of a zip file as ranges of it.
-    Regular runs of chunks become ``gen``; without ``simple_templates=False`` fsspec and kerchunk
-    pass over it without a word, and read missing values. Parquet has none. Written anew, a
-    reference set is compacted.
+    kerchunk, fsspec and VirtualiZarr read the set: those of Zarr v2 all of them, JSON of Zarr v3
+    fsspec, and VirtualiZarr from 2.8.
 
     Parameters
     ----------
@@ -64,6 +104,11 @@ def write(
     target
         Path or URL of the document (version 1, JSON), or of a directory of parquet files when it
         ends in ``.parq`` or ``.parquet``. A set that is there is replaced.
+    generators
+        Whether regular runs of chunks become ``gen``, a formula for all of them, which makes the
+        document small. Only readers that know it get their values: this package, and fsspec and
+        kerchunk with ``simple_templates=False``. Without it they read missing values, and so does
+        VirtualiZarr, without a warning. Parquet has no ``gen``.
     inline_below
         Chunks of fewer bytes lie in the set as well.
     record_size
@@ -85,17 +130,26 @@ def write(
     >>> import xr_nczarr.references
     >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
     """
-    store = _open_source(source, storage_options, limits)
-    references = _references(store, inline_below, keys)
     location = parse_url(target)
     url = location.url.rstrip("/")
+    if generators and is_parquet(url):
+        raise UnsupportedError("parquet has no gen", remedy="Write a JSON document")
     options = merge_options(location.storage_options, target_options or {})
+    store = _open_source(source, storage_options, limits)
+    table = portable(tabulated(_references(store, inline_below, keys)))
+    members = 0
     if is_parquet(url):
-        items = render_parquet_references(tabulated(references), record_size=record_size)
+        items = render_parquet_references(table, record_size=record_size)
         _put_directory(_folder(url, options), items)
     else:
         folder, name = split_name(url)
-        _put_document(_folder(folder, options), name, references)
+        document = render_references(table, generators=generators)
+        members = len(parse_references(document).generators) if generators else 0
+        _put_document(_folder(folder, options), name, document)
+    counts = table.chunk_counts()
+    return WrittenReferences(
+        target=mask(url), references=sum(counts.values()), arrays=len(counts), generators=members
+    )
 
 
 def _open_source(source: Any, options: Mapping[str, Any] | None, limits: Limits) -> Store:
@@ -119,14 +173,12 @@ def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | FilesystemStor
     return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
 
 
-def _put_document(
-    folder: LocalStore | FilesystemStore, name: str, references: Iterable[tuple[str, Reference]]
-) -> None:
+def _put_document(folder: LocalStore | FilesystemStore, name: str, document: bytes) -> None:
     size = min(folder.size(name) or 0, 64)
     begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
     if begin and not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         raise _another_kind(f"{folder.name}/{name}")
-    folder.put([(name, render_references(references))])
+    folder.put([(name, document)])
 
 
 def _another_kind(found: str) -> ConflictError:
