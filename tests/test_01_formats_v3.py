@@ -263,13 +263,10 @@ def test_a_transposition_around_shards_divides_the_transposed_shard():
     grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
     shape = {"shape": [4, 6], "chunk_grid": grid}
     node = parse({**EXAMPLE, **shape, "codecs": [transposed, sharded([3, 2], [LITTLE])]})
-    assert node.shards == (
-        ShardSpec(
-            (4, 6),
-            (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c")),
-            codecs=(CodecSpec("transpose", {"order": [1, 0]}),),
-        ),
-    )
+    index_codecs = CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c")
+    assert node.shards == (ShardSpec((4, 6), index_codecs, leading=1, order=(1, 0)),)
+    assert node.chunk_shape == (2, 3)
+    assert node.codecs == (CodecSpec("transpose", {"order": [1, 0]}), CodecSpec("bytes"))
     error = failure(**shape, codecs=[sharded([3, 2], [LITTLE])])
     assert "divides [4, 6]" in str(error)
 
@@ -639,6 +636,16 @@ def array_nodes(draw):
         shape = tuple(length * draw(st.integers(1, 3)) for length in shape)
         around = tuple(draw(st.lists(compressors, max_size=1)))
         shards.insert(0, ShardSpec(shape, index_codecs, draw(st.booleans()), around))
+    leading, own = [], list(range(len(shape)))
+    order = own
+    for number, shard in enumerate(shards):
+        moved = draw(st.lists(st.permutations(own), max_size=2))
+        leading += [CodecSpec("transpose", {"order": list(axes)}) for axes in moved]
+        for axes in moved:
+            order = [order[axis] for axis in axes]
+        named = () if order == own else tuple(order)
+        shards[number] = replace(shard, leading=len(moved), order=named)
+    codecs = (*leading, *codecs)
     names = st.lists(st.none() | st.text(max_size=3), min_size=len(shape), max_size=len(shape))
     fill = np.frombuffer(draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize)), dtype)
     if dtype.kind in "?cfUb" or dtype.names:

@@ -150,6 +150,8 @@ SCALARS = {
     "flag": {"shape": (1,), "attributes": references(scalar=1, storage="chunked")},
     "_scalar_": {"shape": (1,), "attributes": {"_ARRAY_DIMENSIONS": ["_scalar_"]}},
     "no dimensions": {"shape": (1,), "attributes": {"_ARRAY_DIMENSIONS": []}},
+    "reference": {"shape": (1,), "attributes": references("/_scalar_")},
+    "no shape, reference": {"shape": (), "attributes": references("/_scalar_", scalar=1)},
     "no shape": {"shape": ()},
     "no shape, named": {"shape": (), "attributes": {"_ARRAY_DIMENSIONS": ["_scalar_"]}},
 }

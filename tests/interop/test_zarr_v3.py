@@ -1,5 +1,6 @@
 """Values of Zarr v3 arrays, both ways, against zarr-python, zarrs and tensorstore."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ pytestmark = [
 ]
 
 RANDOM = np.random.default_rng(4)
+TRANSPOSED = {"name": "transpose", "configuration": {"order": [1, 0]}}
 ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
 
 
@@ -110,6 +112,9 @@ def test_values_in_every_layout_that_zarr_python_writes_are_read(options, tmp_pa
         [{"name": "transpose", "configuration": {"order": [1, 0]}}, LITTLE, {"name": "gzip"}],
         [sharded([2, 3], [LITTLE, {"name": "blosc"}])],
         [sharded([2, 3], [sharded([1, 3], [LITTLE], index_location="start")])],
+        [TRANSPOSED, sharded([3, 2], [LITTLE, {"name": "gzip"}])],
+        [TRANSPOSED, sharded([6, 2], [TRANSPOSED, LITTLE], index_location="start")],
+        [TRANSPOSED, sharded([6, 2], [TRANSPOSED, sharded([1, 3], [LITTLE])])],
     ],
     ids=str,
 )
@@ -121,6 +126,32 @@ def test_values_that_tensorstore_writes_are_read(codecs, tmp_path):
     values[4:, 6:] = 0
     tensorstore.open(spec, create=True).result().write(values).result()
     assert_same(read_all(opened(tmp_path)), values)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_inner_chunks_of_a_transposed_shard_are_read_one_by_one(order, tmp_path):
+    """As tensorstore writes them: the transposition stands before the sharding codec."""
+    shape, cells, parts = (7, 9, 5), (4, 6, 4), (2, 3, 1)
+    inner = [parts[axis] for axis in order]
+    transposed = {"name": "transpose", "configuration": {"order": list(order)}}
+    members = {
+        "shape": list(shape),
+        "data_type": "int32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(cells)}},
+        "codecs": [transposed, sharded(inner, [LITTLE, {"name": "zstd"}])],
+    }
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": members}
+    values = values_of("i4", shape)
+    tensorstore.open(spec, create=True).result().write(values).result()
+    array = opened(tmp_path)
+    assert array.node.chunk_shape == parts
+    assert not array.layout.levels[0].wrapped
+    assert_same(read_all(array), values)
+    assert_same(array.read((slice(1, 6, 2), 4, slice(None, None, -1))), values[1:6:2, 4, ::-1])
+    values[2:5, 1:8] = -7
+    array.write((slice(2, 5), slice(1, 8), slice(None)), np.int32(-7))
+    assert_same(read_all(opened(tmp_path)), values)
+    assert_same(read_by_tensorstore(tmp_path), values)
 
 
 INDEX = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))

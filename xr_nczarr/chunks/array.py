@@ -164,6 +164,7 @@ class ChunkedArray:
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
+        codec, layout = self.codec, self.layout  # a plan can be larger than what these refuse
         make_plan = plan_points if pointwise else plan_selection
         plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
@@ -171,8 +172,8 @@ class ChunkedArray:
             reader = PartReader(
                 node=self.node,
                 store=self._source,
-                codec=self.codec,
-                layout=self.layout,
+                codec=codec,
+                layout=layout,
                 axes=plan.axes,
                 sliced=plan.sliced,
                 out=out,
@@ -198,14 +199,15 @@ class ChunkedArray:
         write_empty_chunks
             Whether a chunk of nothing but fill values is stored; otherwise it is removed.
         """
+        codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
         source = np.broadcast_to(values, plan.result_shape).reshape(plan.shape)
         if source.size:
             writer = PartWriter(
                 node=self.node,
                 store=self.store,
-                codec=self.codec,
-                layout=self.layout,
+                codec=codec,
+                layout=layout,
                 source=source,
                 write_empty_chunks=write_empty_chunks,
             )

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numcodecs import registry as numcodecs_registry
 
-from xr_nczarr.codecs import bounded, filters, serializers
+from xr_nczarr.codecs import bounded, casts, filters, serializers
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
 from xr_nczarr.errors import (
+    ChunkError,
+    ConflictError,
     LimitError,
     MetadataError,
     Place,
@@ -46,6 +48,10 @@ _OF_BYTES: Mapping[str, Builder] = {
     **dict.fromkeys(filters.TYPED, filters.build_typed),
     **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
     **dict.fromkeys(bounded.COMPRESSORS, bounded.build_compressor),
+}
+_OF_VERSION_3: Mapping[str, Builder] = {
+    "scale_offset": casts.build_scale_offset,
+    "cast_value": casts.build_cast_value,
 }
 _OURS = ("bytes", "endian", "transpose", "crc32c")
 """Codecs that numcodecs does not know, or not without a further library."""
@@ -94,6 +100,39 @@ def check_codec(
     with Place(variable=node.path):
         for spec in (*node.codecs, *around):
             _find_builder(spec, custom or {}, allow_pickle)
+
+
+def check_fill(node: ArrayNode) -> None:
+    """Raise ConflictError unless an array's fill value comes back of each ``cast_value``.
+
+    The specification demands it: partial chunks hold fill values.
+    """
+    flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
+    fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
+    for spec in node.codecs:
+        if fill is None or spec.name not in _OF_VERSION_3:
+            continue
+        codec = compile_chain([spec], flow, DEFAULT_LIMITS, {})
+        try:
+            stored = codec.encode(fill)
+            back = codec.decode(stored)
+        except ChunkError as error:
+            raise _unheld(fill, spec, error.problem) from error
+        if (
+            spec.name == "cast_value"
+            and back.tobytes() != fill.tobytes()
+            and not np.all(back != back)
+        ):
+            raise _unheld(fill, spec, f"it would come back as {back[0]}")
+        flow = replace(codec.encoded, chunk=flow.chunk)
+        fill = np.frombuffer(stored, flow.dtype)
+
+
+def _unheld(fill: Any, spec: CodecSpec, why: str) -> ConflictError:
+    return ConflictError(
+        f"the codec {spec.name} cannot store the fill value {fill[0]}: {why}",
+        remedy="Pass another fill_value in encoding, or map it by the codec's scalar_map",
+    )
 
 
 def flow_of(
@@ -157,6 +196,14 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: boo
             remedy="If you trust who wrote them, open with allow_pickle=True.",
             place=_place(spec),
         )
+    if name in _OF_VERSION_3:
+        if spec.place != "codecs":
+            raise UnsupportedError(
+                f"codec {name} belongs to Zarr v3 alone",
+                remedy="Write with zarr_format=3, or with other codecs (codecs=[] for none)",
+                place=_place(spec),
+            )
+        return _OF_VERSION_3[name]
     builder = _OF_ITEMS.get(name) or _OF_BYTES.get(name)
     codec_class = numcodecs_registry.codec_registry.get(name)
     if builder is not None and (name in _OURS or codec_class is not None):

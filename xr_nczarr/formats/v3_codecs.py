@@ -5,14 +5,17 @@ With them come the byte order and, in v3, the levels of sharding.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from xr_nczarr.errors import UnsupportedError, quote, unexpected
+import numpy as np
+
+from xr_nczarr.errors import MetadataError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
-from xr_nczarr.formats.data_types import DType, check_members, named, unknown
+from xr_nczarr.formats.data_types import DType, check_members, named, parse_data_type, unknown
 from xr_nczarr.formats.documents import (
     read_lengths,
     read_list,
@@ -21,14 +24,24 @@ from xr_nczarr.formats.documents import (
     required,
     without,
 )
+from xr_nczarr.formats.fill_values import parse_fill_value
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-_ARRAY_TO_ARRAY = frozenset(
-    ("transpose", "delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
+_OF_EACH_ELEMENT = frozenset(
+    ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
+_ARRAY_TO_ARRAY = _OF_EACH_ELEMENT | {"transpose", "delta", "packbits"}
+# Codecs that can change the data type, and the parameter that names what they change it to.
+_RETYPING = {
+    "cast_value": "data_type",
+    "astype": "encode_dtype",
+    "delta": "astype",
+    "fixedscaleoffset": "astype",
+    "quantize": "astype",
+}
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
 # What v3 has under a name of its own, with the members that it demands.
 _REGISTERED: dict[str, dict[str, Json]] = {
@@ -36,8 +49,10 @@ _REGISTERED: dict[str, dict[str, Json]] = {
     "gzip": {"level": 1},
     "zstd": {"level": 0, "checksum": False},
     **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
+    **{name: {} for name in ("scale_offset", "cast_value")},
 }
 _NO_SERIALIZERS = _ARRAY_TO_ARRAY | (_REGISTERED.keys() - _ARRAY_TO_BYTES)
+_INDEX_TYPE = np.dtype("<u8")
 _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 _LAYOUT = "chunk_memory_layout"
@@ -55,8 +70,19 @@ class Chain(NamedTuple):
 
 
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = "codecs") -> Chain:
-    """Give what ``codecs`` say of an array whose grid is of cells of `shape`."""
-    specs = _parse_specs(value, place, len(shape))
+    """Return what ``codecs`` say of an array whose grid is of cells of `shape`."""
+    chain = _parse_level(value, dtype, shape, place)
+    dtype, codecs = ordered(dtype, chain.codecs)
+    return chain._replace(dtype=dtype, codecs=codecs)
+
+
+def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
+    """Return the chain of one level of sharding and those within, byte orders not yet moved.
+
+    What a document lists before the codec ``sharding_indexed`` is done to each inner chunk: the
+    codecs that are allowed there move elements, or change each by itself.
+    """
+    specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
     serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
     at = serializers[0] if serializers else len(names)  # at the end: a codec of the caller's
@@ -64,35 +90,76 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = 
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
         raise unexpected(names, "codecs on arrays, one from array to bytes, some on bytes", place)
     if _SHARDING not in names:
-        dtype, codecs = ordered(dtype, specs)
-        return Chain(dtype, shape, codecs, ())
-    around = (*specs[:at], *specs[at + 1 :])
+        return Chain(dtype, shape, specs, ())
+    order = tuple(range(len(shape)))
+    for spec in specs[:at]:
+        if spec.name == "transpose":
+            order = tuple([order[axis] for axis in spec.configuration["order"]])
+        elif spec.name not in _OF_EACH_ELEMENT:
+            problem = f"codec {quote(spec.name)} cannot be undone for one inner chunk of a shard"
+            raise UnsupportedError(problem, place=place)
+        dtype = encoded_type(spec, dtype)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
     members = ("chunk_shape", "codecs", "index_codecs", "index_location")
     check_members(configuration, members, place)
     location = read_text(configuration.get("index_location", "end"), place, ("start", "end"))
     index = configuration.get("index_codecs", [_LITTLE, "crc32c"])
-    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0)
-    outer = shape
-    for spec in specs[:at]:
-        if spec.name == "transpose":
-            outer = tuple(outer[axis] for axis in spec.configuration["order"])
+    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0, _INDEX_TYPE)
+    outer = [shape[axis] for axis in order]
     inner = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
     if len(inner) != len(outer) or any(
         whole % part for whole, part in zip(outer, inner, strict=True)
     ):
-        raise unexpected(list(inner), f"a shape that divides {list(outer)}", place)
-    shard = ShardSpec(shape, index_codecs, location == "start", around)
-    chain = parse_chain(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
-    return chain._replace(shards=(shard, *chain.shards))
+        raise unexpected(list(inner), f"a shape that divides {outer}", place)
+    shard = ShardSpec(
+        shape, index_codecs, location == "start", specs[at + 1 :], leading=at, order=_named(order)
+    )
+    chain = _parse_level(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
+    return Chain(
+        dtype,
+        _restored(chain.chunk_shape, order),
+        (*specs[:at], *chain.codecs),
+        (shard, *[_untransposed(level, order) for level in chain.shards]),
+    )
 
 
-def _parse_specs(value: Json, place: str, rank: int) -> tuple[CodecSpec, ...]:
-    items = enumerate(read_list(value, place))
-    return tuple([_parse_named(item, f"{place}[{i}]", rank) for i, item in items])
+def _named(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an order of axes, or nothing for their own."""
+    return () if order == tuple(range(len(order))) else order
 
 
-def _parse_named(item: Json, place: str, rank: int) -> CodecSpec:
+def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Return lengths along transposed axes in the array's order."""
+    return tuple([lengths[at] for at in np.argsort(order)])
+
+
+def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
+    """Return a level of sharding of a transposed array as one of the array itself."""
+    own = level.order or range(len(order))
+    composed = _named(tuple([order[axis] for axis in own]))
+    return replace(level, shape=_restored(level.shape, order), order=composed)
+
+
+def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[CodecSpec, ...]:
+    specs = []
+    for i, item in enumerate(read_list(value, place)):
+        specs.append(_parse_named(item, f"{place}[{i}]", rank, dtype))
+        dtype = encoded_type(specs[-1], dtype)
+    return tuple(specs)
+
+
+def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
+    """Return the data type of what a codec makes of elements of `dtype`."""
+    if spec.name not in _RETYPING:
+        return dtype
+    made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
+    try:
+        return np.dtype(made) if isinstance(made, str) else dtype
+    except TypeError:  # the codec refuses it when it is compiled
+        return dtype
+
+
+def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     name, configuration = named(item, place)
     if name == "packbits":
         # The codec registered under this name stores other bytes than numcodecs' of that id.
@@ -100,7 +167,70 @@ def _parse_named(item: Json, place: str, rank: int) -> CodecSpec:
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
+    elif name in _NUMBERS:
+        configuration = _NUMBERS[name](configuration, dtype, place)
     return _parse_spec(name, configuration, place, rank, item)
+
+
+def _parse_scale_offset(configuration: Json, dtype: DType, place: str) -> dict[str, Json]:
+    check_members(configuration, ("offset", "scale"), place)
+    _check_real(dtype, place)
+    return {name: _parse_number(value, dtype, place) for name, value in configuration.items()}
+
+
+def _parse_cast_value(configuration: Json, dtype: DType, place: str) -> dict[str, Json]:
+    check_members(configuration, ("data_type", "rounding", "out_of_range", "scalar_map"), place)
+    stored, _ = parse_data_type(required(configuration, "data_type", place), f"{place}.data_type")
+    for each in (dtype, stored):
+        _check_real(each, place)
+    parsed = {**configuration, "data_type": stored.name}
+    if "scalar_map" in parsed:
+        maps = read_object(parsed["scalar_map"], place)
+        check_members(maps, ("encode", "decode"), place)
+        types = {"encode": (dtype, stored), "decode": (stored, dtype)}
+        parsed["scalar_map"] = {
+            direction: [
+                _parse_pair(pair, types[direction], place) for pair in read_list(pairs, place)
+            ]
+            for direction, pairs in maps.items()
+        }
+    return parsed
+
+
+def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Json]:
+    pair = read_list(value, place)
+    if len(pair) != 2:
+        raise unexpected(value, "a value and what it becomes", place)
+    return [_parse_number(item, dtype, place) for item, dtype in zip(pair, types, strict=True)]
+
+
+def _parse_number(value: Json, dtype: DType, place: str) -> Json:
+    """Return a number as it is spelled, but one that is spelled by its bits."""
+    try:
+        number = parse_fill_value(value, dtype)
+    except MetadataError as error:
+        error.place = place  # not that of fill values, which are spelled in the same way
+        raise
+    if number is None:
+        raise unexpected(value, "a number", place)
+    spelled = isinstance(value, str) and value.startswith("0")
+    return _spelled(number) if spelled else value
+
+
+def _check_real(dtype: DType, place: str) -> None:
+    if dtype.kind not in "iuf":
+        raise UnsupportedError(f"found {dtype}, expected integers or floats", place=place)
+
+
+def _spelled(number: Any) -> Json:
+    """Return a number as JSON, the names that v3 has for NaN and infinities included."""
+    value = number.item() if isinstance(number, np.generic) else number
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+_NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
 
 
 def _parse_spec(
@@ -140,19 +270,32 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 
 
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the codec ``bytes`` into the dtype."""
+    """Move the byte order from the codec ``bytes`` to what names the type of its input.
+
+    That is the last codec that changes the data type, or else the array's own dtype.
+    """
     found = [spec for spec in specs if spec.name == "bytes"]
     if len(found) > 1:
         raise unexpected([spec.document for spec in found], 'one codec "bytes"', "codecs")
-    if found:
-        endian = found[0].configuration.get("endian")
-        # zarr-python leaves it out for structures, which it stores as they lie in memory.
-        if endian is None and dtype.names is None and _byte_order(dtype) is not None:
-            raise unexpected(found[0].document, f"an endian for {dtype.name}", "codecs")
-        dtype = dtype.newbyteorder(">" if endian == "big" else "<")
-    return dtype, tuple(
-        replace(spec, configuration={}) if spec.name == "bytes" else spec for spec in specs
-    )
+    if not found:
+        return dtype, tuple(specs)
+    changed, stored, last = list(specs), dtype, None
+    for number, spec in enumerate(specs):
+        if spec.name in _RETYPING:
+            stored, last = encoded_type(spec, stored), number
+    endian = found[0].configuration.get("endian")
+    # zarr-python leaves it out for structures, which it stores as they lie in memory.
+    if endian is None and stored.names is None and _byte_order(stored) is not None:
+        raise unexpected(found[0].document, f"an endian for {stored.name}", "codecs")
+    in_order = stored.newbyteorder(">" if endian == "big" else "<")
+    changed[specs.index(found[0])] = replace(found[0], configuration={})
+    if last is None:
+        dtype = in_order
+    elif in_order != stored:
+        spec = specs[last]
+        made = {_RETYPING[spec.name]: in_order.str}
+        changed[last] = replace(spec, configuration={**spec.configuration, **made})
+    return dtype, tuple(changed)
 
 
 def _byte_order(dtype: DType) -> str | None:
@@ -164,7 +307,7 @@ def _byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Give the ``codecs`` of a node; those of another version are spelled as v3 has them."""
+    """Return the ``codecs`` of a node; those of another version are spelled as v3 has them."""
     specs = _with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
@@ -174,16 +317,19 @@ def render_chain(node: ArrayNode) -> list[Json]:
         raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
     rendered = _render_specs(specs, node.dtype)
     inner = node.chunk_shape
+    end = sum(shard.leading for shard in node.shards)
+    rendered, before = rendered[end:], rendered[:end]
     for shard in reversed(node.shards):
+        start = len(before) - shard.leading
         configuration = {
-            "chunk_shape": list(inner),
+            "chunk_shape": [inner[axis] for axis in shard.order or range(len(inner))],
             "codecs": rendered,
             "index_codecs": _render_specs(shard.index_codecs, None),
             "index_location": "start" if shard.index_at_start else "end",
         }
-        at = _end_of_filters(shard.codecs)
-        rendered = _render_specs(shard.codecs, node.dtype)
-        rendered.insert(at, {"name": _SHARDING, "configuration": configuration})
+        sharding = {"name": _SHARDING, "configuration": configuration}
+        around = _render_specs(shard.codecs, node.dtype)
+        rendered, before = [*before[start:], sharding, *around], before[:start]
         inner = shard.shape
     return rendered
 
@@ -202,12 +348,17 @@ def _with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     return [*specs[:at], CodecSpec("bytes"), *specs[at:]]
 
 
-def _render_specs(specs: Iterable[CodecSpec], dtype: DType | None) -> list[Json]:
-    return [_render_spec(spec, dtype) for spec in specs]
+def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
+    """Return the JSON of codecs; `dtype` is None for those of a shard's index."""
+    rendered = []
+    for spec in specs:
+        rendered.append(_render_spec(spec, dtype))
+        dtype = None if dtype is None else encoded_type(spec, dtype)
+    return rendered
 
 
 def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
-    """Give the JSON of one codec; `dtype` is None for those of a shard's index."""
+    """Return the JSON of one codec, which is given elements of `dtype`."""
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
     stored = spec.place == "codecs" and (
         isinstance(document, str) or (isinstance(document, dict) and "name" in document)
@@ -220,6 +371,10 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
             stored = named(document, "codecs")[1].get("endian", implied) == endian
     if stored:
         return document
+    if name == "cast_value":
+        configuration["data_type"] = np.dtype(configuration["data_type"]).name
+    if name in _NUMBERS:
+        configuration = {key: _render_parameter(value) for key, value in configuration.items()}
     configuration = _REGISTERED.get(name, {}) | configuration
     itemsize = 1 if dtype is None else dtype.itemsize
     if name == "blosc":
@@ -233,6 +388,15 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
         # zarr-python demands a configuration of these, be it empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
+
+
+def _render_parameter(value: Any) -> Json:
+    """Return a parameter of a codec on numbers, or a map of such, as JSON."""
+    if isinstance(value, Mapping):
+        return {name: _render_parameter(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_render_parameter(item) for item in value]
+    return _spelled(value)
 
 
 def draft_filters(members: Mapping[str, Json]) -> list[Json]:
@@ -295,6 +459,8 @@ def render_draft_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
 def _render_draft_codec(spec: CodecSpec, endian: str) -> Json:
     if spec.name == "bytes":
         return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
+    if spec.name in _NUMBERS:
+        raise unknown("codec", spec.name, "codecs")
     if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
         return spec.document
     return {"type": _URI.format(spec.name), "configuration": dict(spec.configuration)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,13 @@ from xarray.coding.strings import (
 )
 
 from xr_nczarr.backend.reader import NONE_NAME
-from xr_nczarr.codecs import check_codec
+from xr_nczarr.codecs import check_codec, check_fill
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.annotations import BY_DIALECT, XARRAY_DIMENSIONS, is_bookkeeping, is_name
 from xr_nczarr.netcdf.model import Kind
-from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.netcdf.types import default_fill, zero
 from xr_nczarr.writing.chunking import chunk_shape, fit_opened, shard_specs
 from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
@@ -457,6 +457,7 @@ def make_node(
     try:
         made = node(_fitting(requested_codecs(encoding, layout.zarr_format), encoded))
         check_codec(made)
+        made = _with_held_fill(made, encoding.get("fill_value") is not None)
         module.render_node(made)
     except NczarrError as error:
         if explicit:
@@ -466,6 +467,18 @@ def make_node(
     level = logging.INFO if fitted else logging.DEBUG
     _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)
     return made, note
+
+
+def _with_held_fill(node: ArrayNode, asked: bool) -> ArrayNode:
+    """Return an array whose codecs hold its fill value: zero, unless another was asked for."""
+    try:
+        check_fill(node)
+    except ConflictError:
+        if asked:
+            raise
+        node = replace(node, fill_value=zero(node.dtype))
+        check_fill(node)
+    return node
 
 
 def _fitting(
