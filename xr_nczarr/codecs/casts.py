@@ -78,7 +78,7 @@ def build_scale_offset(request: Request) -> Step:
     step = Step(decode, encode, flow, fills=True)
     if whole:
         return step
-    rounding = 8 * float(np.finfo(dtype).eps) if dtype.kind == "f" else 2.0**-4
+    rounding = 8 * float(np.finfo(dtype).eps)
     return replace(step, room=lambda values: rounding * (np.abs(values) + abs(offset)))
 
 
@@ -265,7 +265,7 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
         items = [int(item) if np.isfinite(item) else item for item in numbers.reshape(-1).tolist()]
         return np.array(items, object).reshape(numbers.shape)
 
-    power = _exponent(nearest.dtype)
+    power = int(np.finfo(nearest.dtype).maxexp)
     limit = math.ldexp(1, power) if power < 1024 else math.inf
     wanted, near = exact(values), exact(nearest)
     up = np.where(wanted > near, math.inf, -math.inf).astype(nearest.dtype)
@@ -281,16 +281,9 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
     return np.where((takes & inexact).astype(bool), other, nearest)
 
 
-def _exponent(dtype: np.dtype[Any]) -> int:
-    """Return the binary exponent of the least power of two beyond a type of floats."""
-    if dtype.kind == "f":
-        return int(np.finfo(dtype).maxexp)
-    return 128  # bfloat16 is the beginning of a float32
-
-
 def _number_type(flow: Flow) -> np.dtype[Any]:
     """Return the type of a flow's elements, which has to be one of real numbers."""
-    if flow.shape is None or not (flow.dtype.kind in "iuf" or flow.dtype.name == "bfloat16"):
+    if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(f"found a {flow.chunk}, expected integers or floats")
     return flow.dtype
 

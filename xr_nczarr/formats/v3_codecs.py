@@ -15,7 +15,13 @@ import numpy as np
 
 from xr_nczarr.errors import MetadataError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
-from xr_nczarr.formats.data_types import DType, check_members, named, parse_data_type, unknown
+from xr_nczarr.formats.data_types import (
+    DType,
+    check_members,
+    named,
+    parse_data_type,
+    unknown,
+)
 from xr_nczarr.formats.documents import (
     read_lengths,
     read_list,
@@ -25,6 +31,7 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value
+from xr_nczarr.formats.typestrings import of_numpy
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
@@ -238,7 +245,7 @@ def _parse_spec(
 ) -> CodecSpec:
     """Give a codec as the registry spells it, from its name and configuration in v3.
 
-    ``bytes`` keeps its ``endian``, which `ordered` takes away.
+    ``bytes`` keeps its ``endian``, which `ordered` takes away where the dtype can say it.
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
@@ -287,6 +294,8 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
     # zarr-python leaves it out for structures, which it stores as they lie in memory.
     if endian is None and stored.names is None and _byte_order(stored) is not None:
         raise unexpected(found[0].document, f"an endian for {stored.name}", "codecs")
+    if not of_numpy(stored):
+        return dtype, tuple(specs)
     in_order = stored.newbyteorder(">" if endian == "big" else "<")
     changed[specs.index(found[0])] = replace(found[0], configuration={})
     if last is None:
@@ -364,7 +373,7 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
         isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     )
     if name == "bytes" and dtype is not None:
-        endian = _byte_order(dtype)
+        endian = configuration.get("endian", _byte_order(dtype))
         configuration = {} if endian is None else {"endian": endian}
         if stored and endian is not None:
             implied = "little" if dtype.names else None

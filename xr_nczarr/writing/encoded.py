@@ -289,6 +289,8 @@ def encode_variable(
             data, dtype = string_data(data, width, fixed=fixed, fill=attributes.get("_FillValue"))
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
+        if endian == "big" and dtype.type.__module__ != "numpy":
+            raise UnsupportedError(f"{dtype.name} is written in little endian alone")
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
