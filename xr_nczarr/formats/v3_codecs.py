@@ -5,21 +5,19 @@ With them come the byte order and, in v3, the levels of sharding.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from xr_nczarr.errors import MetadataError, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import (
     DType,
     check_members,
     named,
-    parse_data_type,
     unknown,
 )
 from xr_nczarr.formats.documents import (
@@ -30,8 +28,8 @@ from xr_nczarr.formats.documents import (
     required,
     without,
 )
-from xr_nczarr.formats.fill_values import parse_fill_value
 from xr_nczarr.formats.typestrings import of_numpy
+from xr_nczarr.formats.v3_casts import NUMBERS, render_parameter
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
@@ -174,70 +172,9 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
-    elif name in _NUMBERS:
-        configuration = _NUMBERS[name](configuration, dtype, place)
+    elif name in NUMBERS:
+        configuration = NUMBERS[name](configuration, dtype, place)
     return _parse_spec(name, configuration, place, rank, item)
-
-
-def _parse_scale_offset(configuration: Json, dtype: DType, place: str) -> dict[str, Json]:
-    check_members(configuration, ("offset", "scale"), place)
-    _check_real(dtype, place)
-    return {name: _parse_number(value, dtype, place) for name, value in configuration.items()}
-
-
-def _parse_cast_value(configuration: Json, dtype: DType, place: str) -> dict[str, Json]:
-    check_members(configuration, ("data_type", "rounding", "out_of_range", "scalar_map"), place)
-    stored, _ = parse_data_type(required(configuration, "data_type", place), f"{place}.data_type")
-    for each in (dtype, stored):
-        _check_real(each, place)
-    parsed = {**configuration, "data_type": stored.name}
-    if "scalar_map" in parsed:
-        maps = read_object(parsed["scalar_map"], place)
-        check_members(maps, ("encode", "decode"), place)
-        types = {"encode": (dtype, stored), "decode": (stored, dtype)}
-        parsed["scalar_map"] = {
-            direction: [
-                _parse_pair(pair, types[direction], place) for pair in read_list(pairs, place)
-            ]
-            for direction, pairs in maps.items()
-        }
-    return parsed
-
-
-def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Json]:
-    pair = read_list(value, place)
-    if len(pair) != 2:
-        raise unexpected(value, "a value and what it becomes", place)
-    return [_parse_number(item, dtype, place) for item, dtype in zip(pair, types, strict=True)]
-
-
-def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Return a number as it is spelled, but one that is spelled by its bits."""
-    try:
-        number = parse_fill_value(value, dtype)
-    except MetadataError as error:
-        error.place = place  # not that of fill values, which are spelled in the same way
-        raise
-    if number is None:
-        raise unexpected(value, "a number", place)
-    spelled = isinstance(value, str) and value.startswith("0")
-    return _spelled(number) if spelled else value
-
-
-def _check_real(dtype: DType, place: str) -> None:
-    if dtype.kind not in "iuf":
-        raise UnsupportedError(f"found {dtype}, expected integers or floats", place=place)
-
-
-def _spelled(number: Any) -> Json:
-    """Return a number as JSON, the names that v3 has for NaN and infinities included."""
-    value = number.item() if isinstance(number, np.generic) else number
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-_NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
 
 
 def _parse_spec(
@@ -382,8 +319,8 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
         return document
     if name == "cast_value":
         configuration["data_type"] = np.dtype(configuration["data_type"]).name
-    if name in _NUMBERS:
-        configuration = {key: _render_parameter(value) for key, value in configuration.items()}
+    if name in NUMBERS:
+        configuration = {key: render_parameter(value) for key, value in configuration.items()}
     configuration = _REGISTERED.get(name, {}) | configuration
     itemsize = 1 if dtype is None else dtype.itemsize
     if name == "blosc":
@@ -397,15 +334,6 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
         # zarr-python demands a configuration of these, be it empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
-
-
-def _render_parameter(value: Any) -> Json:
-    """Return a parameter of a codec on numbers, or a map of such, as JSON."""
-    if isinstance(value, Mapping):
-        return {name: _render_parameter(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_render_parameter(item) for item in value]
-    return _spelled(value)
 
 
 def draft_filters(members: Mapping[str, Json]) -> list[Json]:
@@ -468,7 +396,7 @@ def render_draft_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
 def _render_draft_codec(spec: CodecSpec, endian: str) -> Json:
     if spec.name == "bytes":
         return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
-    if spec.name in _NUMBERS:
+    if spec.name in NUMBERS:
         raise unknown("codec", spec.name, "codecs")
     if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
         return spec.document
