@@ -34,6 +34,7 @@ ROOMS = {
 LIBRARIES = {
     "numcodecs": {"codecs"},
     "deflate": {"codecs"},
+    "zarr": {"codecs"},
     "ml_dtypes": {"formats"},
     "fsspec": {"storage"},
     "s3fs": {"storage"},

@@ -426,6 +426,30 @@ def test_every_float_fill_value_survives_bit_by_bit(bits):
     assert again.tobytes() == value.tobytes()
 
 
+UNKNOWN = {"name": "example.codec", "configuration": {"level": [1, {"a": None}]}}
+BIG = {"name": "bytes", "configuration": {"endian": "big"}}
+TURNED = {"name": "transpose", "configuration": {"order": [1, 0]}}
+STRANGE_CHAINS = {
+    "of arrays": [UNKNOWN, LITTLE],
+    "of arrays, in the other byte order": [UNKNOWN, BIG],
+    "of arrays behind another": [TURNED, UNKNOWN, BIG, {"name": "crc32c"}],
+    "from arrays to bytes": [UNKNOWN],
+    "from arrays to bytes, compressed": [UNKNOWN, {"name": "crc32c"}],
+    "of bytes": [BIG, UNKNOWN],
+    "with a short name": [LITTLE, "short"],
+}
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("kind", STRANGE_CHAINS)
+def test_codecs_that_are_not_known_are_rendered_as_they_were(kind, within):
+    codecs = STRANGE_CHAINS[kind]
+    if within:
+        codecs = [sharded(list(EXAMPLE["chunk_grid"]["configuration"]["chunk_shape"]), codecs)]
+    node = parse({**EXAMPLE, "codecs": codecs})
+    assert rendered(node)["codecs"] == codecs
+
+
 # What is refused, and what is let through --------------------------------------------------
 
 ASIDE = {"name": "example", "must_understand": False}

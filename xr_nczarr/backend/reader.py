@@ -410,7 +410,12 @@ class GroupSource:
         shared = id(node.codecs), id(node.shards)  # by all arrays whose documents say the same
         if shared not in self._codecs:
             try:
-                check_codec(node, custom=options.codecs, allow_pickle=options.allow_pickle)
+                check_codec(
+                    node,
+                    custom=options.codecs,
+                    allow_pickle=options.allow_pickle,
+                    plugins=options.trust is None,
+                )
             except NczarrError as error:
                 return error
             plain = self.group.dialect == "zarr"

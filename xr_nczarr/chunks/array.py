@@ -55,6 +55,8 @@ class ReadOptions:
         Further codec classes by their id.
     allow_pickle
         Whether chunks may be decoded by pickle, which runs code that the store brings along.
+    plugins
+        Whether codecs may be those that other packages register with zarr-python.
     limits
         Bounds on what is allocated.
     """
@@ -63,6 +65,7 @@ class ReadOptions:
     threads: int | None = None
     codecs: Mapping[str, type] | None = None
     allow_pickle: bool = False
+    plugins: bool = True
     limits: Limits = DEFAULT_LIMITS
 
 
@@ -97,6 +100,7 @@ class ChunkedArray:
                 limits=options.limits,
                 custom=options.codecs,
                 allow_pickle=options.allow_pickle,
+                plugins=options.plugins,
             )
 
     @cached_property

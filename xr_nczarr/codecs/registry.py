@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numcodecs import registry as numcodecs_registry
 
-from xr_nczarr.codecs import bounded, casts, filters, serializers
+from xr_nczarr.codecs import bounded, casts, filters, serializers, zarr_python
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
 from xr_nczarr.errors import (
     ChunkError,
@@ -67,11 +67,13 @@ def compile_codec(
     limits: Limits = DEFAULT_LIMITS,
     custom: Mapping[str, type] | None = None,
     allow_pickle: bool = False,
+    plugins: bool = True,
 ) -> ChunkCodec:
     """Give the codec of an array's chunks.
 
     Classes of numcodecs' interface in `custom`, by their id, come before all others.
-    `allow_pickle` unpickles objects, which lets whoever wrote them run any code.
+    `allow_pickle` unpickles objects, which lets whoever wrote them run any code. With `plugins`,
+    codecs of Zarr v3 may be those that other packages register with zarr-python.
 
     Raises
     ------
@@ -82,7 +84,7 @@ def compile_codec(
         of more than `limits.max_chunk_bytes`.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
-    codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle)
+    codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
             "found items of variable length without a codec that stores them",
@@ -93,13 +95,17 @@ def compile_codec(
 
 
 def check_codec(
-    node: ArrayNode, *, custom: Mapping[str, type] | None = None, allow_pickle: bool = False
+    node: ArrayNode,
+    *,
+    custom: Mapping[str, type] | None = None,
+    allow_pickle: bool = False,
+    plugins: bool = True,
 ) -> None:
     """Raise what `compile_codec` would raise because of a codec's name, shards included."""
     around = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
         for spec in (*node.codecs, *around):
-            _find_builder(spec, custom or {}, allow_pickle)
+            _find_builder(spec, custom or {}, allow_pickle, plugins)
 
 
 def check_fill(node: ArrayNode) -> None:
@@ -159,13 +165,14 @@ def compile_chain(
     limits: Limits,
     custom: Mapping[str, type],
     allow_pickle: bool = False,
+    plugins: bool = False,
 ) -> ChunkCodec:
     """Give the codec of `specs`, in the order of encoding, for what `flow` describes."""
     steps: list[Step] = []
     encoded, most = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
         with Place(place=_place(spec)):
-            builder = _find_builder(spec, custom, allow_pickle)
+            builder = _find_builder(spec, custom, allow_pickle, plugins)
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
                     f"found codec {spec.name} for items of variable length",
@@ -185,8 +192,10 @@ def _place(spec: CodecSpec) -> str:
     return f"codec {spec.name} ({spec.place})"
 
 
-def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool) -> Builder:
-    """Give what compiles the codec `spec`: the caller's, ours, or one that numcodecs knows."""
+def _find_builder(
+    spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool, plugins: bool
+) -> Builder:
+    """Return what compiles a codec: the caller's, ours, numcodecs', or another package's."""
     name = spec.name
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
@@ -208,18 +217,35 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: boo
     codec_class = numcodecs_registry.codec_registry.get(name)
     if builder is not None and (name in _OURS or codec_class is not None):
         return builder
-    shown = quote(repr(name))
-    if codec_class is None and name in numcodecs_registry.entries:
-        try:
-            codec_class = numcodecs_registry.entries[name].load()
-        except (ImportError, AttributeError) as failure:
-            problem = f"found codec {shown}, whose package does not load: {reason_of(failure)}"
-            raise UnsupportedError(problem, place=_place(spec)) from failure
-    if codec_class is None:
+    if codec_class is None and plugins:
+        entry_point = zarr_python.find_entry_point(spec)
+        if entry_point is not None:
+            return partial(zarr_python.build_registered, entry_point=entry_point)
+    return partial(_build_foreign, codec_class=codec_class or _load_class(spec))
+
+
+def registered_kind(name: str) -> str | None:
+    """Return what a codec takes and gives that only a package for zarr-python has.
+
+    That is "array-array", "array-bytes" or "bytes-bytes"; None for all other codecs.
+    """
+    if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
+        return None
+    return zarr_python.kind_of(name)
+
+
+def _load_class(spec: CodecSpec) -> Any:
+    """Return the class of a codec that another package registers with numcodecs."""
+    shown = quote(repr(spec.name))
+    if spec.name not in numcodecs_registry.entries:
         problem = f"found codec {shown}, which is not known"
         remedy = f"Open with codecs={{{shown}: …}}, a codec class as numcodecs has."
         raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
-    return partial(_build_foreign, codec_class=codec_class)
+    try:
+        return numcodecs_registry.entries[spec.name].load()
+    except (ImportError, AttributeError) as failure:
+        problem = f"found codec {shown}, whose package does not load: {reason_of(failure)}"
+        raise UnsupportedError(problem, place=_place(spec)) from failure
 
 
 def _build_foreign(request: Request, codec_class: Any) -> Step:

@@ -29,6 +29,7 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
+from xr_nczarr.formats.v3_codecs import complete as complete
 from xr_nczarr.formats.v3_codecs import parse_chain, render_chain
 from xr_nczarr.model import (
     DEFAULT_LIMITS,

@@ -218,23 +218,24 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
 
     That is the last codec that changes the data type, or else the array's own dtype.
     """
-    found = [spec for spec in specs if spec.name == "bytes"]
-    if len(found) > 1:
-        raise unexpected([spec.document for spec in found], 'one codec "bytes"', "codecs")
-    if not found:
-        return dtype, tuple(specs)
+    serializers = [spec for spec in specs if spec.name == "bytes"]
+    if len(serializers) > 1:
+        raise unexpected([spec.document for spec in serializers], 'one codec "bytes"', "codecs")
+    before = specs[: specs.index(serializers[0])] if serializers else []
+    if not serializers or not _ARRAY_TO_ARRAY.issuperset([spec.name for spec in before]):
+        return dtype, tuple(specs)  # a codec that is not known here may change the data type
     changed, stored, last = list(specs), dtype, None
     for number, spec in enumerate(specs):
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
-    endian = found[0].configuration.get("endian")
+    endian = serializers[0].configuration.get("endian")
     # zarr-python leaves it out for structures, which it stores as they lie in memory.
     if endian is None and stored.names is None and _byte_order(stored) is not None:
-        raise unexpected(found[0].document, f"an endian for {stored.name}", "codecs")
+        raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
     if not of_numpy(stored):
         return dtype, tuple(specs)
     in_order = stored.newbyteorder(">" if endian == "big" else "<")
-    changed[specs.index(found[0])] = replace(found[0], configuration={})
+    changed[specs.index(serializers[0])] = replace(serializers[0], configuration={})
     if last is None:
         dtype = in_order
     elif in_order != stored:
@@ -258,9 +259,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
         raise UnsupportedError("found no codec that v3 has for items of variable length")
-    kinds = [0 if name in _ARRAY_TO_ARRAY else 1 + (name not in _ARRAY_TO_BYTES) for name in names]
-    if kinds != sorted(kinds):
-        raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
+    _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)
     inner = node.chunk_shape
     end = sum(shard.leading for shard in node.shards)
@@ -280,6 +279,52 @@ def render_chain(node: ArrayNode) -> list[Json]:
     return rendered
 
 
+def _is_spelled(spec: CodecSpec) -> bool:
+    """Return whether a codec comes from a document of v3, in which it is spelled so."""
+    document = spec.document
+    named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
+    return spec.place == "codecs" and named
+
+
+def _is_foreign(spec: CodecSpec) -> bool:
+    """Return whether a document of v3 names a codec that is not known here."""
+    if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
+        return False
+    return _is_spelled(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
+
+
+def complete(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
+    """Return codecs as v3 spells them, with ``bytes`` where it belongs.
+
+    `kinds` are of those that are not known here: ``array-array``, ``array-bytes`` or
+    ``bytes-bytes``, by what they encode and make of it.
+    """
+    if not kinds:
+        return tuple(specs)
+    every_kind = _check_order(specs, kinds)
+    spelled = []
+    for spec in specs:
+        document = {"name": spec.name, "configuration": dict(spec.configuration)}
+        spelled.append(replace(spec, document=document) if spec.name in kinds else spec)
+    if "array-bytes" not in every_kind:
+        # What a codec that is not known here makes of the data type is not known either.
+        retyped = any(kind == "array-array" for kind in kinds.values())
+        configuration = {"endian": "little"} if retyped else {}
+        spelled.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
+    return tuple(spelled)
+
+
+def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
+    """Return what each codec takes and gives; an error if one cannot take what it is given."""
+    names = [spec.name for spec in specs]
+    kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
+    kind_of |= dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes") | dict(kinds)
+    every_kind = [kind_of.get(name, "bytes-bytes") for name in names]
+    if every_kind != sorted(every_kind) or every_kind.count("array-bytes") > 1:
+        raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
+    return every_kind
+
+
 def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
     """Give where the codec from array to bytes belongs that is not among `specs`."""
     names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
@@ -288,7 +333,7 @@ def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
 
 def _with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     """Give codecs with ``bytes`` between those on arrays and those on bytes."""
-    if any(spec.name in _ARRAY_TO_BYTES for spec in specs):
+    if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
     at = _end_of_filters(specs)
     return [*specs[:at], CodecSpec("bytes"), *specs[at:]]
@@ -306,9 +351,7 @@ def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]
 def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
     """Return the JSON of one codec, which is given elements of `dtype`."""
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
-    stored = spec.place == "codecs" and (
-        isinstance(document, str) or (isinstance(document, dict) and "name" in document)
-    )
+    stored = _is_spelled(spec)
     if name == "bytes" and dtype is not None:
         endian = configuration.get("endian", _byte_order(dtype))
         configuration = {} if endian is None else {"endian": endian}

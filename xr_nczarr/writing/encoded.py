@@ -19,7 +19,7 @@ from xarray.coding.strings import (
 )
 
 from xr_nczarr.backend.reader import NONE_NAME
-from xr_nczarr.codecs import check_codec, check_fill
+from xr_nczarr.codecs import check_codec, check_fill, registered_kind
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
@@ -445,13 +445,17 @@ def make_node(
         itemsize = _POINTER_BYTES
 
     def node(codecs: Sequence[Mapping[str, Any]]) -> ArrayNode:
+        specs = (*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3))
+        if layout.zarr_format == "3":
+            kinds = {spec.name: registered_kind(spec.name) for spec in specs}
+            specs = module.complete(specs, {name: kind for name, kind in kinds.items() if kind})
         return ArrayNode(
             path=path,
             shape=shape,
             dtype=encoded.dtype,
             chunk_shape=chunk,
             fill_value=encoded.fill_value,
-            codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
+            codecs=specs,
             chunk_keys=chunk_keys,
             shards=shard_specs(shards, chunk, shape, required=required),
         )
@@ -471,12 +475,12 @@ def make_node(
     return made, note
 
 
-def _with_held_fill(node: ArrayNode, asked: bool) -> ArrayNode:
+def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
     """Return an array whose codecs hold its fill value: zero, unless another was asked for."""
     try:
         check_fill(node)
     except ConflictError:
-        if asked:
+        if required:
             raise
         node = replace(node, fill_value=zero(node.dtype))
         check_fill(node)
