@@ -420,11 +420,8 @@ def make_node(
     module = FORMATS[layout.zarr_format]
     shape = tuple(encoded.data.shape)
     blocks = getattr(encoded.data, "chunks", None)
-    if encoded.kind == "char":  # as texts have them: all characters of one lie together
-        for key in ("chunks", "chunksizes"):
-            asked = encoding.get(key)
-            if isinstance(asked, list | tuple) and len(asked) == len(shape) - 1:
-                encoding = {**encoding, key: (*asked, shape[-1])}
+    if encoded.kind == "char":
+        encoding = _with_characters(encoding, shape)
     with Place(variable=path):
         fitted = ""
         if not explicit:
@@ -473,6 +470,18 @@ def make_node(
     level = logging.INFO if fitted else logging.DEBUG
     _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)
     return made, note
+
+
+def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
+    """Return the encoding of characters, from one whose chunks are those of text.
+
+    All characters of a text lie in one chunk.
+    """
+    for key in ("chunks", "chunksizes"):
+        sizes = encoding.get(key)
+        if isinstance(sizes, list | tuple) and len(sizes) == len(shape) - 1:
+            encoding = {**encoding, key: (*sizes, shape[-1])}
+    return encoding
 
 
 def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
