@@ -12,7 +12,15 @@ from tests.nodes import array, group, hierarchy
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import CodecSpec
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate, interpret
-from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, NUMBERS, ROUNDED_FILL, default_fill
+from xr_nczarr.netcdf.annotations import find_types
+from xr_nczarr.netcdf.types import (
+    DTYPE_NAMES,
+    EXACT_FILL,
+    NUMBERS,
+    ROUNDED_FILL,
+    attribute_type,
+    default_fill,
+)
 
 ANNOTATED = [("2", "nczarr"), ("2", "universal"), ("3", "nczarr"), ("3-draft", "nczarr")]
 OLD = [("2", "nczarr-4.8.1"), ("2", "nczarr-4.9.1"), ("2", "nczarr-4.9.3")]
@@ -279,3 +287,21 @@ def test_a_variable_that_could_not_be_read_is_not_written():
     )
     with pytest.raises(FileNotFoundError, match="gone"):
         annotate(found)
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
+@pytest.mark.parametrize("fill", [b"none", b""], ids=["a text", "empty"])
+def test_a_fill_value_and_an_attribute_of_strings_are_recorded_as_strings(
+    zarr_format, dialect, fill
+):
+    node = array("/v", (2,), "S4", fill_value=np.bytes_(fill))
+    attributes = {"_FillValue": np.bytes_(fill), "one": ["a"], "two": ["a", "b"], "text": "a"}
+    strings = Variable(
+        path="/v", dimensions=(SIZES["x"],), node=node, attributes=attributes, kind="string"
+    )
+    root = Group(dimensions={"x": SIZES["x"]}, variables={"v": strings})
+    annotated = annotate(root, zarr_format=zarr_format, dialect=dialect)
+    types = find_types(annotated.nodes["/v"])
+    recorded = {name: attribute_type(types[name]) for name in attributes}
+    assert recorded == {"_FillValue": "string", "one": "string", "two": "string", "text": "char"}
+    assert interpret(annotated).variables["v"].attributes == attributes

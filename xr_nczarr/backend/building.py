@@ -23,7 +23,7 @@ from xr_nczarr.backend.decoding import (
     without_frames,
 )
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
-from xr_nczarr.backend.reader import GroupSource, OpenedStore
+from xr_nczarr.backend.reader import GroupSource, OpenedStore, xarray_attributes
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 
@@ -94,7 +94,7 @@ class _Decoded:
 
 def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
     """Return the decoded variables; others than those known to be undecodable may be found."""
-    attributes = dict(source.group.attributes)
+    attributes = xarray_attributes(source.group)
     try:
         return _Decoded(
             *decode_variables(source.variables, source.arrays, attributes, decoding, source.inert)

@@ -31,7 +31,13 @@ from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
+from xr_nczarr.netcdf.annotations import (
+    DEFAULT_WIDTH,
+    SIDECARS,
+    WIDTH,
+    is_annotated,
+    listed_children,
+)
 from xr_nczarr.storage import (
     EarlierStore,
     PrefetchingStore,
@@ -307,7 +313,7 @@ class GroupSource:
     def _open_dropped(self, name: str | None, variable: NetcdfVariable) -> None:
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        attributes = {} if name in self.problems else dict(variable.attributes)
+        attributes = {} if name in self.problems else xarray_attributes(variable)
         self._stand_in(name, dimensions, dtype, variable.shape, attributes)
 
     def _stand_in(
@@ -354,7 +360,7 @@ class GroupSource:
             # Nobody knows its own: a scalar called as a dimension would block all along that.
             dimensions, shape = [name], (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
-        return Variable(dimensions, values, dict(variable.attributes))
+        return Variable(dimensions, values, xarray_attributes(variable))
 
     def _open_readable(
         self, name: str | None, variable: NetcdfVariable, dimensions: list[str]
@@ -372,14 +378,13 @@ class GroupSource:
             decode_text if is_text else None,
         )
         self.arrays[name] = lazy
-        attributes = variable.attributes
+        attributes = xarray_attributes(variable)
         fill_value = attributes.get("_FillValue")
         if is_text and isinstance(fill_value, bytes):
-            text = fill_value.decode("utf-8", "surrogateescape")
-            attributes = {**attributes, "_FillValue": text}
+            attributes["_FillValue"] = fill_value.decode("utf-8", "surrogateescape")
         elif "_FillValue" in node.attributes.values_by_name:
-            fill_value = self._declared_fill(variable, unpacked_fill(node, fill_value))
-            attributes = {**attributes, "_FillValue": fill_value}
+            fill_value = unpacked_fill(node, fill_value)
+            attributes["_FillValue"] = self._declared_fill(variable, fill_value)
         codecs = self._codecs[id(node.codecs), id(node.shards)]
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.pure_version_3 and node.fill_value is not None:
@@ -458,6 +463,19 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
     count = -(-variable.shape[0] // node.object_shape[0])
     small = count <= _PREFETCHED_CHUNKS and node.object_shape[0] <= _PREFETCHED_ELEMENTS
     return [node.chunk_keys.key((index,)) for index in range(count)] if small else []
+
+
+def xarray_attributes(holder: Group | NetcdfVariable) -> dict[str, Any]:
+    """Return netCDF's attributes as xarray has them: a single string is text.
+
+    Widths of strings are left out: they are part of the encoding. Lists of plain Zarr stay lists.
+    """
+    typed = holder.node is not None and is_annotated(holder.node)
+    return {
+        name: value[0] if typed and value.__class__ is list and len(value) == 1 else value
+        for name, value in holder.attributes.items()
+        if name not in (WIDTH, DEFAULT_WIDTH)
+    }
 
 
 def readable_node(variable: NetcdfVariable, assume_endian: Endian) -> ArrayNode:

@@ -34,8 +34,15 @@ def dump(parser: argparse.ArgumentParser) -> Run:
         only = f"values of these {name} only"
         parser.add_argument(flag, dest=name, type=_names, metavar=f"{what},...", help=only)
     parser.add_argument("-n", dest="name", help="name of the dataset")
+    digits = "significant digits of floats and doubles; without, as many as it takes"
+    parser.add_argument(
+        "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
+    )
+    parser.add_argument(
+        "-s", dest="special", action="store_true", help="special attributes: how values are stored"
+    )
     parser.add_argument("--help", action="help", help="show this help")
-    names = ("header", "variables", "groups", "name")
+    names = ("header", "variables", "groups", "name", "precision", "special")
     return lambda parsed: xr_nczarr.dump(
         parsed.target, **chosen(parsed, *names), **open_options(parsed)
     )
@@ -188,6 +195,13 @@ COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references,
 
 def _names(text: str) -> list[str]:
     return text.split(",")
+
+
+def _precision(text: str) -> tuple[int | None, int | None]:
+    numbers = text.split(",")
+    if len(numbers) > 2 or not all(each.isdecimal() and 1 <= int(each) <= 17 for each in numbers):
+        raise argparse.ArgumentTypeError(f"expected numbers from 1 to 17, as 7,15; found {text!r}")
+    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
 
 
 def _number(text: str) -> int:

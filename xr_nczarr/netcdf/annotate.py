@@ -20,7 +20,7 @@ from xr_nczarr.netcdf.annotations import (
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
-from xr_nczarr.netcdf.model import Dimension, Group, Variable
+from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.types import JSON, TEXT, default_fill, spell_type
 
 _LAYOUTS = {
@@ -122,7 +122,9 @@ class _Writer:
         return replace(
             node,
             dimension_names=tuple(names) if self.names_dimensions else None,
-            **self.with_types(variable.attributes, held, variable.path, node.dtype),
+            **self.with_types(
+                variable.attributes, held, variable.path, (node.dtype, variable.kind)
+            ),
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
@@ -164,18 +166,21 @@ class _Writer:
         values: Mapping[str, Any],
         held: dict[str, dict[str, Json]],
         path: str,
-        dtype: np.dtype[Any] | None = None,
+        meant: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Give all that a node holds: the user's attributes, annotations, and the types of both."""
+        """Return all that a node holds: the user's attributes, annotations, and the types of both.
+
+        `meant` are the stored dtype and the kind of a variable, which its `_FillValue` shares.
+        """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
         for name, value in values.items():
             if is_bookkeeping(name):
                 continue
             with Place(variable=path, place=f"attribute {name}"):
-                if name == "_FillValue" and dtype is not None:
+                if name == "_FillValue" and meant is not None:
                     encoded = encode_fill_value(
-                        value, dtype, typed=self.typed, version_3=self.version_3
+                        value, *meant, typed=self.typed, version_3=self.version_3
                     )
                 else:
                     encoded = encode_attribute(value, typed=self.typed)

@@ -92,14 +92,20 @@ SCALAR_DIMENSION = "_scalar_"
 ARRAY_NAME = "_nczarr_name"
 """Where an array that is the whole store keeps the variable's name, which no key says."""
 PROVENANCE = "_NCProperties"
+WIDTH = "_nczarr_maxstrlen"
+"""The user's attribute by which netcdf-c chooses the width of a string variable."""
+DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
+"""The root's, for all variables without one of their own."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Tell whether an attribute belongs to the format rather than to the user."""
-    return name[:1] == "_" and (name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES))
+    """Return whether an attribute belongs to the format rather than to the user."""
+    if name in _HIDDEN:
+        return True
+    return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.reader import GroupSource, OpenedStore
+from xr_nczarr.backend.reader import GroupSource, OpenedStore, xarray_attributes
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
@@ -142,7 +142,7 @@ class _Planner:
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
             self._check_holds([f"the attribute {name}" for name in attributes])
-            changes = [*attribute_changes(node, group.attributes, attributes)]
+            changes = [*attribute_changes(node, xarray_attributes(group), attributes)]
             changed = [change.member[0] for change in changes if change.member]
             self.tree.note_types(
                 path, {name: attributes[name] for name in changed if name in attributes}

@@ -23,7 +23,13 @@ from xr_nczarr.codecs import check_codec, check_fill, registered_kind
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.hierarchy import FORMATS, JOURNAL
 from xr_nczarr.model import ArrayNode, CodecSpec
-from xr_nczarr.netcdf.annotations import BY_DIALECT, XARRAY_DIMENSIONS, is_bookkeeping, is_name
+from xr_nczarr.netcdf.annotations import (
+    BY_DIALECT,
+    WIDTH,
+    XARRAY_DIMENSIONS,
+    is_bookkeeping,
+    is_name,
+)
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill, zero
 from xr_nczarr.writing.chunking import chunk_shape, fit_opened, shard_specs
@@ -40,7 +46,6 @@ from xr_nczarr.writing.requested import (
 from xr_nczarr.writing.sources import blockwise, largest
 from xr_nczarr.writing.text import (
     TEXT,
-    WIDTH_KEY,
     cast_text,
     decoded,
     ends_in_nul,
@@ -50,8 +55,6 @@ from xr_nczarr.writing.text import (
 
 _log = logging.getLogger(__name__)
 
-WIDTH_KEYS = (WIDTH_KEY, "_nczarr_default_maxstrlen")
-"""netCDF-C's requests for the width of strings, of a variable and of all."""
 _POINTER_BYTES = 8
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
@@ -197,7 +200,7 @@ def user_attributes(
         arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy takes them for numbers
         if arrays or not isinstance(name, str):
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
-        if not is_bookkeeping(name) or name in WIDTH_KEYS:
+        if not is_bookkeeping(name):
             kept[name] = value
         elif dimensions is None or not _is_left_by_engine_zarr(name, value, dimensions):
             raise ConflictError(
@@ -280,7 +283,7 @@ def encode_variable(
     data = variable.data
     if is_unicode_dtype(variable.dtype):
         kind: Kind = "string"
-        width = encoding.pop(WIDTH_KEY, attributes.pop(WIDTH_KEY, None))
+        width = encoding.pop(WIDTH, attributes.pop(WIDTH, None))
         fixed = not layout.pure and (width is not None or not layout.version_3)
         if layout.zarr_format == "1":  # which has no codec for items of variable length
             data = np.asarray(data).astype(str)
