@@ -305,3 +305,15 @@ def test_a_fill_value_and_an_attribute_of_strings_are_recorded_as_strings(
     recorded = {name: attribute_type(types[name]) for name in attributes}
     assert recorded == {"_FillValue": "string", "one": "string", "two": "string", "text": "char"}
     assert interpret(annotated).variables["v"].attributes == attributes
+
+
+def test_a_dimension_that_a_nearer_one_hides_is_called_by_its_path():
+    near, far = Dimension("x", "/g/x", 3), Dimension("x", "/x", 5)
+    both = Variable(path="/g/v", dimensions=(near, far), node=array("/g/v", (3, 5), "<i4"))
+    below = Group(path="/g", dimensions={"x": near}, variables={"v": both})
+    root = Group(dimensions={"x": far}, groups={"g": below})
+    for dialect in ("nczarr", "zarr"):
+        node = annotate(root, dialect=dialect).nodes["/g/v"]
+        assert node.attributes["_ARRAY_DIMENSIONS"] == ["x", "/x"]
+    found = interpret(annotate(root))
+    assert found.groups["g"].variables["v"].dimensions == (near, far)

@@ -65,7 +65,7 @@ def annotate(
         )
     vintages = tuple([BY_DIALECT[name] for name in layout])
     writer = _Writer(zarr_format, vintages, array_dimensions and zarr_format != "3")
-    return Hierarchy(nodes=dict(writer.nodes_of(group)), zarr_format=zarr_format)
+    return Hierarchy(nodes=dict(writer.nodes_of(group, {})), zarr_format=zarr_format)
 
 
 class _Writer:
@@ -81,12 +81,15 @@ class _Writer:
         self.array_dimensions = array_dimensions
         self.scalar_shape = (1,) if vintages and not self.version_3 else ()
 
-    def nodes_of(self, group: Group) -> Iterator[tuple[str, Node]]:
+    def nodes_of(
+        self, group: Group, inherited: Mapping[str, Dimension]
+    ) -> Iterator[tuple[str, Node]]:
+        visible = {**inherited, **group.dimensions}
         yield group.path, self.group_node(group)
         for variable in group.variables.values():
-            yield variable.path, self.array_node(variable)
+            yield variable.path, self.array_node(variable, visible)
         for child in group.groups.values():
-            yield from self.nodes_of(child)
+            yield from self.nodes_of(child, visible)
 
     def group_node(self, group: Group) -> GroupNode:
         held = _held(group.node)
@@ -101,12 +104,18 @@ class _Writer:
                 )
         return GroupNode(path=group.path, **self.with_types(group.attributes, held, group.path))
 
-    def array_node(self, variable: Variable) -> ArrayNode:
+    def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
             raise variable.error or NczarrError("there is no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
         held = _held(node)
-        names = [dimension.name for dimension in variable.dimensions]
+        # Who knows names alone must not take a dimension for a nearer one that hides it.
+        names = [
+            dimension.name
+            if visible.get(dimension.name, dimension).path == dimension.path
+            else dimension.path
+            for dimension in variable.dimensions
+        ]
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
             held["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
