@@ -95,10 +95,10 @@ def verify(parser: argparse.ArgumentParser) -> Run:
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
-    """Copy what xarray opens into a new store; run again, it completes what was interrupted."""
+    """Copy a store, a netCDF file or what xarray opens; run again to complete a copy."""
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
     parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
-    parser.add_argument("--engine", help="of xarray, for a source that is no store")
+    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
     versions = ("1", "2", "3", "3-draft")
     parser.add_argument("--zarr-format", default="2", choices=versions, help="2 is the default")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
@@ -108,6 +108,9 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--codecs", type=_codecs, metavar="JSON", help="list of numcodecs configurations"
     )
+    parser.add_argument(
+        "--skip-unsupported", action="store_true", help="leave out what the target has no type for"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     add_storage_options(parser)
@@ -115,8 +118,8 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
-        names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "overwrite")
-        arguments = chosen(parsed, *names, "storage_options", "target_options")
+        names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "skip_unsupported")
+        arguments = chosen(parsed, *names, "overwrite", "storage_options", "target_options")
         progress = not parsed.quiet and sys.stderr.isatty()
         return xr_nczarr.copy(parsed.source, parsed.target, **arguments, progress=progress)
 

@@ -22,6 +22,7 @@ from xr_nczarr.writing.sources import unwrapped
 _LOADED_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
 _NOMINAL_BYTES = 64  # of an object
+_TEXTS = "OSUT"
 _OPENED = "nczarr-opened-"
 
 _Lengths = npt.NDArray[np.int64]
@@ -55,13 +56,29 @@ def in_blocks(
     blocks |= {
         name: np.array(variable.to_numpy(), variable.dtype)
         for name, variable in dataset.variables.items()
-        if not variable.dims and variable.dtype.kind in "OSUT" and hasattr(variable._data, "dask")
+        if not variable.dims and variable.dtype.kind in _TEXTS and hasattr(variable._data, "dask")
     }
     if blocks:
         dataset = dataset.copy()
         for name, data in blocks.items():  # assign() would make indexes of them
             dataset.variables[name].data = data
     return dataset
+
+
+def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
+    """Return lazily indexed values in dask's blocks; text without dimensions as it is.
+
+    Parameters
+    ----------
+    chunks
+        The lengths of the stored chunks along each dimension: an integer, or one for each chunk.
+    """
+    dims = [f"dimension {axis}" for axis in range(len(values.shape))]
+    sizes = dict(zip(dims, chunks, strict=True))
+    stored = Variable(dims, values, encoding={"preferred_chunks": sizes})
+    if not dims and stored.dtype.kind in _TEXTS:
+        return np.array(stored.to_numpy(), stored.dtype)
+    return _in_blocks(stored, name).data
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:

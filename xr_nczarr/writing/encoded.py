@@ -135,7 +135,7 @@ def stored_name(name: Hashable) -> str:
     return name
 
 
-def _check_dimension(name: Hashable, layout: Layout) -> None:
+def check_dimension(name: Hashable, layout: Layout) -> None:
     """Raise TypeError or ConflictError for the name of a dimension that the layout cannot hold."""
     if not isinstance(name, str):
         raise TypeError(f"names of dimensions are strings; found {name!r}")
@@ -159,7 +159,7 @@ def encode_dataset(
     for name in dataset.variables:
         stored_name(name)
     for name in dataset.dims:
-        _check_dimension(name, layout)
+        check_dimension(name, layout)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     attributes = user_attributes(attributes)
     for name, variable in variables.items():
@@ -178,6 +178,23 @@ def encode_dataset(
         with Place(variable=name):
             encoded[name] = encode_variable(variable, name, layout, given_name in encoding)
     return encoded, dict(attributes)
+
+
+def encode_alone(
+    variable: Variable, name: Hashable, layout: Layout, explicit: bool
+) -> EncodedVariable:
+    """Return one variable as it is to be stored, whatever else its dataset holds.
+
+    Unlike `encode_dataset`, which leaves out attributes of bounds that equal their parent's.
+    """
+    stored = stored_name(name)
+    for dimension in variable.dims:
+        check_dimension(dimension, layout)
+    variable = variable.copy(deep=False)
+    variable.attrs = user_attributes(variable.attrs, variable.dims)
+    prepared = fitting(_prepared(variable, name, explicit), stored)
+    encoded = conventions.encode_cf_variable(_set_aside(prepared, explicit), name=name)
+    return encode_variable(encoded, stored, layout, explicit)
 
 
 def user_attributes(
@@ -311,7 +328,7 @@ def encode_variable(
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
     if declared is not None:
-        attributes["_FillValue"] = declared = _scalar(declared, dtype)
+        attributes["_FillValue"] = declared = fill_scalar(declared, dtype)
     else:
         attributes.pop("_FillValue", None)
     if declared is not None and not (independent and fill_value is not None):
@@ -375,16 +392,18 @@ def _asked_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: boo
     if np.asarray(asked).dtype.kind in "mM" and dtype.kind in "iuf":
         return None  # times that become numbers
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= asked <= np.iinfo(dtype).max:
-        return _scalar(asked, dtype)
+        return fill_scalar(asked, dtype)
     if explicit:
         raise ConflictError(f"the fill_value {asked!r} is no {dtype}")
     return None
 
 
-def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value as a scalar of the array's type; ConflictError for text it would cut."""
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
-        text = value.encode("utf-8") if isinstance(value, str) else bytes(value)
+        is_text = isinstance(value, str)
+        text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if len(text) > dtype.itemsize:
             raise ConflictError(
                 f"found the fill value {text!r}, which the type {dtype} would cut",
@@ -393,7 +412,8 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
             )
         return np.bytes_(text)
     if dtype.kind == "O":
-        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        is_text = isinstance(value, str)
+        return str(value) if is_text else value.decode("utf-8", "surrogateescape")
     return dtype.newbyteorder("=").type(value)
 
 
@@ -469,6 +489,7 @@ def make_node(
         if explicit:
             raise error.located(variable=path) from error.__cause__
         made, note = node(()), f"{path} ({error.problem})"
+        module.render_node(made)  # the codecs were not the reason
     within = f" in shards {made.shards[0].shape}" if made.shards else ""
     level = logging.INFO if fitted else logging.DEBUG
     _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)

@@ -283,8 +283,6 @@ def plan_creation(
 ) -> WritePlan:
     """Give a new store, in place of whatever is there."""
     tree = Tree(layout)
-    for path, dimensions in request.dimensions.items():
-        tree.group(path).dimensions.update(dimensions)
     for path, dataset in request.datasets.items():
         refuse_reading(dataset.variables, store)
         tree.add_dataset(
@@ -294,13 +292,18 @@ def plan_creation(
             request.unlimited[path],
             request.growing[path],
         )
-    hierarchy = tree.hierarchy()
+    return creation_of(tree, store, consolidated)
+
+
+def creation_of(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
+    """Return the plan of a new store that holds a tree, in place of whatever is there."""
+    hierarchy, zarr_format = tree.hierarchy(), tree.layout.zarr_format
     if consolidated is None:
-        consolidated = layout.zarr_format == "2"
-    check_names(store, layout.zarr_format, hierarchy.nodes)
+        consolidated = zarr_format == "2"
+    check_names(store, zarr_format, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
     tree.report_changes()
-    return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
+    return WritePlan(zarr_format, tree.jobs(hierarchy), documents, new=True)
 
 
 def _resolved_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
