@@ -127,10 +127,13 @@ class OpenedStore:
         return visible
 
 
-def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) -> OpenedStore:
+def open_netcdf(
+    target: Any, options: OpenOptions, *, subgroups: bool = True, with_sidecars: bool = False
+) -> OpenedStore:
     """Open what a path, URL or mapping points to, as a tree of netCDF groups.
 
-    Without `subgroups`, what is in the groups below the one asked for is not looked at.
+    Without `subgroups`, what is in the groups below the one asked for is not looked at. The objects
+    of `universal` beside the documents are read `with_sidecars`, to be changed.
     """
     location = parse_url(target)
     access: dict[str, Any] = {
@@ -155,6 +158,7 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         subgroups=subgroups,
         listed_children=listed_children,
         sidecars=SIDECARS,
+        with_sidecars=with_sidecars,
         data_type_fallback=options.data_type_fallback,
         limits=options.limits,
     )

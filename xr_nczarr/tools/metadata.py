@@ -167,7 +167,8 @@ def upgrade(
         changed = _changed(documents, store)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
-        removed = [key for key, _ in fetch_present(store, sidecars)]
+        stale = [key for key in sidecars if key not in documents]
+        removed = [key for key, _ in fetch_present(store, stale)]
         if not dry_run:
             key = FORMATS[source.zarr_format].CONSOLIDATED_KEY
             with workspace(store, empty=False, staged=False) as work:

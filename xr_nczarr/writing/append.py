@@ -14,6 +14,7 @@ from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedErr
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
+from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.commit import WriteOptions, WritePlan
 from xr_nczarr.writing.datasets import Request
@@ -286,10 +287,12 @@ class _Planner:
         added: list[str] = []
         new = [*self.tree.written, *self.tree.groups]
         if new:
-            if self.tree.layout.dialect == "nczarr-4.8.0":
+            root = hierarchy.nodes["/"]
+            side_by_side = is_universal(root) and BY_DIALECT["nczarr-4.8.1"].group in root.members
+            if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
-                    f"found {', '.join(new)}; what joins a store of netcdf-c 4.8.0 cannot be "
-                    "written in its layout",
+                    f"found {', '.join(new)}; what joins the store cannot be written in its "
+                    "layout, that of netcdf-c 4.8.0 or an earlier one of universal",
                     remedy="Give it a newer one with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
@@ -364,7 +367,7 @@ def _layout_of(opened: OpenedStore, asked: Layout) -> Layout:
     root = hierarchy.nodes["/"]
     if dialect == "nczarr-preview":
         dialect = "nczarr"
-    elif dialect == "nczarr-4.9.3" and "_nczarr_superblock" in root.members:
+    elif is_universal(root):
         dialect = "universal"
     return replace(asked, zarr_format=hierarchy.zarr_format, dialect=dialect)
 

@@ -114,8 +114,8 @@ def to_nczarr(
     zarr_format
         ``1`` (with one array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its own.
     dialect
-        ``"nczarr"``, ``"zarr"`` (pure Zarr) or ``"universal"`` (the layouts since netcdf-c 4.8.1
-        side by side), or one of those layouts by name. An existing store keeps its own.
+        ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
+        4.9.2), or one of netcdf-c's layouts by name. An existing store keeps its own.
     storage_options
         For the filesystem, as fsspec knows them.
     progress
