@@ -234,6 +234,9 @@ def _of_store(opened: OpenedStore) -> ModelInput:
             store=opened.store.name,
         )
     nodes, groups = opened.hierarchy.nodes, {group.path: group for group in opened.root.walk()}
+    for group in groups.values():
+        if group.error is not None:
+            raise group.error.located(store=opened.store.name)
     return ModelInput(
         names={name for group in groups.values() for name in group.dimensions},
         state=lambda: fingerprint(opened.store),
