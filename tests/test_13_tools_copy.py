@@ -131,6 +131,18 @@ def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: P
         xr_nczarr.copy(source, target)
 
 
+def test_a_layout_without_unlimited_dimensions_does_not_drop_them_silently() -> None:
+    source: dict[str, bytes] = {}
+    target: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
+    with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.1 cannot hold that /t is unlim"):
+        xr_nczarr.copy(source, target, dialect="nczarr-4.8.1")
+    assert not target
+    done = xr_nczarr.copy(source, target, dialect="nczarr-4.8.1", skip_unsupported=True)
+    assert done.skipped == ["that /t is unlimited"]
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), FIELD)
+
+
 def test_a_group_that_cannot_be_read_is_not_copied_as_an_empty_one() -> None:
     source: dict[str, bytes] = {}
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": 1}), "/g": xr.Dataset({"b": 2})})
@@ -651,6 +663,8 @@ def test_a_copy_to_plain_zarr_masks_no_default_fill_of_netcdf(tmp_path: Path) ->
         assert (found.values.tolist(), found.dtype) == (expected.v.values.tolist(), "int32")
 
 
+# zarr-python warns of the objects beside the documents where nothing is consolidated.
+@pytest.mark.filterwarnings("ignore:Object at .ncz")
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr", "universal"])
 @pytest.mark.parametrize(
     ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]

@@ -91,8 +91,7 @@ def copy(
 
     A copy of a store or a netCDF file is exact: groups, dimensions with their order and
     unlimitedness, variables, and attributes with their order and types are those of the source,
-    as far as the target has a place for them. Plain Zarr has names of dimensions alone, and
-    layouts before netcdf-c 4.9.3 have no unlimited dimensions.
+    as far as the target has a place for them. Plain Zarr has names of dimensions alone.
 
     Until it is complete, the target is not taken for a store. An interrupted copy that is run
     again completes it, if the source can tell that it did not change since (local files, object

@@ -86,12 +86,21 @@ class Input(ABC):
         UnsupportedError
             For what the layout cannot hold, unless that is skipped.
         """
+        groups = [*self._groups()]
+        if not layout.unlimited:
+            self.skipped += [
+                f"that {quote(dimension.path)} is unlimited"
+                for group, _ in groups
+                for dimension in group.dimensions.values()
+                if dimension.unlimited
+            ]
         if self.skipped and not skip_unsupported:
             more = len(self.skipped) - _MAX_NAMED
             named = [*self.skipped[:_MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
-            raise UnsupportedError(f"NCZarr cannot hold {'; '.join(named)}", remedy=_SKIP)
+            problem = f"{layout.dialect} cannot hold {'; '.join(named)}"
+            raise UnsupportedError(problem, remedy=_SKIP)
         tree = Tree(layout)
-        for group, names in self._groups():
+        for group, names in groups:
             tree.check_single(group.path, len(names), group.attributes)
             for name in group.dimensions:
                 check_dimension(name, layout)

@@ -79,6 +79,11 @@ class Layout:
         return self.zarr_format.startswith("3")
 
     @property
+    def unlimited(self) -> bool:
+        """Whether dimensions can be unlimited, or have no definition that could say it."""
+        return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
+
+    @property
     def chunks_within(self) -> bool:
         """Whether netcdf-c 4.9.0 is to open it, which refuses chunks longer than a dimension."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
