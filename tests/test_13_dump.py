@@ -189,6 +189,23 @@ def test_codecs_that_netcdf_has_no_attribute_for_are_filters():
     ]
 
 
+def test_filters_with_settings_that_hdf5_does_not_have_are_shown_as_far_as_it_has_them():
+    """netcdf-c before 4.10 stores numbers as text, and blosc's filter has not every compressor."""
+    store = {}
+    dataset = xr.Dataset({"z": ("x", np.arange(9.0)), "b": ("x", np.arange(9.0))})
+    xr_nczarr.to_nczarr(dataset, store, consolidated=False)
+    compressors = {
+        "z": {"id": "zlib", "level": "3"},
+        "b": {"id": "blosc", "cname": "new", "clevel": 5, "shuffle": 1},
+    }
+    for name, compressor in compressors.items():
+        document = json.loads(store[f"{name}/.zarray"])
+        store[f"{name}/.zarray"] = json.dumps(document | {"compressor": compressor}).encode()
+    text = str(xr_nczarr.dump(store, header=True, special=True))
+    assert "z:_DeflateLevel = 3 ;" in text
+    assert "_Filter" not in text
+
+
 @needs_ncgen
 def test_the_widths_of_strings_survive_ncgen(tmp_path):
     """netcdf-c shows them only where they were asked for; without, they would become 128."""

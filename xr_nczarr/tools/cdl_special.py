@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
+from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
-_FLAGS = {"fletcher32": "_Fletcher32", "shuffle": "_Shuffle"}
-_DEFLATE = ("zlib", "gzip")
-_HDF5_FILTERS = {"bz2": 307, "zstd": 32015, "blosc": 32001}
-_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
+"""Filters that have an attribute of their own, in the order in which ncdump shows them."""
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
     """Return the special attributes of a dataset."""
     stored = {} if root.node is None else root.node.attributes.values_by_name
     provenance = stored.get(PROVENANCE)
-    return ({PROVENANCE: provenance} if isinstance(provenance, str) else {}) | {
-        "_Format": "netCDF-4"
-    }
+    special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
+    return special | {"_Format": "netCDF-4"}
 
 
 def special_attributes(variable: Variable) -> dict[str, Any]:
     """Return the special attributes of a variable, and the width of its strings."""
     node = variable.node
     assert node is not None
-    special: dict[str, Any] = {"_Storage": "chunked" if variable.dimensions else "contiguous"}
+    special: dict[str, Any] = {}
     if variable.kind == "string" and node.dtype.kind == "S" and WIDTH not in variable.attributes:
-        special = {WIDTH: _integers([node.dtype.itemsize]), **special}
+        special[WIDTH] = _integers([node.dtype.itemsize])
+    special["_Storage"] = "chunked" if variable.dimensions else "contiguous"
     if variable.dimensions:
         special["_ChunkSizes"] = _integers(node.chunk_shape)
-    for name, attribute in _FLAGS.items():
-        if any(spec.name == name for spec in node.codecs):
-            special[attribute] = "true"
-    for spec in node.codecs:
-        if spec.name in _DEFLATE:
-            special["_DeflateLevel"] = _integers([int(spec.configuration.get("level", 1))])
-    filters = "|".join(_filters(node))
-    if filters:
-        special["_Filter"] = filters
+    filters = [each for spec in node.codecs if (each := filter_of(spec, node)) is not None]
+    settings = {number: rest for number, *rest in filters}
+    for number, name in _OWN.items():
+        if number in settings:
+            special[name] = _integers(settings[number]) if settings[number] else "true"
+    others = [",".join(map(str, each)) for each in filters if each[0] not in _OWN]
+    if others:
+        special["_Filter"] = "|".join(others)
     if variable.kind == "number" and node.dtype.itemsize > 1:
         special["_Endianness"] = "big" if node.dtype.byteorder == ">" else "little"
     if node.fill_value is None:
@@ -54,21 +51,3 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 def _integers(values: Sequence[int]) -> Any:
     """Return integers in the type that ncdump shows them in, unless they are too large for it."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")
-
-
-def _filters(node: ArrayNode) -> Iterator[str]:
-    """Yield the codecs that HDF5 has a registered filter for, as numbers."""
-    for spec in node.codecs:
-        if spec.name in _HDF5_FILTERS:
-            settings = (_HDF5_FILTERS[spec.name], *_settings(spec, node))
-            yield ",".join(map(str, settings))
-
-
-def _settings(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...]:
-    configuration = spec.configuration
-    if spec.name != "blosc":
-        return (int(configuration.get("level", 1)),)
-    compressor = _BLOSC_COMPRESSORS.index(configuration.get("cname", "lz4"))
-    level, shuffle = int(configuration.get("clevel", 5)), int(configuration.get("shuffle", 1))
-    chunk_bytes = int(np.prod(node.chunk_shape)) * node.dtype.itemsize
-    return (0, 0, node.dtype.itemsize, chunk_bytes, level, shuffle, compressor)

@@ -30,6 +30,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
 from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.tools.hdf5_filters import codec_of
 from xr_nczarr.writing.chunking import chunk_shape
 
 Array = npt.NDArray[Any]
@@ -40,7 +41,6 @@ _CHAR, _STRING = 2, 12
 _CLASSES = {13: "vlen", 14: "opaque", 15: "enum", 16: "compound"}
 _GLOBAL, _CHUNKED, _BIG_ENDIAN, _NETCDF_4 = -1, 0, 2, (3, 4)
 _MAX_NAME, _MAX_DIMENSIONS = 256, 1024
-_BLOSC = ["blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"]
 _LOCK = combine_locks([HDF5_LOCK, NETCDFC_LOCK])
 """The lock of xarray's own engines: no two threads may enter netcdf-c or HDF5."""
 
@@ -318,28 +318,12 @@ class _Reader:
         return tuple([self._codec(ncid, varid, number) for number in filters])
 
     def _codec(self, ncid: int, varid: int, number: int) -> CodecSpec:
-        """Return one of HDF5's filters, by its registered number, as numcodecs knows it."""
         count, identifier = ctypes.c_size_t(), ctypes.c_uint(number)
         place = (ncid, varid, identifier, ctypes.byref(count))
         self.handle.call("nc_inq_var_filter_info", *place, None)
         settings = (ctypes.c_uint * count.value)()
         self.handle.call("nc_inq_var_filter_info", *place, settings)
-        match number, list(settings):
-            case 1, [level]:
-                return CodecSpec("zlib", {"level": level})
-            case 2, _:
-                return CodecSpec("shuffle")
-            case 3, _:
-                return CodecSpec("fletcher32")
-            case 307, [level]:
-                return CodecSpec("bz2", {"level": level})
-            case 32015, [level]:
-                return CodecSpec("zstd", {"level": level})
-            case 32001, [_, _, _, _, level, shuffle, compressor] if compressor < len(_BLOSC):
-                cname = _BLOSC[compressor]
-                configuration = {"cname": cname, "clevel": level, "shuffle": shuffle}
-                return CodecSpec("blosc", {**configuration, "blocksize": 0})
-        return CodecSpec(_HDF5_NAMES.get(number, f"filter {number} of HDF5"))
+        return codec_of(number, list(settings))
 
     def _attributes(
         self, ncid: int, varid: int, count: int, path: str, dtype: np.dtype[Any] | None
@@ -380,7 +364,6 @@ class _Reader:
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _UNFIT_REASON = "which has bytes that netcdf-c does not read in JSON"
 _KINDS: dict[int, Kind] = {_CHAR: "char", _STRING: "string"}
-_HDF5_NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
