@@ -13,7 +13,7 @@ import math
 import os
 import re
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -77,8 +77,11 @@ def open_file(path: str) -> NetcdfFile:
     """
     handle = Handle(path)
     file = NetcdfFile(handle)
-    with _LOCK:
-        file.root = _Reader(handle, file, {}).group("/", handle.group("/"))
+    with ExitStack() as on_error:
+        on_error.callback(handle.close)
+        with _LOCK:
+            file.root = _Reader(handle, file, {}).group("/", handle.group("/"))
+        on_error.pop_all()
     return file
 
 
@@ -101,7 +104,7 @@ def _library() -> ctypes.CDLL:
 
 
 class Handle:
-    """An open file; one that is unpickled is opened again."""
+    """An open file; one that is unpickled is opened again, once in a process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -111,14 +114,12 @@ class Handle:
         self.ncid: int | None = ncid.value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Handle, (self.path,)
-
-    def __del__(self) -> None:
-        self.close()
+        status = os.stat(self.path)
+        return _reopened, (self.path, status.st_mtime_ns, status.st_size)
 
     def close(self) -> None:
         """Close the file, once."""
-        ncid, self.ncid = getattr(self, "ncid", None), None
+        ncid, self.ncid = self.ncid, None
         if ncid is not None:
             with _LOCK:
                 _library().nc_close(ncid)
@@ -170,6 +171,15 @@ class Handle:
         texts = [_text(text or b"") for text in listed]
         self.call("nc_free_string", ctypes.c_size_t(count), listed)
         return texts
+
+
+@cache
+def _reopened(path: str, *_: int) -> Handle:
+    """Return the handle that this process has of a file in a state, to the end of the process.
+
+    Closing it when nothing refers to it any more would need the lock at any time.
+    """
+    return Handle(path)
 
 
 @dataclass(eq=False, repr=False)
