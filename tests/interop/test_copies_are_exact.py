@@ -347,6 +347,16 @@ def test_a_string_longer_than_an_attribute_allows_names_the_attribute(
     assert json.loads(copied["s/.zarray"])["dtype"] == "|S4"
 
 
+def test_a_width_that_is_no_number_of_bytes_is_an_attribute_like_others(tmp_path: Path) -> None:
+    cdl = "netcdf w { dimensions: x = 1 ; variables: string s(x) ; s:_nczarr_maxstrlen = %s ; "
+    for text in ('"4"', "2.5", "1, 2", "0", "-4"):
+        copied: dict[str, bytes] = {}
+        source = make(cdl % text + 'data: s = "longer" ; }', tmp_path / "w.nc")
+        xr_nczarr.copy(source, copied)
+        assert json.loads(copied["s/.zarray"])["dtype"] == "|S6"
+        assert f"s:_nczarr_maxstrlen = {text} ;" in str(xr_nczarr.dump(copied))
+
+
 @pytest.mark.filterwarnings("ignore:codecs left over", "ignore:The 'phony_dims'")
 def test_a_variable_that_netcdf_c_does_not_read_is_named_with_the_engine_to_try(
     tmp_path: Path,

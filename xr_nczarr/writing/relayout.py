@@ -30,7 +30,7 @@ def relayout(
     *,
     complete: bool,
     explicit: bool,
-    default_width: int | None = None,
+    default_width: Any = None,
 ) -> EncodedVariable:
     """Return a stored variable as it is to be stored in a layout.
 
@@ -43,7 +43,7 @@ def relayout(
     complete
         Whether no value was left out: then the array needs no fill value.
     default_width
-        Bytes of a string, where the variable itself does not say it; None for the longest one.
+        The root's attribute with the bytes of a string, for variables that have none of their own.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def relayout(
 
 
 def _strings(
-    variable: Variable, data: Any, layout: Layout, default_width: int | None
+    variable: Variable, data: Any, layout: Layout, default_width: Any
 ) -> tuple[Any, np.dtype[Any]]:
     """Return strings in the type of the layout: as they are if that is theirs."""
     is_fixed = data.dtype.kind == "S"
@@ -96,6 +96,8 @@ def _strings(
         return data, data.dtype
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
     width = variable.attributes.get(WIDTH, default_width)
+    if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
+        width = None  # netcdf-c would not take it for a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
             f"found a string of {longest} bytes in UTF-8, and the attribute {name} allows {width}",
