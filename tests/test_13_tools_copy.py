@@ -143,6 +143,17 @@ def test_a_layout_without_unlimited_dimensions_does_not_drop_them_silently() -> 
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), FIELD)
 
 
+@pytest.mark.parametrize("engine", [None, "netcdf4", "h5netcdf"])
+def test_unlimited_dimensions_of_a_file_are_named_whatever_engine_reads_it(
+    tmp_path: Path, engine: str | None
+) -> None:
+    source, target = tmp_path / "source.nc", tmp_path / "target"
+    FIELD.to_netcdf(source, engine="netcdf4", unlimited_dims=["t"])
+    with pytest.raises(xr_nczarr.UnsupportedError, match="that /t is unlimited"):
+        xr_nczarr.copy(source, target, engine=engine, dialect="nczarr-4.9.1")
+    assert not target.exists()
+
+
 def test_a_group_that_cannot_be_read_is_not_copied_as_an_empty_one() -> None:
     source: dict[str, bytes] = {}
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": 1}), "/g": xr.Dataset({"b": 2})})

@@ -23,7 +23,7 @@ from xr_nczarr.storage import (
     parse_url,
 )
 from xr_nczarr.storage.url import mask
-from xr_nczarr.tools.inputs import Changes, Input, open_input
+from xr_nczarr.tools.inputs import Input, Recoding, open_input
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
@@ -157,8 +157,8 @@ def copy(
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         layout = layout_of(parse_url(target), zarr_format, dialect)
         store = open_store(target, storage_options=target_options, must_exist=False, sync=sync)
-        changes = Changes(chunks=chunks or {}, codecs=codecs)
-        tree = origin.tree(layout, changes, skip_unsupported=skip_unsupported)
+        recoding = Recoding(chunks=chunks or {}, codecs=codecs)
+        tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
         _check_beside(store, origin)
         plan = creation_of(tree, store, consolidated)
         before = origin.state()

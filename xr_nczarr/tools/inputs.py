@@ -27,7 +27,13 @@ from xr_nczarr.storage import ReferenceStore, file_fingerprint, fingerprint
 from xr_nczarr.tools.netcdf_c import NetcdfFile, open_file
 from xr_nczarr.writing.blocks import in_blocks, in_chunks
 from xr_nczarr.writing.datasets import growing_dimensions, unlimited_dimensions
-from xr_nczarr.writing.encoded import Layout, check_dimension, encode_alone, user_attributes
+from xr_nczarr.writing.encoded import (
+    Layout,
+    check_dimension,
+    encode_alone,
+    stored_name,
+    user_attributes,
+)
 from xr_nczarr.writing.relayout import relayout
 from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.writing.sources import lazy_array_in
@@ -39,8 +45,8 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What is to be other than in the source.
+class Recoding:
+    """Chunks and codecs other than those of the source.
 
     Attributes
     ----------
@@ -78,7 +84,7 @@ class Input(ABC):
     skipped: list[str] = field(default_factory=list)
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
 
-    def tree(self, layout: Layout, changes: Changes, *, skip_unsupported: bool) -> Tree:
+    def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:
         """Return the netCDF tree that is to be stored.
 
         Raises
@@ -86,22 +92,12 @@ class Input(ABC):
         UnsupportedError
             For what the layout cannot hold, unless that is skipped.
         """
-        groups = [*self._groups()]
-        if not layout.unlimited:
-            self.skipped += [
-                f"that {quote(dimension.path)} is unlimited"
-                for group, _ in groups
-                for dimension in group.dimensions.values()
-                if dimension.unlimited
-            ]
-        if self.skipped and not skip_unsupported:
-            more = len(self.skipped) - _MAX_NAMED
-            named = [*self.skipped[:_MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
-            problem = f"{layout.dialect} cannot hold {'; '.join(named)}"
-            raise UnsupportedError(problem, remedy=_SKIP)
+        self._check(layout, skip_unsupported=skip_unsupported)
         tree = Tree(layout)
-        for group, names in groups:
+        for group, names in self._groups():
             tree.check_single(group.path, len(names), group.attributes)
+            for name in names:
+                stored_name(name)
             for name in group.dimensions:
                 check_dimension(name, layout)
             copied = tree.group(group.path)
@@ -112,20 +108,33 @@ class Input(ABC):
                 path = child_path(group.path, name)
                 try:
                     with Place(variable=path):
-                        self._add(tree, copied, name, changes)
+                        self._add(tree, copied, name, recoding)
                 except UnsupportedError as error:
                     if not skip_unsupported:
                         error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
                         raise
                     self.skipped.append(f"the variable {quote(path)}: {error.problem}")
+        if not layout.unlimited:
+            dimensions = [each for group in tree.root.walk() for each in group.dimensions.values()]
+            self.skipped += [
+                f"that {quote(x.path)} is unlimited" for x in dimensions if x.unlimited
+            ]
+            self._check(layout, skip_unsupported=skip_unsupported)
         return tree
+
+    def _check(self, layout: Layout, *, skip_unsupported: bool) -> None:
+        if self.skipped and not skip_unsupported:
+            more = len(self.skipped) - _MAX_NAMED
+            named = [*self.skipped[:_MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
+            problem = f"the dialect {layout.dialect} cannot hold {'; '.join(named)}"
+            raise UnsupportedError(problem, remedy=_SKIP)
 
     @abstractmethod
     def _groups(self) -> Iterator[tuple[Group, Sequence[str]]]:
         """Yield the groups, parents first, and the names of their variables."""
 
     @abstractmethod
-    def _add(self, tree: Tree, group: Group, name: str, changes: Changes) -> None:
+    def _add(self, tree: Tree, group: Group, name: str, recoding: Recoding) -> None:
         """Add a variable to a group of the tree."""
 
 
@@ -152,10 +161,10 @@ class ModelInput(Input):
         for group in self.groups.values():
             yield replace(group, attributes=self.attributes_of(group)), [*group.variables]
 
-    def _add(self, tree: Tree, group: Group, name: str, changes: Changes) -> None:
+    def _add(self, tree: Tree, group: Group, name: str, recoding: Recoding) -> None:
         variable = self.groups[group.path].variables[name]
         values = self.values_of(variable)
-        encoding, explicit = _encoding(variable, tree.layout, changes)
+        encoding, explicit = _encoding(variable, tree.layout, recoding)
         encoded = relayout(
             replace(variable, attributes=self.attributes_of(variable)),
             in_chunks(values, _stored_chunks(variable), name),
@@ -184,9 +193,9 @@ class DatasetInput(Input):
             attributes = user_attributes(dataset.attrs)
             yield Group(path=path, attributes=attributes), [*map(str, dataset.variables)]
 
-    def _add(self, tree: Tree, group: Group, name: str, changes: Changes) -> None:
+    def _add(self, tree: Tree, group: Group, name: str, recoding: Recoding) -> None:
         variable = self.datasets[group.path].variables[name]
-        encoding = _requested(variable, changes)
+        encoding = _requested(variable, recoding)
         if encoding is not None:
             variable = variable.copy(deep=False)
             variable.encoding = encoding
@@ -308,7 +317,9 @@ def _stored_chunks(variable: Variable) -> list[Any]:
     return [*node.object_shape] if variable.dimensions else []
 
 
-def _encoding(variable: Variable, layout: Layout, changes: Changes) -> tuple[dict[str, Any], bool]:
+def _encoding(
+    variable: Variable, layout: Layout, recoding: Recoding
+) -> tuple[dict[str, Any], bool]:
     """Return chunks and codecs of a copy, and whether the caller asked for any of them."""
     node, names = variable.node, [dimension.name for dimension in variable.dimensions]
     assert node is not None
@@ -323,27 +334,27 @@ def _encoding(variable: Variable, layout: Layout, changes: Changes) -> tuple[dic
         # Elsewhere each chunk becomes an object of its own.
         location = "start" if node.shards[0].index_at_start else "end"
         encoding["shards"] = {"shape": node.object_shape, "index_location": location}
-    if changes.codecs is not None:
-        encoding["codecs"] = [*changes.codecs] if names else []  # netCDF's scalars have none
-    if changes.chunks.keys() & set(names):
+    if recoding.codecs is not None:
+        encoding["codecs"] = [*recoding.codecs] if names else []  # netCDF's scalars have none
+    if recoding.chunks.keys() & set(names):
         lengths = zip(names, chunks, strict=True)
-        encoding["chunks"] = tuple([changes.chunks.get(name, size) for name, size in lengths])
+        encoding["chunks"] = tuple([recoding.chunks.get(name, size) for name, size in lengths])
         encoding.pop("shards", None)
-    return encoding, changes.codecs is not None or encoding["chunks"] != chunks
+    return encoding, recoding.codecs is not None or encoding["chunks"] != chunks
 
 
-def _requested(variable: xr.Variable, changes: Changes) -> dict[str, Any] | None:
+def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
     """Return the encoding of a variable of xarray if something else is asked for than it has."""
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
-    if changes.codecs is not None:
+    if recoding.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}
         encoding = {key: value for key, value in encoding.items() if key not in drop}
-        encoding["codecs"] = [dict(codec) for codec in changes.codecs] if variable.ndim else []
-    if changes.chunks.keys() & set(map(str, variable.dims)):
+        encoding["codecs"] = [dict(codec) for codec in recoding.codecs] if variable.ndim else []
+    if recoding.chunks.keys() & set(map(str, variable.dims)):
         old = encoding.get("chunksizes") or variable.shape
         lengths = zip(variable.dims, old, strict=True)
-        encoding["chunks"] = tuple([changes.chunks.get(str(dim), size) for dim, size in lengths])
-    elif changes.codecs is None:
+        encoding["chunks"] = tuple([recoding.chunks.get(str(dim), size) for dim, size in lengths])
+    elif recoding.codecs is None:
         return None
     encoding.setdefault("_FillValue", None)
     if "_FillValue" in variable.attrs:
