@@ -22,8 +22,9 @@ from xr_nczarr.backend.decoding import (
     undecodable,
     without_frames,
 )
+from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
-from xr_nczarr.backend.reader import GroupSource, OpenedStore, xarray_attributes
+from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 

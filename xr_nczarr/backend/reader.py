@@ -16,7 +16,7 @@ from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import unpacked_fill
-from xr_nczarr.backend.encoding import codec_encoding, stored_encoding
+from xr_nczarr.backend.encoding import codec_encoding, stored_encoding, xarray_attributes
 from xr_nczarr.backend.lazy import (
     LazyArray,
     SelectedArray,
@@ -32,9 +32,7 @@ from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import (
-    DEFAULT_WIDTH,
     SIDECARS,
-    WIDTH,
     is_annotated,
     listed_children,
 )
@@ -467,19 +465,6 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
     count = -(-variable.shape[0] // node.object_shape[0])
     small = count <= _PREFETCHED_CHUNKS and node.object_shape[0] <= _PREFETCHED_ELEMENTS
     return [node.chunk_keys.key((index,)) for index in range(count)] if small else []
-
-
-def xarray_attributes(holder: Group | NetcdfVariable) -> dict[str, Any]:
-    """Return netCDF's attributes as xarray has them: a single string is text.
-
-    Widths of strings are left out: they are part of the encoding. Lists of plain Zarr stay lists.
-    """
-    typed = holder.node is not None and is_annotated(holder.node)
-    return {
-        name: value[0] if typed and value.__class__ is list and len(value) == 1 else value
-        for name, value in holder.attributes.items()
-        if name not in (WIDTH, DEFAULT_WIDTH)
-    }
 
 
 def readable_node(variable: NetcdfVariable, assume_endian: Endian) -> ArrayNode:

@@ -9,7 +9,8 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.reader import GroupSource, OpenedStore, xarray_attributes
+from xr_nczarr.backend.encoding import xarray_attributes
+from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.hierarchy import Change, edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
