@@ -15,11 +15,11 @@ from xr_nczarr.model import ArrayNode, Hierarchy, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
 from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.model import inherited_dimension
+from xr_nczarr.writing.array_nodes import make_node
 from xr_nczarr.writing.encoded import (
     EncodedVariable,
     Layout,
     encode_dataset,
-    make_node,
     stored_name,
 )
 from xr_nczarr.writing.placing import Job
