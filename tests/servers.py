@@ -40,6 +40,7 @@ FaultKind = Literal[
     "silence",  # never answer
     "pause",  # send half of the body and never the rest
     "latency",  # answer rightly after `seconds`
+    "together",  # answer rightly when `times` requests are waiting for it
     "redirect",  # 302 to `location`
     "no-length",  # the right answer, which ends with the connection
 ]
@@ -67,6 +68,10 @@ class Fault:
     seconds: float = 0.0
     location: str = ""
     seen: int = field(default=0)
+    waiting: threading.Barrier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiting = threading.Barrier(self.times or 1, timeout=60)
 
     def applies(self, path: str) -> bool:
         if not fnmatch.fnmatchcase(path, self.path):
@@ -208,6 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             if fault and kind == "latency":
                 self.owner.closing.wait(fault.seconds)
+            if fault and kind == "together":
+                fault.waiting.wait()
             self._send_file(path, kind, body)
 
     def _send_file(self, path: str, kind: str | None, body: bool) -> None:

@@ -87,15 +87,16 @@ PRODUCERS = [hdf5, combined, netcdf3, virtualizarr]
 
 
 @pytest.mark.parametrize("produce", PRODUCERS)
-@pytest.mark.parametrize("spelling", ["dict", "json", "rendered"])
+@pytest.mark.parametrize("spelling", ["dict", "json", "rendered", "compacted"])
 def test_a_set_is_what_fsspec_sees(tmp_path, produce, spelling):
     document = produce(tmp_path)
     reader = fsspec.filesystem("reference", fo=document)
     seen = reader.references
     if spelling == "json":
         document = json.dumps(document)
-    if spelling == "rendered":
-        document = render_references(parse_references(document))
+    if spelling in ("rendered", "compacted"):
+        compacted = spelling == "compacted"
+        document = render_references(parse_references(document), generators=compacted)
     references = parse_references(document)
     assert {key for key, _ in references.items()} == set(seen)
     for key, entry in seen.items():

@@ -415,12 +415,15 @@ def test_rendered_sets_expand_to_the_same_references():
         **{f"x/{i}": Target("f", i * i, 10 + i % 3) for i in range(99)},
         **{f"few/{i}": Target("f", i, 1) for i in range(3)},
     }
-    document = render_references(entries.items())
+    plain = render_references(entries.items())
+    assert dict(parse_references(plain).items()) == entries
+    assert "gen" not in json.loads(plain)
+    document = render_references(entries.items(), generators=True)
     assert dict(parse_references(document).items()) == entries
     members = json.loads(document)
     assert len(members["gen"]) == 1 + 3 + 1 + 1
     assert len(members["refs"]) == 4 + 99 + 3
-    again = render_references(parse_references(document))
+    again = render_references(parse_references(document), generators=True)
     assert dict(parse_references(again).items()) == entries
 
 

@@ -12,7 +12,15 @@ from tests.nodes import array, group, hierarchy
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import CodecSpec
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate, interpret
-from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, NUMBERS, ROUNDED_FILL, default_fill
+from xr_nczarr.netcdf.annotations import find_types
+from xr_nczarr.netcdf.types import (
+    DTYPE_NAMES,
+    EXACT_FILL,
+    NUMBERS,
+    ROUNDED_FILL,
+    attribute_type,
+    default_fill,
+)
 
 ANNOTATED = [("2", "nczarr"), ("2", "universal"), ("3", "nczarr"), ("3-draft", "nczarr")]
 OLD = [("2", "nczarr-4.8.1"), ("2", "nczarr-4.9.1"), ("2", "nczarr-4.9.3")]
@@ -200,15 +208,20 @@ def test_the_layout_of_version_3_is_that_of_appendix_e():
 
 def test_the_universal_layout_gives_scalars_a_dimension_where_4_9_0_needs_one():
     nodes = annotate(sample(), dialect="universal").nodes
-    assert nodes["/"].members["_NCZARR_GROUP"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
-    assert nodes["/s"].members["_NCZARR_ARRAY"]["dimrefs"] == ["/_scalar_"]
-    assert nodes["/s"].members["_nczarr_array"] == {"dimrefs": [], "storage": "scalar"}
+    assert nodes["/"].sidecars[".nczgroup"]["dims"] == {"t": 3, "x": 2, "_scalar_": 1}
+    assert nodes["/s"].sidecars[".nczarray"]["dimrefs"] == ["/_scalar_"]
+    assert nodes["/s"].attributes["_nczarr_array"]["dimension_references"] == []
 
 
-def test_the_universal_layout_types_no_annotation_that_4_9_1_does_not_know():
-    for node in annotate(sample(), dialect="universal").nodes.values():
-        typed = node.attributes.values_by_name["_nczarr_attr"]["types"]
-        assert not {"_nczarr_group", "_nczarr_superblock", "_nczarr_array"} & typed.keys()
+def test_the_universal_layout_is_the_newest_with_objects_beside_the_documents():
+    """What later releases would show as a user's attribute or read differently is apart."""
+    nodes = annotate(sample(), dialect="universal").nodes
+    newest = annotate(sample()).nodes
+    for path, node in nodes.items():
+        assert node.attributes == newest[path].attributes
+    assert nodes["/"].members == {"_nczarr_superblock": {"version": "2.0.0"}}
+    assert not any(node.members for path, node in nodes.items() if path != "/")
+    assert nodes["/v"].sidecars[".nczattr"] == {"types": {"_FillValue": "<f4", "valid": "<i2"}}
 
 
 def test_only_pure_zarr_and_version_3_know_arrays_without_xarrays_dimensions():
@@ -279,3 +292,33 @@ def test_a_variable_that_could_not_be_read_is_not_written():
     )
     with pytest.raises(FileNotFoundError, match="gone"):
         annotate(found)
+
+
+@pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
+@pytest.mark.parametrize("fill", [b"none", b""], ids=["a text", "empty"])
+def test_a_fill_value_and_an_attribute_of_strings_are_recorded_as_strings(
+    zarr_format, dialect, fill
+):
+    node = array("/v", (2,), "S4", fill_value=np.bytes_(fill))
+    attributes = {"_FillValue": np.bytes_(fill), "one": ["a"], "two": ["a", "b"], "text": "a"}
+    strings = Variable(
+        path="/v", dimensions=(SIZES["x"],), node=node, attributes=attributes, kind="string"
+    )
+    root = Group(dimensions={"x": SIZES["x"]}, variables={"v": strings})
+    annotated = annotate(root, zarr_format=zarr_format, dialect=dialect)
+    types = find_types(annotated.nodes["/v"])
+    recorded = {name: attribute_type(types[name]) for name in attributes}
+    assert recorded == {"_FillValue": "string", "one": "string", "two": "string", "text": "char"}
+    assert interpret(annotated).variables["v"].attributes == attributes
+
+
+def test_a_dimension_that_a_nearer_one_hides_is_called_by_its_path():
+    near, far = Dimension("x", "/g/x", 3), Dimension("x", "/x", 5)
+    both = Variable(path="/g/v", dimensions=(near, far), node=array("/g/v", (3, 5), "<i4"))
+    below = Group(path="/g", dimensions={"x": near}, variables={"v": both})
+    root = Group(dimensions={"x": far}, groups={"g": below})
+    for dialect in ("nczarr", "zarr"):
+        node = annotate(root, dialect=dialect).nodes["/g/v"]
+        assert node.attributes["_ARRAY_DIMENSIONS"] == ["x", "/x"]
+    found = interpret(annotate(root))
+    assert found.groups["g"].variables["v"].dimensions == (near, far)

@@ -46,9 +46,9 @@ TYPED = [
     ([], "<i2", np.array([], "i2")),
     (True, "|u1", np.uint8(1)),
     (3.4028235e38, "<f4", np.finfo("f4").max),
-    ("x", "|S128", "x"),
+    ("x", "|S128", ["x"]),
     (["a", "bc"], "|S128", ["a", "bc"]),
-    (["a"], "|S3", "a"),
+    (["a"], "|S3", ["a"]),
     ([], "string", []),
     ([1, "b"], "|S9", ["1", "b"]),
 ]
@@ -124,10 +124,11 @@ def test_where_json_contradicts_the_recorded_type_the_json_decides(value, spelli
     assert_same(decode(value, spelling), expected)
 
 
-def test_bookkeeping_is_hidden_and_quantization_is_not():
+def test_bookkeeping_is_hidden_and_quantization_and_widths_are_not():
     hidden = ["_NCProperties", "_ARRAY_DIMENSIONS", "_Codecs", "_nczarr_attr", "_NCZARR_ATTR"]
-    hidden += ["_nczarr_maxstrlen", "_nczarr_default_maxstrlen", "_nczarr_attrs"]
-    shown = ["_QuantizeBitRoundNumberOfSignificantBits", "_FillValue", "_a", "nczarr_", ""]
+    hidden += ["_nczarr_array", "_nczarr_attrs"]
+    shown = ["_nczarr_maxstrlen", "_nczarr_default_maxstrlen"]
+    shown += ["_QuantizeBitRoundNumberOfSignificantBits", "_FillValue", "_a", "nczarr_", ""]
     attributes = Attributes(dict.fromkeys([*hidden, *shown], "x"))
     assert list(decode_attributes(attributes, {})) == shown
     assert list(json_attributes(attributes)) == shown

@@ -121,8 +121,8 @@ def test_the_newest_of_several_layouts_side_by_side_is_taken():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_are_the_objects_of_4_8_0():
-    assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr")
+def test_sidecars_are_the_objects_of_4_8_0_and_that_of_4_9_0():
+    assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
 def test_d13_a_dimension_of_the_child_hides_the_parents_and_the_full_name_decides():
@@ -150,6 +150,8 @@ SCALARS = {
     "flag": {"shape": (1,), "attributes": references(scalar=1, storage="chunked")},
     "_scalar_": {"shape": (1,), "attributes": {"_ARRAY_DIMENSIONS": ["_scalar_"]}},
     "no dimensions": {"shape": (1,), "attributes": {"_ARRAY_DIMENSIONS": []}},
+    "reference": {"shape": (1,), "attributes": references("/_scalar_")},
+    "no shape, reference": {"shape": (), "attributes": references("/_scalar_", scalar=1)},
     "no shape": {"shape": ()},
     "no shape, named": {"shape": (), "attributes": {"_ARRAY_DIMENSIONS": ["_scalar_"]}},
 }

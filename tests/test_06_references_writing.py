@@ -1,20 +1,37 @@
 """Reference sets of stores that are there: written, read again, and seen by the others' readers."""
 
+import dataclasses
 import json
 import os
 import zipfile
 from pathlib import Path
 
 import fsspec
+import kerchunk.utils
 import numpy as np
 import pytest
+import virtualizarr
 import xarray as xr
 import zarr
+from obspec_utils.registry import ObjectStoreRegistry
+from obstore.store import LocalStore
+from packaging.version import Version
+from virtualizarr.parsers import KerchunkJSONParser, KerchunkParquetParser
 
+import xr_nczarr
 from tests.reading import RAW, WAYS, assert_reads_as, open_store, read_groups
 from tests.stores import VINTAGES, cf_dataset, sample, write_netcdf_c, write_vintage
+from xr_nczarr.cli.main import main
 from xr_nczarr.errors import ConflictError, UnsupportedError
-from xr_nczarr.references import InlineBytes, Target, expand, parse_references, write
+from xr_nczarr.references import (
+    InlineBytes,
+    Target,
+    expand,
+    parse_references,
+    portable,
+    tabulated,
+    write,
+)
 
 
 def pack(folder, compression):
@@ -75,11 +92,13 @@ def test_zarr_is_read_through_references(tmp_path, zarr_format):
 def test_regular_runs_become_generators_of_the_same_bytes(tmp_path, packed, zarr_format):
     dataset = regular(tmp_path / "store", zarr_format)
     source = pack(tmp_path / "store", zipfile.ZIP_STORED) if packed else tmp_path / "store"
-    write(source, tmp_path / "set.json")
+    written = write(source, tmp_path / "set.json", generators=True)
+    assert (written.references, written.arrays) == (201, 2)
     text = (tmp_path / "set.json").read_text()
     if not packed:
-        assert len(json.loads(text)["gen"]) == 1
+        assert len(json.loads(text)["gen"]) == written.generators == 1
         assert len(text) < 4000
+        assert "simple_templates=False" in repr(written)
     store = open_store(source)
     references = parse_references(text)
     assert references.count == sum(1 for _ in Path(tmp_path / "store").rglob("*") if _.is_file())
@@ -116,7 +135,7 @@ def test_explicit_references_become_generators_and_small_ones_lie_inside(tmp_pat
     assert less.resolve("u/0") == Target(str(path), 0, 300)
     assert less.resolve("u/1") == InlineBytes(path.read_bytes()[1:300])
     assert less.resolve("t/3.1") == InlineBytes(path.read_bytes()[194:196])
-    write(tmp_path / "set.json", tmp_path / "short.json")
+    write(tmp_path / "set.json", tmp_path / "short.json", generators=True)
     short = json.loads((tmp_path / "short.json").read_bytes())
     assert [member["key"] for member in short["gen"]] == ["t/{{i0}}.{{i1}}"]
     assert expand(short) == {key: [str(path), *rest] for key, (_, *rest) in document.items()}
@@ -148,13 +167,97 @@ def test_a_zip_file_on_the_web_is_asked_for_many_entries_at_once(http_server):
 def test_fsspec_reads_what_is_written(tmp_path, name):
     dataset = regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / name, inline_below=100, record_size=64)
-    options = {} if name.endswith("parq") else {"simple_templates": False}
-    filesystem = fsspec.filesystem(
-        "reference", fo=str(tmp_path / name), remote_protocol="file", **options
-    )
+    filesystem = fsspec.filesystem("reference", fo=str(tmp_path / name), remote_protocol="file")
     store = zarr.storage.FsspecStore.from_mapper(filesystem.get_mapper(""), read_only=True)
     found = xr.open_zarr(store, consolidated=False, zarr_format=2)
     xr.testing.assert_equal(found.load(), dataset)
+
+
+@pytest.fixture(scope="module", params=["2", "3"])
+def of_every_encoding(request, tmp_path_factory):
+    """A store of variables that others misread most often, and what is in them."""
+    field = np.where(np.arange(240) % 7, np.arange(240) / 4, np.nan).reshape(20, 12)
+    names = ["double", "float", "nan", "packed", "integer", "deflated", "undeclared"]
+    dataset = xr.Dataset(dict.fromkeys(names, (("y", "x"), field)), {"x": np.arange(12.0)})
+    dataset["integer"] = ("y", "x"), np.arange(240).reshape(20, 12)
+    dataset["time"] = "x", np.datetime64("2000-01-01", "ns") + np.arange(12).astype("m8[D]")
+    encoding = {name: {"chunks": (2, 3)} for name in names}
+    encoding["double"] |= {"_FillValue": -9999.0}
+    encoding["float"] |= {"dtype": "f4", "_FillValue": np.float32(-999.5)}
+    encoding["nan"] |= {"_FillValue": np.nan}
+    encoding["packed"] |= {"dtype": "i2", "scale_factor": 0.25, "_FillValue": np.int16(-3)}
+    encoding["deflated"] |= {"zlib": True, "_FillValue": 1e20}
+    encoding["undeclared"] |= {"_FillValue": None}
+    encoding["time"] = {"units": "days since 1999-01-01", "dtype": "f8"}
+    path = tmp_path_factory.mktemp("encodings") / "store"
+    xr_nczarr.to_nczarr(dataset, path, encoding=encoding, zarr_format=request.param)
+    return path, dataset, request.param
+
+
+def assert_same_values(read, dataset):
+    read = read.load()
+    assert read.variables.keys() == dataset.variables.keys()
+    for name, variable in dataset.variables.items():
+        np.testing.assert_array_equal(read[name].values, variable.values, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
+@pytest.mark.parametrize("name", ["set.json", "set.parq"])
+@pytest.mark.parametrize("reader", ["nczarr", "kerchunk", "virtualizarr"])
+def test_every_reader_gets_the_values_of_a_set(tmp_path, of_every_encoding, name, reader):
+    store, dataset, zarr_format = of_every_encoding
+    target = str(tmp_path / name)
+    if zarr_format == "3" and name == "set.parq":
+        with pytest.raises(UnsupportedError, match=r"no chunks of Zarr v2.*Write a JSON document"):
+            write(store, target)
+        return
+    assert repr(write(store, target)) == f"282 references of 9 arrays → {target}"
+    if reader == "nczarr":
+        read = xr.open_dataset(target, engine="nczarr")
+    elif reader == "virtualizarr":
+        if zarr_format == "3" and Version(virtualizarr.__version__) < Version("2.8"):
+            pytest.skip("VirtualiZarr reads sets of Zarr v3 from 2.8")
+        parser, url = KerchunkParquetParser(), target
+        if name == "set.json":
+            parser, url = KerchunkJSONParser(), f"file://{target}"
+        manifests = parser(url, ObjectStoreRegistry({"file://": LocalStore()}))
+        read = xr.open_zarr(manifests, zarr_format=3, consolidated=False)
+    elif zarr_format == "2":
+        read = xr.open_dataset(target, engine="kerchunk")
+    else:  # which kerchunk's engine does not open: its store is opened with xarray's own
+        read = xr.open_zarr(kerchunk.utils.refs_as_store(target), zarr_format=3, consolidated=False)
+    assert_same_values(read, dataset)
+
+
+def test_attributes_keep_their_spelling_beside_a_fill_value_that_is_respelled():
+    """netcdf-c reads text that looks like a number by its literal."""
+    array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
+    array |= {"order": "C", "compressor": None, "filters": None}
+    attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
+    table = tabulated({}.items())
+    entries = {"v/.zarray": json.dumps(array), "v/.zattrs": attributes}
+    changed = portable(dataclasses.replace(table, entries=entries)).entries["v/.zattrs"]
+    assert changed == attributes.replace("[-1.0]", '"AAAAAAAA8L8="')
+    for others in ({"fill_value": None}, {"dtype": "<i4"}, {"dtype": "|S1"}):
+        entries["v/.zarray"] = json.dumps(array | others)
+        assert portable(dataclasses.replace(table, entries=entries)).entries == entries
+
+
+def test_the_command_says_what_it_has_written(tmp_path, capsys):
+    regular(tmp_path / "store")
+    source, target = str(tmp_path / "store"), str(tmp_path / "set.json")
+    assert main(["references", source, target]) == 0
+    assert capsys.readouterr().out == f"201 references of 2 arrays → {target}\n"
+    assert "gen" not in json.loads((tmp_path / "set.json").read_text())
+    assert main(["references", source, target, "--compact"]) == 0
+    assert "simple_templates=False" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "set.json").read_text())["gen"]) == 1
+    assert main(["references", source, target, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"target": target, "references": 201, "arrays": 2, "generators": 0}
+    with pytest.raises(UnsupportedError, match="parquet has no gen"):
+        write(source, tmp_path / "set.parq", generators=True)
 
 
 def test_sets_are_written_to_and_about_buckets(tmp_path, s3_server):

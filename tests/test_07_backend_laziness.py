@@ -15,8 +15,9 @@ from dask.base import tokenize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import xr_nczarr
 from tests.processes import in_a_child, in_a_new_interpreter
-from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 
 SHAPE, CHUNKS = (6, 7, 8), (2, 3, 4)
 VALUES = np.arange(np.prod(SHAPE), dtype="i4").reshape(SHAPE)
@@ -33,46 +34,151 @@ def stored(tmp_path_factory):
     return path
 
 
+def unwrapped(data):
+    """What our engine handed to xarray."""
+    while not isinstance(data, SelectedArray):
+        data = data.array
+    return data
+
+
 def opened(path, **options):
     return xr.open_dataset(path, engine="nczarr", **options)
 
 
-def index(size):
-    bounds = st.none() | st.integers(-size, size)
-    return st.one_of(
-        st.integers(-size, size - 1),
-        st.builds(slice, bounds, bounds, st.sampled_from([None, 1, 2, 3, -1, -2])),
-        st.lists(st.integers(-size, size - 1), max_size=4).map(lambda found: np.array(found, int)),
+KINDS = [
+    "undecoded",
+    "packed",
+    "time",
+    "boolean",
+    "text",
+    "characters",
+    "decoded characters",
+]
+
+
+@pytest.fixture(scope="module")
+def of_every_kind(tmp_path_factory):
+    """A store of variables that are decoded in all ways, and what they hold."""
+    path, shape = tmp_path_factory.mktemp("kinds") / "store", (4, 5, 3)
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    words = np.array(["", "ä", "Bergen", "x"], object)[numbers % 4]
+    values = [
+        numbers.astype("i2"),
+        np.where(numbers % 7, numbers / 4, np.nan),
+        np.datetime64("2000-01-01", "ns") + numbers.astype("m8[D]"),
+        numbers % 3 == 0,
+        words,
+        np.array([b"", b"ab", b"xyz", b"q"])[numbers % 4],
+        words.astype("U"),
+    ]
+    held = dict(zip(KINDS, values, strict=True))
+    dims = ("a", "b", "c")
+    dataset = xr.Dataset({name: (dims, values) for name, values in held.items()})
+    packing = {"dtype": "i2", "scale_factor": 0.25, "_FillValue": np.int16(-9)}
+    encoding = {name: {"chunks": (3, 2, 2)} for name in held}
+    encoding["packed"] |= packing
+    encoding["time"] |= {"units": "days since 1999-01-01"}
+    encoding["decoded characters"] |= {"dtype": "S1", "_Encoding": "utf-8"}
+    xr_nczarr.to_nczarr(dataset, path, encoding=encoding)
+    assert opened(path)["decoded characters"].encoding["char_dim_name"]
+    return path, dataset
+
+
+@st.composite
+def selections(draw, sizes):
+    """What to do with a variable of these sizes, by the name of a method and its arguments.
+
+    One index in a hundred or so lies outside of its dimension.
+    """
+    how = draw(st.sampled_from(["orthogonal", "pointwise", "transpose"]))
+    if how == "transpose":
+        return "transpose", draw(st.permutations(list(sizes)))
+    dims = draw(st.lists(st.sampled_from(sorted(sizes)), unique=True)) if sizes else []
+    if how == "orthogonal":
+        return "isel", [{dim: draw(index(sizes[dim], outside=True)) for dim in dims}]
+    new = draw(st.sampled_from([("p",), ("p", "q"), ("q", "p"), (dims[0] if dims else "p",)]))
+    shape = [draw(st.integers(0, 3)) for _ in new]
+    key = {}
+    for dim in dims:
+        kept = [draw(st.booleans()) for _ in new] if len(new) > 1 else [True]
+        named = [name for name, used in zip(new, kept, strict=True) if used]
+        extents = [size for size, used in zip(shape, kept, strict=True) if used]
+        positions = draw(indices(sizes[dim], int(np.prod(extents))))
+        key[dim] = xr.Variable(named, positions.reshape(extents))
+    for dim in sizes.keys() - key.keys():
+        if draw(st.booleans()):
+            key[dim] = draw(index(sizes[dim], outside=True))
+    kept = sizes.keys() - {dim for dim, item in key.items() if isinstance(item, xr.Variable)}
+    if kept.intersection(new):  # which would not be a selection
+        return "isel", [{}]
+    return "isel", [key]
+
+
+def positions_within(size, outside):
+    beyond = st.sampled_from([-size - 1, size]) if outside else st.nothing()
+    inside = st.integers(-size, size - 1) if size else st.nothing()
+    return st.one_of(inside, inside, inside, inside, beyond)
+
+
+def indices(size, count):
+    within = positions_within(size, outside=True)
+    return st.lists(within, min_size=count, max_size=count).map(
+        lambda chosen: np.array(chosen, int)
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    indices=st.tuples(*map(index, SHAPE)),
-    name=st.sampled_from(["v", "raw"]),
-    second=st.none() | index(3),
+def index(size, *, outside=False):
+    bounds = st.none() | st.integers(-size - 1, size + 1)
+    within = positions_within(size, outside)
+    listed = st.lists(within, max_size=4).map(lambda chosen: np.array(chosen, int))
+    slices = st.builds(slice, bounds, bounds, st.sampled_from([None, 1, 2, 3, -1, -2]))
+    return st.one_of(within, slices, listed)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), name=st.sampled_from(KINDS))
+def test_any_sequence_of_selections_gives_what_it_gives_in_memory(of_every_kind, data, name):
+    path, held = of_every_kind
+    lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
+    eager = held[name].variable
+    for _ in range(data.draw(st.integers(1, 5))):
+        method, arguments = data.draw(selections(eager.sizes))
+        try:
+            eager = getattr(eager, method)(*arguments)
+        except IndexError:
+            with pytest.raises(IndexError, match="out of bounds"):
+                getattr(lazy, method)(*arguments)
+            return
+        try:
+            lazy = getattr(lazy, method)(*arguments)
+        except IndexError:  # NumPy does not look at indices that select nothing
+            assert eager.size == 0
+            return
+        assert isinstance(unwrapped(lazy._data), SelectedArray)
+        assert (lazy.dims, lazy.shape) == (eager.dims, eager.shape)
+    if data.draw(st.booleans()):
+        asyncio.run(lazy.load_async())
+    read = lazy.to_numpy()
+    assert (read.dtype.kind, read.shape) == (lazy.dtype.kind, eager.shape)
+    np.testing.assert_array_equal(read, eager.to_numpy())
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [[0, -8], -8, 7, xr.Variable(("p", "q"), [[0, -8]])],
+    ids=["list", "below", "above", "vectorized"],
 )
-def test_any_indexing_gives_what_numpy_gives(stored, indices, name, second):
-    lazy = opened(stored)[name].isel(dict(zip("tyx", indices, strict=True)))
-    eager = xr.DataArray(VALUES, dims=tuple("tyx")).isel(dict(zip("tyx", indices, strict=True)))
-    if second is not None and lazy.ndim and lazy.shape[0] >= 3:
-        lazy, eager = lazy[second], eager[second]
-    np.testing.assert_array_equal(lazy.values, eager.values)
+def test_an_index_outside_a_dimension_is_an_error_when_it_is_selected(tmp_path, outside):
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(7.0))}), tmp_path / "store")
+    with pytest.raises(IndexError, match="out of bounds for a dimension of size 7"):
+        opened(tmp_path / "store").v.isel(x=outside)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), name=st.sampled_from(["v", "raw"]))
-def test_pointwise_indexing_gives_what_numpy_gives(stored, data, name):
-    count = data.draw(st.integers(1, 6))
-    dims = data.draw(st.lists(st.sampled_from("tyx"), min_size=1, unique=True))
-    points = {}
-    for dim in dims:
-        size = SHAPE["tyx".index(dim)]
-        chosen = data.draw(st.lists(st.integers(0, size - 1), min_size=count, max_size=count))
-        points[dim] = xr.DataArray(chosen, dims="points")
-    lazy = opened(stored)[name].isel(points)
-    eager = xr.DataArray(VALUES, dims=tuple("tyx")).isel(points)
-    xr.testing.assert_equal(lazy.drop_vars(lazy.coords), eager)
+def test_a_transposed_variable_is_read_by_chunks_not_point_by_point(stored):
+    variable = opened(stored)["v"].transpose("x", "t", "y")
+    request = unwrapped(variable.variable._data).selection.request()
+    assert not request.pointwise
+    np.testing.assert_array_equal(variable[2:, ::-1].values, VALUES.transpose(2, 0, 1)[2:, ::-1])
 
 
 def test_none_of_the_dates_of_any_calendar_can_be_selected(tmp_path):
@@ -169,11 +275,34 @@ def test_all_coordinates_are_fetched_in_one_wave_and_once(http_server, tmp_path)
     assert opened(f"{http_server.url}/s").chunk().x.values.tolist() == [0, 1, 2, 3]
 
 
-def test_load_async_works(stored):
-    async def load():
-        return await opened(stored).load_async()
+@pytest.mark.parametrize("options", [{}, {"decode_cf": False}, {"chunks": {}}], ids=str)
+def test_load_async_gives_what_load_gives(of_every_kind, options):
+    path, _ = of_every_kind
 
-    np.testing.assert_array_equal(asyncio.run(load())["v"].values, VALUES)
+    async def load():
+        return await opened(path, **options).load_async()
+
+    xr.testing.assert_identical(asyncio.run(load()), opened(path, **options).load())
+
+
+def test_datasets_that_load_in_one_event_loop_overlap_their_requests(http_server):
+    datasets = {
+        "numbers": xr.Dataset({"v": ("x", [1.0, 2.0])}),
+        "text": xr.Dataset({"v": ("x", np.array(["one", "three"], object))}),
+        "characters": xr.Dataset({"v": ("x", np.array([b"ab", b"c"]))}),
+    }
+    for name, dataset in datasets.items():
+        xr_nczarr.to_nczarr(dataset, f"{http_server.root}/{name}")
+    lazy = [opened(f"{http_server.url}/{name}") for name in datasets]
+    http_server.clear()
+    http_server.fault("together", path="*/v/0*", times=len(lazy))
+
+    async def load():
+        return await asyncio.gather(*[dataset.load_async() for dataset in lazy])
+
+    for read, dataset in zip(asyncio.run(load()), datasets.values(), strict=True):
+        xr.testing.assert_equal(read, dataset)
+    assert http_server.most_in_flight == len(lazy)
 
 
 def test_reading_works_inside_a_running_event_loop(http_server, stored):
@@ -231,10 +360,9 @@ def test_workers_read_in_processes_of_their_own(where, stored, s3_server, worker
 
 def test_arrays_pickle_small_and_tokenize_the_same_twice(stored, s3_server):
     def lazy(target, **options):
-        found = opened(target, **options).variables["v"]._data
-        while not isinstance(found, LazyArray):
-            found = found.array
-        return found
+        array = unwrapped(opened(target, **options).variables["v"]._data).array
+        assert isinstance(array, LazyArray)
+        return array
 
     options = {"storage_options": s3_server.storage_options}
     for target, extra in ((stored, {}), (s3_server.upload(stored, "s"), options)):

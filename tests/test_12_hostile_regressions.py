@@ -11,7 +11,18 @@ import pytest
 import xarray as xr
 from fsspec.implementations.local import LocalFileSystem
 
-from xr_nczarr import ChunkError, LimitError, MetadataError, NczarrError, RefusedError, StorageError
+from tests.reading import peak_memory
+from xr_nczarr import (
+    ChunkError,
+    LimitError,
+    MetadataError,
+    NczarrError,
+    RefusedError,
+    StorageError,
+    to_nczarr,
+    verify,
+)
+from xr_nczarr.backend.lazy import failing_as_metadata
 from xr_nczarr.model import Limits
 from xr_nczarr.references import parse_references
 
@@ -85,6 +96,67 @@ def test_attributes_that_upset_xarray_later_are_errors_that_name_store_and_varia
     assert caught.value.__cause__ is not None
     with xr.open_dataset(store(**attributes), engine="nczarr", decode_cf=False) as dataset:
         assert dataset["a"].values.tolist() == [1, 2]
+
+
+def sharded_store(shape, inner):
+    """An array of one shard, whose index lists every inner chunk."""
+    parts = {"chunk_shape": inner, "codecs": [{"name": "bytes"}]}
+    array = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [{"name": "sharding_indexed", "configuration": parts}],
+        "dimension_names": ["y", "x"],
+        "attributes": {},
+    }
+    return {
+        "zarr.json": b'{"zarr_format": 3, "node_type": "group", "attributes": {}}',
+        "v/zarr.json": json.dumps(array).encode(),
+        "v/c/0/0": b"not a shard",
+    }
+
+
+def test_a_shard_index_of_terabytes_is_refused_before_anything_is_allocated():
+    objects = sharded_store([1 << 20, 1 << 20], [1, 1])
+    variable = xr.open_dataset(objects, engine="nczarr").v
+
+    def read(selected):
+        with pytest.raises(LimitError, match=r"the index of a shard .* 17,592,186,044,416 bytes"):
+            selected.load()
+
+    for selected in (variable, variable[3, 4], variable[:, :2], variable.T[0]):
+        assert peak_memory(lambda selection=selected: read(selection)) < 1 << 20
+    ones = xr.Dataset({"v": (("y", "x"), np.ones((1, 1), "u1"))})
+    region = {"y": slice(0, 1), "x": slice(0, 1)}
+    with pytest.raises(LimitError, match="the index of a shard"):
+        to_nczarr(ones, objects, region=region)
+    (finding,) = [finding for finding in verify(objects).findings if finding.severity == "error"]
+    assert "the index of a shard" in finding.problem
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [NotImplementedError(), KeyError("units"), AssertionError()],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_the_reason_for_which_xarray_cannot_decode_is_never_empty(failure):
+    with (
+        pytest.raises(MetadataError, match=type(failure).__name__) as caught,
+        failing_as_metadata("store", "/a"),
+    ):
+        raise failure
+    assert "()" not in str(caught.value)
+    assert caught.value.__cause__ is failure
+    assert "decode_cf=False" in caught.value.remedy
+
+
+def test_memory_that_runs_out_while_decoding_is_no_fault_of_the_metadata():
+    with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
+        raise MemoryError
 
 
 def test_a_damaged_reference_document_in_memory_names_itself():

@@ -1,5 +1,6 @@
 """``nczarr dump``: what ncdump prints, and what ncgen makes the same dataset of."""
 
+import json
 import subprocess
 
 import numpy as np
@@ -113,6 +114,125 @@ def test_a_dump_is_what_ncdump_prints(types, options, capsys):
         "      1.123456789012345, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _ ;",
     }
     assert len(found) - len(expected) in (0, -1)
+
+
+@needs_ncgen
+@pytest.mark.parametrize("digits", ["3", "4,13", "9,17"])
+def test_a_dump_has_the_digits_that_are_asked_for_as_ncdump_has(types, digits, capsys):
+    path, url = types
+    options = ["-p", digits, "-v", "f,d,large,largef,widef"]
+    assert main(["dump", *options, url]) == 0
+    found = capsys.readouterr().out.splitlines()
+    expected = run("ncdump", *options, str(path)).splitlines()
+    if "," in digits:
+        assert [line for line in found if line not in expected] == []
+        assert len(found) == len(expected)
+    else:  # of doubles ncdump then prints 15, which are not enough for some
+        assert "  1.5, 2, 3, 4," in found
+        assert "  1.68e+07, 1e+07, 1.23e+05, NaNf ;" in found
+
+
+@pytest.mark.parametrize("digits", ["0", "18", "7,", "7,8,9", "x"])
+def test_a_number_of_digits_that_there_is_not_is_an_error_in_one_line(digits, capsys):
+    with pytest.raises(SystemExit):
+        main(["dump", "-p", digits, "anything"])
+    assert "expected numbers from 1 to 17" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="precision"):
+        xr_nczarr.dump({".zgroup": b'{"zarr_format": 2}'}, precision=(0, 18))
+
+
+STORED = """netcdf special {
+dimensions:
+  t = UNLIMITED ; x = 8 ;
+variables:
+  int a(t, x) ; a:_ChunkSizes = 2, 3 ; a:_DeflateLevel = 4 ; a:_Shuffle = "true" ;
+  double c(x) ; c:_ChunkSizes = 4 ; c:_Fletcher32 = "true" ; c:_Endianness = "big" ; c:units = "m" ;
+  byte b(x) ; b:_NoFill = "true" ; b:_ChunkSizes = 8 ;
+  string s(x) ; s:_ChunkSizes = 8 ; s:_nczarr_maxstrlen = 10 ;
+  :title = "t" ;
+}
+"""
+
+
+@needs_ncgen
+def test_special_attributes_are_those_that_ncdump_shows(tmp_path, capsys):
+    """But for what is said of the file itself."""
+    (tmp_path / "special.cdl").write_text(STORED)
+    source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
+    run("ncgen", "-4", "-o", source, str(tmp_path / "special.cdl"))
+    xr_nczarr.copy(source, target)
+    assert main(["dump", "-s", "-h", target]) == 0
+    found = capsys.readouterr().out
+    expected = run("ncdump", "-s", "-h", source)
+    of_the_file = ("_NCProperties", "_SuperblockVersion", "_IsNetcdf4")
+    kept = [line for line in expected.splitlines() if not any(each in line for each in of_the_file)]
+    assert found.splitlines() == kept
+    assert xr_nczarr.dump(target, header=True).left_out == []
+
+
+def test_codecs_that_netcdf_has_no_attribute_for_are_filters():
+    store = {}
+    dataset = xr.Dataset({name: ("x", np.arange(9.0)) for name in ("z", "b", "bz", "d")})
+    codecs = {
+        "z": [{"id": "zstd", "level": 3}],
+        "b": [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}],
+        "bz": [{"id": "bz2", "level": 9}],
+        "d": [{"id": "delta", "dtype": "<f8"}],
+    }
+    encoding = {name: {"codecs": codecs[name], "_FillValue": None} for name in codecs}
+    xr_nczarr.to_nczarr(dataset, store, encoding=encoding)
+    lines = str(xr_nczarr.dump(store, header=True, special=True)).splitlines()
+    assert [line.strip() for line in lines if "_Filter" in line] == [
+        'z:_Filter = "32015,3" ;',
+        'b:_Filter = "32001,0,0,8,72,5,1,1" ;',
+        'bz:_Filter = "307,9" ;',
+    ]
+
+
+def test_filters_with_settings_that_hdf5_does_not_have_are_shown_as_far_as_it_has_them():
+    """netcdf-c before 4.10 stores numbers as text, and blosc's filter has not every compressor."""
+    store = {}
+    dataset = xr.Dataset({"z": ("x", np.arange(9.0)), "b": ("x", np.arange(9.0))})
+    xr_nczarr.to_nczarr(dataset, store, consolidated=False)
+    compressors = {
+        "z": {"id": "zlib", "level": "3"},
+        "b": {"id": "blosc", "cname": "new", "clevel": 5, "shuffle": 1},
+    }
+    for name, compressor in compressors.items():
+        document = json.loads(store[f"{name}/.zarray"])
+        store[f"{name}/.zarray"] = json.dumps(document | {"compressor": compressor}).encode()
+    text = str(xr_nczarr.dump(store, header=True, special=True))
+    assert "z:_DeflateLevel = 3 ;" in text
+    assert "_Filter" not in text
+
+
+@needs_ncgen
+def test_the_widths_of_strings_survive_ncgen(tmp_path):
+    """netcdf-c shows them only where they were asked for; without, they would become 128."""
+    first, text, again = tmp_path / "first", tmp_path / "s.cdl", tmp_path / "again.nc"
+    dataset = xr.Dataset({"s": ("x", ["a", "bc"]), "t": ("x", ["d", "e"])})
+    xr_nczarr.to_nczarr(dataset, first, encoding={"s": {"_nczarr_maxstrlen": 30}})
+    text.write_text(str(xr_nczarr.dump(first, special=True)))
+    run("ncgen", "-4", "-o", str(again), str(text))
+    xr_nczarr.copy(again, tmp_path / "second")
+    for name, dtype in {"s": "|S30", "t": "|S1"}.items():
+        assert json.loads((tmp_path / "second" / name / ".zarray").read_text())["dtype"] == dtype
+
+
+def test_what_netcdf_c_shows_of_widths_a_dump_shows(tmp_path):
+    import netCDF4
+
+    url = file_url(tmp_path / "store", "nczarr")
+    with netCDF4.Dataset(url, "w") as file:
+        file.setncattr("_nczarr_default_maxstrlen", np.int32(40))
+        file.createDimension("x", 1)
+        file.createVariable("s", str, "x").setncattr("_nczarr_maxstrlen", np.int32(10))
+    text = str(xr_nczarr.dump(url))
+    assert "\t\ts:_nczarr_maxstrlen = 10 ;" in text
+    assert "\t\t:_nczarr_default_maxstrlen = 40 ;" in text
+    assert xr.open_dataset(url, engine="nczarr").s.attrs == {}
+    xr_nczarr.copy(url, tmp_path / "copy")
+    assert str(xr_nczarr.dump(tmp_path / "copy", name="store")) == text
 
 
 @needs_ncgen

@@ -56,6 +56,18 @@ def test_a_copy_of_every_vintage_holds_the_same(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
+def test_without_netcdf4_a_file_is_copied_through_an_engine_of_xarray(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createVariable("v", "i4", ("x",))[:] = [1, 2, 3]
+    program = "import sys; sys.modules['netCDF4'] = None; import xr_nczarr; "
+    program += "print(xr_nczarr.copy('a.nc', 'store'))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert "1 arrays copied" in done.stdout, done.stderr
+    assert xr.open_dataset(tmp_path / "store", engine="nczarr")["v"].values.tolist() == [1, 2, 3]
+
+
 def test_an_engine_that_there_is_not_is_unsupported(tmp_path: Path) -> None:
     with pytest.raises(xr_nczarr.UnsupportedError, match="no engine nothing"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
@@ -117,6 +129,40 @@ def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: P
         xr.testing.assert_identical(one.load(), other.load())
     with pytest.raises(FileExistsError):
         xr_nczarr.copy(source, target)
+
+
+def test_a_layout_without_unlimited_dimensions_does_not_drop_them_silently() -> None:
+    source: dict[str, bytes] = {}
+    target: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
+    with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.1 cannot hold that /t is unlim"):
+        xr_nczarr.copy(source, target, dialect="nczarr-4.8.1")
+    assert not target
+    done = xr_nczarr.copy(source, target, dialect="nczarr-4.8.1", skip_unsupported=True)
+    assert done.skipped == ["that /t is unlimited"]
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), FIELD)
+
+
+@pytest.mark.parametrize("engine", [None, "netcdf4", "h5netcdf"])
+def test_unlimited_dimensions_of_a_file_are_named_whatever_engine_reads_it(
+    tmp_path: Path, engine: str | None
+) -> None:
+    source, target = tmp_path / "source.nc", tmp_path / "target"
+    FIELD.to_netcdf(source, engine="netcdf4", unlimited_dims=["t"])
+    with pytest.raises(xr_nczarr.UnsupportedError, match="that /t is unlimited"):
+        xr_nczarr.copy(source, target, engine=engine, dialect="nczarr-4.9.1")
+    assert not target.exists()
+
+
+def test_a_group_that_cannot_be_read_is_not_copied_as_an_empty_one() -> None:
+    source: dict[str, bytes] = {}
+    tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": 1}), "/g": xr.Dataset({"b": 2})})
+    xr_nczarr.to_nczarr(tree, source, consolidated=False)
+    source["g/.zattrs"] = b"{"
+    target: dict[str, bytes] = {}
+    with pytest.raises(xr_nczarr.MetadataError, match=r"g/.zattrs"):
+        xr_nczarr.copy(source, target)
+    assert not target
 
 
 FIELD = xr.Dataset(
@@ -628,6 +674,8 @@ def test_a_copy_to_plain_zarr_masks_no_default_fill_of_netcdf(tmp_path: Path) ->
         assert (found.values.tolist(), found.dtype) == (expected.v.values.tolist(), "int32")
 
 
+# zarr-python warns of the objects beside the documents where nothing is consolidated.
+@pytest.mark.filterwarnings("ignore:Object at .ncz")
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr", "universal"])
 @pytest.mark.parametrize(
     ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]

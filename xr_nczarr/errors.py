@@ -23,6 +23,12 @@ def quote(name: object) -> str:
     return shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…"
 
 
+def reason_of(error: BaseException) -> str:
+    """Return an error's class and text on one line; some errors have no text of their own."""
+    text, kind = quote(error).strip(), type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
 class NczarrError(Exception):
     """The root of all errors of this package.
 

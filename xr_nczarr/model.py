@@ -142,14 +142,22 @@ class ShardSpec:
     index_at_start
         Whether the index leads the shard instead of ending it.
     codecs
-        Codecs around this level, in the order of encoding: those that the document lists before
-        and after the sharding codec. Mostly empty; otherwise the whole shard has to be decoded.
+        Codecs around this level, in the order of encoding: those that the document lists after the
+        sharding codec. Mostly empty; otherwise the whole shard has to be decoded.
+    leading
+        How many of the array's codecs, behind those of the levels around this one, the document
+        lists before the sharding codec. They are done to each inner chunk.
+    order
+        The array's dimension along each dimension of the shard index, which a transposition before
+        the sharding codec permutes; empty for their own order.
     """
 
     shape: tuple[int, ...]
     index_codecs: tuple[CodecSpec, ...]
     index_at_start: bool = False
     codecs: tuple[CodecSpec, ...] = ()
+    leading: int = 0
+    order: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

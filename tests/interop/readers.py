@@ -44,6 +44,7 @@ LAYOUTS = {
 FIELD = np.arange(12, dtype="f4").reshape(3, 4) / 4
 TEXTS = np.array(["a", "", "émile"], object)
 LETTERS = np.array([b"ab", b"cd", b"ef"])
+LATIN = np.array([b"ab", b"c\xe9", b"ef"])
 ZLIB = {"zlib": True, "shuffle": False}
 CONTENTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "numbers": (("time", "x"), FIELD, {}),
@@ -55,6 +56,7 @@ CONTENTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "fletcher32": (("time", "x"), FIELD, {"fletcher32": True}),
     "strings": (("time",), TEXTS, {}),
     "characters": (("time",), LETTERS, {}),
+    "non-ASCII characters": (("time",), LATIN, {}),
     "a scalar": ((), np.float32(2.5), {}),
     "a group": (("time", "x"), FIELD, {}),
 }
@@ -67,7 +69,8 @@ def write(folder: Path, layout: str, content: str) -> tuple[Path, str]:
     """Write one variable, and give the store and the variable's path in it."""
     dims, values, encoding = CONTENTS[content]
     zarr_format, dialect = LAYOUTS[layout]
-    encoding = {"_FillValue": None, **encoding} if content not in ("strings", "characters") else {}
+    is_text = content in ("strings", "characters", "non-ASCII characters")
+    encoding = {} if is_text else {"_FillValue": None, **encoding}
     if dims[1:]:
         encoding["chunks"] = (2, 4) if zarr_format != "1" else (3, 4)
     path = folder / "store"
@@ -105,13 +108,15 @@ import sys, json, netCDF4, numpy
 with netCDF4.Dataset(sys.argv[1]) as root:
     root.set_auto_maskandscale(False)
     values = numpy.asarray(root[sys.argv[2]][...])
-    text = netCDF4.chartostring(values, "latin1") if values.dtype == "S1" else values
-    print(json.dumps(text.tolist()))
+    characters = values.dtype == "S1"
+    values = netCDF4.chartostring(values, "latin1") if characters else values
+    print(json.dumps([characters, values.tolist()]))
 """
 
     def read(path: Path, name: str) -> Any:
         url = f"file://{path}#mode=nczarr,file"
-        return np.array(json.loads(run(python, "-I", "-c", program, url, name or "v")))
+        characters, values = json.loads(run(python, "-I", "-c", program, url, name or "v"))
+        return np.array([each.encode("latin1") for each in values] if characters else values)
 
     return read
 
@@ -155,7 +160,7 @@ def by_gdal(path: Path, name: str) -> Any:
 def run(*command: str) -> str:
     # Our netCDF4 names its own plugins there, which are not those of other programs.
     environment = {name: value for name, value in os.environ.items() if "PLUGIN" not in name}
-    options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "surrogateescape"}
     ended = subprocess.run(command, **options, env=environment, timeout=60, check=False)
     if ended.returncode:
         raise RuntimeError(ended.stderr or f"ended with {ended.returncode}")
@@ -205,7 +210,7 @@ def verdict(reader: Reader, path: Path, name: str, expected: Any) -> str:
 
 
 def as_bytes(value: Any) -> bytes:
-    data = value if isinstance(value, bytes) else str(value).encode()
+    data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
     return data.rstrip(b"\0")
 
 

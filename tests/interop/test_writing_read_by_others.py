@@ -5,8 +5,10 @@ is left out for them alone.
 """
 
 import itertools
+import json
 import os
 import subprocess
+from pathlib import Path
 
 import netCDF4
 import numpy as np
@@ -15,7 +17,7 @@ import tensorstore
 import xarray as xr
 import zarr
 
-from xr_nczarr import copy, to_nczarr
+from xr_nczarr import UnsupportedError, copy, to_nczarr, upgrade
 
 INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
 NUMBERS = (*INTEGERS, "f4", "f8")
@@ -334,6 +336,67 @@ def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
     text = cdl(nczarr_url(path))
     assert "time = 5" in text
     assert "float64 t(time, y, x)" in text or "double t(time, y, x)" in text
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_old_and_new_releases_follow_what_is_done_to_the_universal_layout(path, consolidated):
+    first = xr.Dataset(
+        {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
+    )
+    to_nczarr(first, path, dialect="universal", unlimited_dims="time", consolidated=consolidated)
+    to_nczarr(first, path, append_dim="time")
+    more = xr.Dataset(
+        {"w": ("y", np.arange(3, dtype="i2"), {"m": np.uint8(1)})},
+        attrs={"one": np.float32(2.5), "text": np.int8(7), "two": np.int16(2)},
+    )
+    to_nczarr(more, path, mode="a")
+    to_nczarr(more, path, mode="a", group="g/h")
+    old = cdl(nczarr_url(path))
+    for line in (
+        "time = 4 ;",
+        "double v(time) ;",
+        "v:n = 3s ;",
+        "short w(y) ;",
+        "w:m = 1UB ;",
+        ":one = 2.5f ;",
+        ":text = 7b ;",
+        ":two = 2s ;",
+        "group: h {",
+    ):
+        assert line in old, old
+    with netCDF4.Dataset(nczarr_url(path)) as new:
+        assert len(new.dimensions["time"]) == 4
+        assert new.dimensions["time"].isunlimited()
+        assert {name: new.getncattr(name).dtype.str for name in new.ncattrs()} == {
+            "one": "<f4",
+            "text": "|i1",
+            "two": "<i2",
+        }
+        assert new["v"].ncattrs() == ["n", "_FillValue"]
+        assert new["g/h/w"].ncattrs() == ["m"]
+        assert new["v"][:].tolist() == [1, 2, 1, 2]
+    if consolidated:
+        held = json.loads((Path(path) / ".zmetadata").read_bytes())["metadata"]
+        assert not [key for key in held if ".ncz" in key]
+
+
+def test_what_joins_an_earlier_universal_layout_is_refused_until_it_is_upgraded(path):
+    """Its annotations lay side by side in the documents."""
+    to_nczarr(xr.Dataset({"v": ("x", [1.0])}), path, dialect="universal", consolidated=False)
+    for beside in Path(path).rglob(".ncz*"):
+        beside.unlink()
+    root = Path(path) / ".zgroup"
+    document = json.loads(root.read_bytes())
+    annotation = {"dims": {"x": 1}, "vars": ["v"], "groups": []}
+    root.write_text(json.dumps(document | {"_NCZARR_GROUP": annotation}))
+    with pytest.raises(UnsupportedError, match=r"earlier one of universal.*upgrade"):
+        to_nczarr(xr.Dataset({"w": 1}), path, mode="a")
+    upgrade(path, "universal")
+    assert "_NCZARR_GROUP" not in json.loads(root.read_bytes())
+    to_nczarr(xr.Dataset({"w": ("x", [2.0])}), path, mode="a")
+    with netCDF4.Dataset(nczarr_url(path)) as file:
+        assert [*file.variables] == ["v", "w"]
 
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")

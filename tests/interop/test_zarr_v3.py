@@ -1,15 +1,21 @@
 """Values of Zarr v3 arrays, both ways, against zarr-python, zarrs and tensorstore."""
 
+import itertools
 import json
+import sys
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorstore
+import xarray as xr
 import zarr
 
+import xr_nczarr
 from tests.test_01_formats_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats import v3
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
@@ -21,6 +27,7 @@ pytestmark = [
 ]
 
 RANDOM = np.random.default_rng(4)
+TRANSPOSED = {"name": "transpose", "configuration": {"order": [1, 0]}}
 ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
 
 
@@ -110,6 +117,9 @@ def test_values_in_every_layout_that_zarr_python_writes_are_read(options, tmp_pa
         [{"name": "transpose", "configuration": {"order": [1, 0]}}, LITTLE, {"name": "gzip"}],
         [sharded([2, 3], [LITTLE, {"name": "blosc"}])],
         [sharded([2, 3], [sharded([1, 3], [LITTLE], index_location="start")])],
+        [TRANSPOSED, sharded([3, 2], [LITTLE, {"name": "gzip"}])],
+        [TRANSPOSED, sharded([6, 2], [TRANSPOSED, LITTLE], index_location="start")],
+        [TRANSPOSED, sharded([6, 2], [TRANSPOSED, sharded([1, 3], [LITTLE])])],
     ],
     ids=str,
 )
@@ -121,6 +131,32 @@ def test_values_that_tensorstore_writes_are_read(codecs, tmp_path):
     values[4:, 6:] = 0
     tensorstore.open(spec, create=True).result().write(values).result()
     assert_same(read_all(opened(tmp_path)), values)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_inner_chunks_of_a_transposed_shard_are_read_one_by_one(order, tmp_path):
+    """As tensorstore writes them: the transposition stands before the sharding codec."""
+    shape, cells, parts = (7, 9, 5), (4, 6, 4), (2, 3, 1)
+    inner = [parts[axis] for axis in order]
+    transposed = {"name": "transpose", "configuration": {"order": list(order)}}
+    members = {
+        "shape": list(shape),
+        "data_type": "int32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(cells)}},
+        "codecs": [transposed, sharded(inner, [LITTLE, {"name": "zstd"}])],
+    }
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/", "metadata": members}
+    values = values_of("i4", shape)
+    tensorstore.open(spec, create=True).result().write(values).result()
+    array = opened(tmp_path)
+    assert array.node.chunk_shape == parts
+    assert not array.layout.levels[0].wrapped
+    assert_same(read_all(array), values)
+    assert_same(array.read((slice(1, 6, 2), 4, slice(None, None, -1))), values[1:6:2, 4, ::-1])
+    values[2:5, 1:8] = -7
+    array.write((slice(2, 5), slice(1, 8), slice(None)), np.int32(-7))
+    assert_same(read_all(opened(tmp_path)), values)
+    assert_same(read_by_tensorstore(tmp_path), values)
 
 
 INDEX = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
@@ -208,3 +244,79 @@ def test_the_document_of_a_written_array_is_plain_json(tmp_path):
     written(tmp_path, node_of("<f8", "sharded"), np.zeros((7, 11)))
     members = json.loads((tmp_path / "zarr.json").read_bytes())
     assert members["codecs"][0]["name"] == "sharding_indexed"
+
+
+# bfloat16, which zarr-python does not have -----------------------------------------------------
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FILLS = {"nan": "NaN", "number": 1.5, "infinity": "-Infinity", "bits": "0x7fc1"}
+
+
+def bfloat16_values(count):
+    return np.frombuffer(RANDOM.bytes(2 * count), "<u2").copy().view(BFLOAT16)
+
+
+@pytest.mark.parametrize("endian", ["little", "big"])
+@pytest.mark.parametrize("fill", FILLS)
+def test_bfloat16_is_read_as_tensorstore_writes_it(tmp_path, fill, endian):
+    members = {
+        "shape": [7],
+        "data_type": "bfloat16",
+        "fill_value": FILLS[fill],
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [3]}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": endian}}],
+    }
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/s/v/", "metadata": members}
+    written = tensorstore.open(spec, create=True).result()
+    values = bfloat16_values(3)
+    written[:3].write(values).result()
+    read = read_all(opened(tmp_path / "s" / "v")).astype(BFLOAT16)
+    assert read[:3].tobytes() == values.tobytes()
+    assert read[3:].tobytes() == written[3:].read().result().tobytes()
+
+    (tmp_path / "s" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    xr_nczarr.copy(tmp_path / "s", tmp_path / "copy", dialect="zarr", zarr_format=3)
+    again = xr.open_dataset(tmp_path / "copy", engine="nczarr", mask_and_scale=False)
+    assert again.v.values.tobytes() == read.tobytes()
+
+
+def test_bfloat16_is_written_as_tensorstore_reads_it(tmp_path):
+    values = bfloat16_values(12).reshape(3, 4)
+    encoding = {"v": {"chunks": (2, 3), "zstd": True, "shuffle": False}}
+    dataset = xr.Dataset({"v": (("y", "x"), values)})
+    options = {"dialect": "zarr", "zarr_format": 3, "encoding": encoding}
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s", **options)
+    members = json.loads((tmp_path / "s/v/zarr.json").read_bytes())
+    assert (members["data_type"], members["fill_value"]) == ("bfloat16", 0)
+    assert read_by_tensorstore(tmp_path / "s/v").tobytes() == values.tobytes()
+    read = xr.open_dataset(tmp_path / "s", engine="nczarr").v
+    assert read.dtype == BFLOAT16
+    assert read.values.tobytes() == values.tobytes()
+    assert read[1, ::2].values.tobytes() == values[1, ::2].tobytes()
+    options["encoding"] = {"v": {"endian": "big"}}
+    with pytest.raises(UnsupportedError, match="bfloat16 is written in little endian alone"):
+        xr_nczarr.to_nczarr(dataset, tmp_path / "big", **options)
+    xr_nczarr.copy(tmp_path / "s", tmp_path / "copy", dialect="zarr", zarr_format=3)
+    again = xr.open_dataset(tmp_path / "copy", engine="nczarr").v
+    assert again.values.tobytes() == values.tobytes()
+
+
+def test_bfloat16_needs_ml_dtypes(tmp_path, monkeypatch):
+    dataset = xr.Dataset({"v": ("x", bfloat16_values(2)), "n": ("x", [1, 2])})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s", dialect="zarr", zarr_format=3)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    read = xr.open_dataset(tmp_path / "s", engine="nczarr")
+    assert read.n.values.tolist() == [1, 2]
+    with pytest.raises(UnsupportedError, match=r"bfloat16 needs .*ml_dtypes.*Install ml_dtypes"):
+        read.v.load()
+
+
+@pytest.mark.parametrize("zarr_format", [1, 2, 3, "3-draft"])
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
+def test_types_of_others_are_never_written_as_raw_bytes(tmp_path, name, zarr_format):
+    if name == "bfloat16" and zarr_format == 3:
+        pytest.skip("Zarr v3 has it")
+    dataset = xr.Dataset({"v": ("x", np.ones(2, name))})
+    with pytest.raises(UnsupportedError, match=rf"data type .*{name}.*astype"):
+        xr_nczarr.to_nczarr(dataset, tmp_path / "s", dialect="zarr", zarr_format=zarr_format)
+    assert not (tmp_path / "s").exists()

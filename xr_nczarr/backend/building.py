@@ -21,6 +21,7 @@ from xr_nczarr.backend.decoding import (
     undecodable,
     without_frames,
 )
+from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
@@ -94,7 +95,7 @@ class _Decoded:
 
 def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
     """Return the decoded variables; others than those known to be undecodable may be found."""
-    attributes = dict(source.group.attributes)
+    attributes = xarray_attributes(source.group)
     try:
         return _Decoded(
             *decode_variables(source.variables, source.arrays, attributes, decoding, source.inert)
@@ -121,7 +122,7 @@ def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, 
         array = source.arrays[name]
         data: Any = variable._data
         if name in source.as_stored:
-            data = SelectedArray.whole(strictly(array))
+            data = SelectedArray(strictly(array))
         try:
             values[name] = data.get_duck_array()
         except PASSING:
@@ -151,7 +152,7 @@ def _assemble(
         if name in values:
             data = indexing.as_indexable(values[name])
         elif name in decoded.variables and variable is not source.variables[name]:
-            data = CodedArray(data, source.opened.store.name, source.path_of(name))
+            data = CodedArray.around(data, source.opened.store.name, source.path_of(name))
         along_itself = variable.dims == (name,)
         is_coordinate = along_itself or name in decoded.coordinates
         (coordinates if is_coordinate else others)[name] = (variable.dims, data)

@@ -28,7 +28,7 @@ from xr_nczarr.errors import (
     NczarrError,
     StorageConnectionError,
     StorageTimeoutError,
-    quote,
+    reason_of,
 )
 from xr_nczarr.model import ArrayNode
 
@@ -226,7 +226,7 @@ def undecodable(
     """
     if isinstance(error, NczarrError):
         return error
-    text = quote(str(error) or type(error).__name__)
+    text = reason_of(error)
     missing = None if array is None else _missing_chunk(array, whole)
     problem = MetadataError(
         f"xarray cannot decode it ({text})",

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xr_nczarr.model import ArrayNode, CodecSpec
+from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH, is_annotated
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
@@ -93,3 +95,16 @@ def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] |
             lengths.append(min(length, size))
         size -= length
     return tuple(lengths) or (0,)
+
+
+def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
+    """Return netCDF's attributes as xarray has them: a single string is text.
+
+    Widths of strings are left out: they are part of the encoding. Lists of plain Zarr stay lists.
+    """
+    typed = holder.node is not None and is_annotated(holder.node)
+    return {
+        name: value[0] if typed and value.__class__ is list and len(value) == 1 else value
+        for name, value in holder.attributes.items()
+        if name not in (WIDTH, DEFAULT_WIDTH)
+    }

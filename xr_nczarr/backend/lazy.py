@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from dask.base import normalize_token
-from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from xr_nczarr.backend.selection import Request, Selection, whole
 from xr_nczarr.chunks import ChunkedArray, Convert
-from xr_nczarr.errors import MetadataError, NczarrError, quote
+from xr_nczarr.errors import MetadataError, NczarrError, reason_of
 from xr_nczarr.netcdf.strings import decode_strings
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(eq=False, repr=False)
-class LazyArray(BackendArray):
+class LazyArray:
     """A variable's values in their store, read by selection.
 
     Attributes
@@ -43,62 +43,17 @@ class LazyArray(BackendArray):
     shape: tuple[int, ...]
     convert: Convert | None = None
 
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
-        # No help of xarray's is needed to take the key apart: the engine knows every kind of it.
-        selection = key.tuple if self.shape else (0,) * len(self.stored.node.shape)
-        pointwise = isinstance(key, indexing.VectorizedIndexer) and any(
-            isinstance(item, np.ndarray) for item in selection
-        )
+    def read(self, request: Request) -> Array:
+        """Read the values that a request selects."""
+        selection = request.selection if self.shape else (0,) * len(self.stored.node.shape)
         return self.stored.read(
-            selection, pointwise=pointwise, dtype=self.dtype, convert=self.convert
+            selection, pointwise=request.pointwise, dtype=self.dtype, convert=self.convert
         )
-
-    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Array:
-        """Read without blocking the running event loop."""
-        return await asyncio.to_thread(self.__getitem__, key)
 
     def __dask_tokenize__(self) -> Any:
         array = self.stored
         node = array.node.without_annotations()
         return normalize_token((array.store, node, str(self.dtype), self.convert))
-
-
-class SelectedArray(indexing.LazilyIndexedArray):
-    """A lazy array and what has been selected of it so far.
-
-    xarray's own makes `[-1::-1]`, all of it, of `[-5::-1]` along four elements, which is nothing.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def whole(cls, array: LazyArray | UnreadableArray) -> SelectedArray:
-        """Give all of an array."""
-        return cls(array, _everything(len(array.shape)))
-
-    def _oindex_get(self, indexer: indexing.OuterIndexer) -> Any:
-        return super()._oindex_get(self._without_empty_slices(indexer))
-
-    def __getitem__(self, indexer: indexing.ExplicitIndexer) -> Any:
-        return super().__getitem__(self._without_empty_slices(indexer))
-
-    def _without_empty_slices(self, indexer: Any) -> Any:
-        if not any(isinstance(item, slice) and (item.step or 1) < 0 for item in indexer.tuple):
-            return indexer
-        key = indexing.expanded_indexer(indexer.tuple, self.ndim)
-        return type(indexer)(
-            tuple(
-                [
-                    slice(0, 0) if isinstance(item, slice) and not range(size)[item] else item
-                    for item, size in zip(key, self.shape, strict=True)
-                ]
-            )
-        )
-
-
-@cache
-def _everything(rank: int) -> indexing.BasicIndexer:
-    return indexing.BasicIndexer((slice(None),) * rank)
 
 
 def decode_text(stored: Array, text: Array) -> None:
@@ -107,62 +62,162 @@ def decode_text(stored: Array, text: Array) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class UnreadableArray(BackendArray):
+class UnreadableArray:
     """Stands for values that cannot be read, and raises the precise reason when asked."""
 
     error: NczarrError
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
+    def read(self, request: Request) -> Array:  # noqa: ARG002
+        """Raise the reason."""
         raise self.error
 
 
-class CodedArray(indexing.ExplicitlyIndexedNDArrayMixin):
+class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
+    """What xarray selects from and transposes before it asks for values.
+
+    Values are read and decoded in a thread when a running event loop waits for them.
+    """
+
+    __slots__ = ()
+
+    async def async_get_duck_array(self) -> Any:
+        """Read without blocking the running event loop."""
+        return await asyncio.to_thread(self.get_duck_array)
+
+
+class SelectedArray(_Selectable):
+    """A lazy array and what has been selected of it so far."""
+
+    __slots__ = ("array", "selection")
+
+    def __init__(
+        self, array: LazyArray | UnreadableArray, selection: Selection | None = None
+    ) -> None:
+        self.array = array
+        self.selection = whole(array.shape) if selection is None else selection
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of what is selected."""
+        return self.selection.shape
+
+    def __getitem__(self, indexer: indexing.ExplicitIndexer) -> SelectedArray:
+        key = indexing.expanded_indexer(indexer.tuple, len(self.selection.shape))
+        return SelectedArray(self.array, self.selection.orthogonal(key))
+
+    def _oindex_get(self, indexer: indexing.OuterIndexer) -> SelectedArray:
+        return self[indexer]
+
+    def _vindex_get(self, indexer: indexing.VectorizedIndexer) -> SelectedArray:
+        key = indexing.expanded_indexer(indexer.tuple, len(self.selection.shape))
+        return SelectedArray(self.array, self.selection.pointwise(key))
+
+    def transpose(self, order: Sequence[int]) -> SelectedArray:
+        """Permute the dimensions."""
+        return SelectedArray(self.array, self.selection.transposed(order))
+
+    def get_duck_array(self) -> Array:
+        """Read what has been selected."""
+        request = self.selection.request()
+        return self.selection.arranged(self.array.read(request), request)
+
+
+class CodedArray(_Selectable):
     """Values that xarray's coders give when they are asked for; they fail with errors of ours.
 
     Attributes of a store can upset any of them: text in ``scale_factor``, times beyond all years.
+
+    Parameters
+    ----------
+    array
+        The stored values, selected so far.
+    dtype
+        What the values come out as.
+    coders
+        What xarray has laid around them, from the innermost, without what was within.
+    joins
+        Whether one of the coders joins characters, along the last dimension, into text.
+    store, name
+        For messages.
     """
 
-    def __init__(self, array: Any, store: str, name: str) -> None:
-        self.array = indexing.as_indexable(array)
+    def __init__(
+        self,
+        array: SelectedArray,
+        dtype: np.dtype[Any],
+        coders: Sequence[Any],
+        joins: bool,
+        store: str,
+        name: str,
+    ) -> None:
+        self.array = array
+        self._dtype = dtype
+        self.coders = coders
+        self.joins = joins
         self.store = store
         self.name = name
+
+    @classmethod
+    def around(cls, values: Any, store: str, name: str) -> Any:
+        """Return what xarray has decoded lazily as such an array, anything else as it is."""
+        coders: list[Any] = []
+        inner: Any = values
+        while isinstance(inner, indexing.ExplicitlyIndexed):
+            if isinstance(inner, SelectedArray):
+                joins = inner.ndim > values.ndim
+                return cls(inner, np.dtype(values.dtype), coders[::-1], joins, store, name)
+            coder: Any = copy(inner)
+            inner = getattr(inner, "array", None)
+            coder.array = None
+            coders.append(coder)
+        return values
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """What the values come out as."""
-        return np.dtype(self.array.dtype)  # type: ignore[no-any-return]
+        return self._dtype
 
-    def _with(self, array: Any) -> CodedArray:
-        return CodedArray(array, self.store, self.name)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of what is selected."""
+        shape = self.array.shape
+        return shape[:-1] if self.joins else shape
 
-    def transpose(self, order: Any) -> CodedArray:
+    def _with(self, array: SelectedArray) -> CodedArray:
+        return CodedArray(array, self._dtype, self.coders, self.joins, self.store, self.name)
+
+    def __getitem__(self, indexer: indexing.ExplicitIndexer) -> CodedArray:
+        return self._with(self.array[self._completed(indexer)])
+
+    def _oindex_get(self, indexer: indexing.OuterIndexer) -> CodedArray:
+        return self._with(self.array.oindex[self._completed(indexer)])
+
+    def _vindex_get(self, indexer: indexing.VectorizedIndexer) -> CodedArray:
+        return self._with(self.array.vindex[self._completed(indexer)])
+
+    def _completed(self, indexer: Any) -> Any:
+        """Return an indexer that names all dimensions, that of the characters included."""
+        key = indexing.expanded_indexer(indexer.tuple, self.ndim)
+        return type(indexer)((*key, slice(None)) if self.joins else key)
+
+    def transpose(self, order: Sequence[int]) -> CodedArray:
         """Permute the dimensions."""
-        return self._with(self.array.transpose(order))
-
-    def __getitem__(self, key: Any) -> CodedArray:
-        return self._with(self.array[key])
-
-    def _oindex_get(self, key: Any) -> CodedArray:
-        return self._with(self.array.oindex[key])
-
-    def _vindex_get(self, key: Any) -> CodedArray:
-        return self._with(self.array.vindex[key])
+        last = (len(order),) if self.joins else ()
+        return self._with(self.array.transpose((*order, *last)))
 
     def get_duck_array(self) -> Any:
         """Read and decode what has been selected."""
-        if 0 in self.array.shape:  # xarray's coders look for the first date of a calendar
-            return np.empty(self.array.shape, self.dtype)
+        if 0 in self.shape:  # xarray's coders look for the first date of a calendar
+            return np.empty(self.shape, self.dtype)
+        values: Any = self.array.get_duck_array()
         with failing_as_metadata(self.store, self.name):
-            return self.array.get_duck_array()
-
-    async def async_get_duck_array(self) -> Any:
-        """Read and decode without blocking the running event loop."""
-        if 0 in self.array.shape:
-            return self.get_duck_array()
-        with failing_as_metadata(self.store, self.name):
-            return await self.array.async_get_duck_array()
+            for coder in self.coders:
+                decoder = copy(coder)
+                decoder.array = indexing.as_indexable(values)
+                values = decoder.get_duck_array()
+        return values
 
 
 @contextmanager
@@ -170,13 +225,13 @@ def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
     """Raise whatever xarray's decoding raises as an error of ours."""
     try:
         yield
-    except NczarrError:
+    except (NczarrError, MemoryError):
         raise
     except Exception as error:
         # Of several variables xarray names the one in a note, with all that it is.
         notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
         raise MetadataError(
-            f"xarray cannot decode it ({quote(': '.join([*notes, str(error)]))})",
+            f"xarray cannot decode it ({': '.join([*notes, reason_of(error)])})",
             remedy="Open it with decode_cf=False, or without the variable by drop_variables",
             store=store,
             variable=variable,

@@ -65,8 +65,8 @@ class OpenOptions:
     trust
         ``"none"`` for stores of strangers, as a service opens them: no links out of a local
         directory, no redirects out of a URL, reference sets that name nothing outside their own
-        folder but what `allow` does, and `STRICT_LIMITS` for the limits that are not passed. None
-        for the caller's own.
+        folder but what `allow` does, no codecs that other packages register with zarr-python, and
+        `STRICT_LIMITS` for the limits that are not passed. None for the caller's own.
     threads
         Number of threads of one read; None for the number of processors.
     max_chunk_bytes, max_item_bytes, max_metadata_bytes, max_consolidated_bytes, max_nodes, \
@@ -159,6 +159,7 @@ max_depth, max_references, max_index_bytes
             threads=self.threads,
             codecs=self.codecs,
             allow_pickle=self.allow_pickle,
+            plugins=self.trust is None,
             limits=self.limits,
         )
 

@@ -16,7 +16,7 @@ from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import unpacked_fill
-from xr_nczarr.backend.encoding import codec_encoding, stored_encoding
+from xr_nczarr.backend.encoding import codec_encoding, stored_encoding, xarray_attributes
 from xr_nczarr.backend.lazy import (
     LazyArray,
     SelectedArray,
@@ -116,10 +116,13 @@ class OpenedStore:
         return visible
 
 
-def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) -> OpenedStore:
+def open_netcdf(
+    target: Any, options: OpenOptions, *, subgroups: bool = True, with_sidecars: bool = False
+) -> OpenedStore:
     """Open what a path, URL or mapping points to, as a tree of netCDF groups.
 
-    Without `subgroups`, what is in the groups below the one asked for is not looked at.
+    Without `subgroups`, what is in the groups below the one asked for is not looked at. The objects
+    of `universal` beside the documents are read `with_sidecars`, to be changed.
     """
     resolved = resolve(target, options.access)
     location = resolved.location
@@ -131,6 +134,7 @@ def open_netcdf(target: Any, options: OpenOptions, *, subgroups: bool = True) ->
         zarr_format=None if zarr_format is None else str(zarr_format),
         group=group,
         subgroups=subgroups,
+        with_sidecars=with_sidecars,
         data_type_fallback=options.data_type_fallback,
     )
     store = resolved.store
@@ -282,7 +286,7 @@ class GroupSource:
     def _open_dropped(self, name: str | None, variable: NetcdfVariable) -> None:
         dimensions = [self._dimension_name(item) for item in variable.dimensions]
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        attributes = {} if name in self.problems else dict(variable.attributes)
+        attributes = {} if name in self.problems else xarray_attributes(variable)
         self._stand_in(name, dimensions, dtype, variable.shape, attributes)
 
     def _stand_in(
@@ -294,7 +298,7 @@ class GroupSource:
         attributes: dict[str, Any],
     ) -> None:
         unread = UnreadableArray(NczarrError("values of a stand-in are not read"), dtype, shape)
-        self.variables[name] = Variable(dimensions, SelectedArray.whole(unread), attributes)
+        self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)
 
     def _open_variable(self, name: str | None, variable: NetcdfVariable) -> None:
@@ -328,8 +332,8 @@ class GroupSource:
         if not dimensions and name in self._lengths:
             # Nobody knows its own: a scalar called as a dimension would block all along that.
             dimensions, shape = [name], (self._lengths[name],)
-        values = SelectedArray.whole(UnreadableArray(error, dtype, shape))
-        return Variable(dimensions, values, dict(variable.attributes))
+        values = SelectedArray(UnreadableArray(error, dtype, shape))
+        return Variable(dimensions, values, xarray_attributes(variable))
 
     def _open_readable(
         self, name: str | None, variable: NetcdfVariable, dimensions: list[str]
@@ -345,19 +349,18 @@ class GroupSource:
             decode_text if is_text else None,
         )
         self.arrays[name] = lazy
-        attributes = variable.attributes
+        attributes = xarray_attributes(variable)
         fill_value = attributes.get("_FillValue")
         if is_text and isinstance(fill_value, bytes):
-            text = fill_value.decode("utf-8", "surrogateescape")
-            attributes = {**attributes, "_FillValue": text}
+            attributes["_FillValue"] = fill_value.decode("utf-8", "surrogateescape")
         elif "_FillValue" in node.attributes.values_by_name:
-            fill_value = self._declared_fill(variable, unpacked_fill(node, fill_value))
-            attributes = {**attributes, "_FillValue": fill_value}
+            fill_value = unpacked_fill(node, fill_value)
+            attributes["_FillValue"] = self._declared_fill(variable, fill_value)
         codecs = self._codecs[id(node.codecs), id(node.shards)]
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.pure_version_3 and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
-        values = SelectedArray.whole(lazy)
+        values = SelectedArray(lazy)
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
@@ -383,7 +386,12 @@ class GroupSource:
         shared = id(node.codecs), id(node.shards)  # by all arrays whose documents say the same
         if shared not in self._codecs:
             try:
-                check_codec(node, custom=options.codecs, allow_pickle=options.allow_pickle)
+                check_codec(
+                    node,
+                    custom=options.codecs,
+                    allow_pickle=options.allow_pickle,
+                    plugins=options.trust is None,
+                )
             except NczarrError as error:
                 return error
             plain = self.group.dialect == "zarr"

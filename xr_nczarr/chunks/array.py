@@ -55,6 +55,8 @@ class ReadOptions:
         Further codec classes by their id.
     allow_pickle
         Whether chunks may be decoded by pickle, which runs code that the store brings along.
+    plugins
+        Whether codecs may be those that other packages register with zarr-python.
     limits
         Bounds on what is allocated.
     """
@@ -63,6 +65,7 @@ class ReadOptions:
     threads: int | None = None
     codecs: Mapping[str, type] | None = None
     allow_pickle: bool = False
+    plugins: bool = True
     limits: Limits = DEFAULT_LIMITS
 
 
@@ -97,6 +100,7 @@ class ChunkedArray:
                 limits=options.limits,
                 custom=options.codecs,
                 allow_pickle=options.allow_pickle,
+                plugins=options.plugins,
             )
 
     @cached_property
@@ -164,6 +168,7 @@ class ChunkedArray:
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
+        codec, layout = self.codec, self.layout  # a plan can be larger than what these refuse
         make_plan = plan_points if pointwise else plan_selection
         plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
@@ -171,8 +176,8 @@ class ChunkedArray:
             reader = PartReader(
                 node=self.node,
                 store=self._source,
-                codec=self.codec,
-                layout=self.layout,
+                codec=codec,
+                layout=layout,
                 axes=plan.axes,
                 sliced=plan.sliced,
                 out=out,
@@ -198,14 +203,15 @@ class ChunkedArray:
         write_empty_chunks
             Whether a chunk of nothing but fill values is stored; otherwise it is removed.
         """
+        codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
         source = np.broadcast_to(values, plan.result_shape).reshape(plan.shape)
         if source.size:
             writer = PartWriter(
                 node=self.node,
                 store=self.store,
-                codec=self.codec,
-                layout=self.layout,
+                codec=codec,
+                layout=layout,
                 source=source,
                 write_empty_chunks=write_empty_chunks,
             )

@@ -126,7 +126,7 @@ def plan_selection(
             result.append(length)
         else:
             length = 1
-            index = _in_range(int(selector), size)
+            index = in_range(int(selector), size)
             pieces.append(_split_slice(size, chunk, slice(index, index + 1)))
         lengths.append(length)
     count = math.prod(len(dimension.chunks) for dimension in pieces)
@@ -191,7 +191,8 @@ def plan_points(
     )
 
 
-def _in_range(index: int, size: int) -> int:
+def in_range(index: int, size: int) -> int:
+    """Return an index counted from the start; raise IndexError for one outside the dimension."""
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for a dimension of size {size}")
     return index % size
@@ -201,7 +202,7 @@ def all_in_range(positions: Positions, size: int) -> Positions:
     """Give positions counted from the start; raise IndexError for one outside the dimension."""
     extremes = [int(positions.min()), int(positions.max())] if positions.size else []
     for extreme in extremes:
-        _in_range(extreme, size)
+        in_range(extreme, size)
     if min(extremes, default=0) >= 0:
         return positions
     return np.where(positions < 0, positions + size, positions)

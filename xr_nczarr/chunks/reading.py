@@ -105,7 +105,8 @@ class PartReader:
         if target is None:
             return False
         try:
-            buffer = target.view("i8") if target.dtype.kind in "mM" else target
+            # Bytes: times, and types that are not NumPy's, give no buffer.
+            buffer = target if target.dtype.kind in "iufb" else bytes_of(target)
             size = self.store.fetch_into(self.layout.key_of(part.chunk), buffer)
             if size is None:
                 return False

@@ -34,8 +34,15 @@ def dump(parser: argparse.ArgumentParser) -> Run:
         only = f"values of these {name} only"
         parser.add_argument(flag, dest=name, type=_names, metavar=f"{what},...", help=only)
     parser.add_argument("-n", dest="name", help="name of the dataset")
+    digits = "significant digits of floats and doubles; without, as many as it takes"
+    parser.add_argument(
+        "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
+    )
+    parser.add_argument(
+        "-s", dest="special", action="store_true", help="special attributes: how values are stored"
+    )
     parser.add_argument("--help", action="help", help="show this help")
-    names = ("header", "variables", "groups", "name")
+    names = ("header", "variables", "groups", "name", "precision", "special")
     return lambda parsed: xr_nczarr.dump(
         parsed.target, **chosen(parsed, *names), **open_options(parsed)
     )
@@ -88,10 +95,10 @@ def verify(parser: argparse.ArgumentParser) -> Run:
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
-    """Copy what xarray opens into a new store; run again, it completes what was interrupted."""
+    """Copy a store, a netCDF file or what xarray opens; run again to complete a copy."""
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
     parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
-    parser.add_argument("--engine", help="of xarray, for a source that is no store")
+    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
     versions = ("1", "2", "3", "3-draft")
     parser.add_argument("--zarr-format", default="2", choices=versions, help="2 is the default")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
@@ -101,6 +108,9 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--codecs", type=_codecs, metavar="JSON", help="list of numcodecs configurations"
     )
+    parser.add_argument(
+        "--skip-unsupported", action="store_true", help="leave out what the target has no type for"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     add_storage_options(parser)
@@ -108,8 +118,8 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
-        names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "overwrite")
-        arguments = chosen(parsed, *names, "storage_options", "target_options")
+        names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "skip_unsupported")
+        arguments = chosen(parsed, *names, "overwrite", "storage_options", "target_options")
         progress = not parsed.quiet and sys.stderr.isatty()
         return xr_nczarr.copy(parsed.source, parsed.target, **arguments, progress=progress)
 
@@ -146,6 +156,13 @@ def references(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("source", metavar="STORE", help="a path or URL of a store, or of a set")
     parser.add_argument("target", metavar="TARGET", help="the file or directory to write")
     parser.add_argument(
+        "--compact",
+        dest="generators",
+        action="store_true",
+        help="write regular runs of chunks as gen: nczarr reads it, fsspec and kerchunk only with "
+        "simple_templates=False, and VirtualiZarr not at all; they find missing values instead",
+    )
+    parser.add_argument(
         "--inline-below",
         type=_number,
         default=0,
@@ -154,12 +171,13 @@ def references(parser: argparse.ArgumentParser) -> Run:
     )
     add_storage_options(parser)
     add_storage_options(parser, "target")
+    add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.references import write
 
-        arguments = chosen(parsed, "inline_below", "storage_options", "target_options")
-        write(parsed.source, parsed.target, **arguments)
+        names = ("generators", "inline_below", "storage_options", "target_options")
+        return write(parsed.source, parsed.target, **chosen(parsed, *names))
 
     return run
 
@@ -180,6 +198,13 @@ COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references,
 
 def _names(text: str) -> list[str]:
     return text.split(",")
+
+
+def _precision(text: str) -> tuple[int | None, int | None]:
+    numbers = text.split(",")
+    if len(numbers) > 2 or not all(each.isdecimal() and 1 <= int(each) <= 17 for each in numbers):
+        raise argparse.ArgumentTypeError(f"expected numbers from 1 to 17, as 7,15; found {text!r}")
+    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
 
 
 def _number(text: str) -> int:

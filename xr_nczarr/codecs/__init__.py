@@ -3,7 +3,7 @@
 from xr_nczarr.codecs.blocks import HEADER_BYTES, parse_blosc
 from xr_nczarr.codecs.bounded import decompressed
 from xr_nczarr.codecs.pipeline import ChunkCodec, bytes_of
-from xr_nczarr.codecs.registry import check_codec, compile_codec
+from xr_nczarr.codecs.registry import check_codec, check_fill, compile_codec, registered_kind
 from xr_nczarr.codecs.shards import ShardIndex
 
 __all__ = [
@@ -12,7 +12,9 @@ __all__ = [
     "ShardIndex",
     "bytes_of",
     "check_codec",
+    "check_fill",
     "compile_codec",
     "decompressed",
     "parse_blosc",
+    "registered_kind",
 ]

@@ -17,7 +17,14 @@ from numcodecs import registry as numcodecs_registry
 from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
 
-from xr_nczarr.errors import ChunkError, LimitError, MetadataError, NczarrError, quote
+from xr_nczarr.errors import (
+    ChunkError,
+    LimitError,
+    MetadataError,
+    NczarrError,
+    quote,
+    reason_of,
+)
 from xr_nczarr.model import CodecSpec, Json, Limits
 
 Bytes = bytes | bytearray | memoryview
@@ -117,7 +124,8 @@ class Step:
     `decode` takes the encoded bytes and gives a flat buffer of exactly the decoded ones, or the
     array of objects; one that `fills` also takes the array of those bytes to fill and give.
     `encode` is the reverse. `place` is the step in words, for messages. `room` is of filters that
-    do not hold every value: how far from given ones those may lie that come back.
+    do not hold every value: how far from given ones those may lie that come back, or `any_room` of
+    one that itself refuses what it was not told to change.
     """
 
     decode: Callable[..., Any]
@@ -126,6 +134,11 @@ class Step:
     fills: bool = False
     place: str = ""
     room: Callable[[NDArray[Any]], Any] | None = None
+
+
+def any_room(_: NDArray[Any]) -> float:
+    """Let any value come back for another."""
+    return math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +167,7 @@ class Request:
         try:
             return codec_class.from_config(settings)
         except (*FAILURES, SyntaxError) as failure:
-            problem = f"found a configuration that the codec refuses: {quote(failure)}"
+            problem = f"found a configuration that the codec refuses: {reason_of(failure)}"
             raise MetadataError(problem) from failure
 
 
@@ -219,7 +232,7 @@ class ChunkCodec:
         self.fills = bool(steps) and steps[0].fills
         self._steps = steps
         self._rooms = [step.room for step in steps if step.room is not None]
-        self.narrow = bool(self._rooms)
+        self.narrow = bool(self._rooms) and any_room not in self._rooms
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Give the elements of one chunk from its stored bytes.
@@ -301,11 +314,13 @@ class ChunkCodec:
         for step in self._steps:
             try:
                 data = step.encode(data)
+            except NczarrError as error:
+                error.located(place=step.place)
+                raise
             except FAILURES as failure:
                 raise self._failed("encoded", step, failure) from failure
         return data
 
     def _failed(self, what: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
-        reason = f"{type(failure).__name__}: {quote(failure)}"
-        problem = f"cannot be {what} ({self.flow.chunk}): {reason}"
+        problem = f"cannot be {what} ({self.flow.chunk}): {reason_of(failure)}"
         return ChunkError(problem, remedy=remedy, place=step.place)

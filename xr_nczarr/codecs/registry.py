@@ -11,9 +11,19 @@ from typing import Any
 import numpy as np
 from numcodecs import registry as numcodecs_registry
 
-from xr_nczarr.codecs import bounded, filters, serializers
+from xr_nczarr.codecs import bounded, casts, filters, serializers, zarr_python
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
-from xr_nczarr.errors import LimitError, MetadataError, Place, RefusedError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    ChunkError,
+    ConflictError,
+    LimitError,
+    MetadataError,
+    Place,
+    RefusedError,
+    UnsupportedError,
+    quote,
+    reason_of,
+)
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
 Builder = Callable[[Request], Step | None]
@@ -39,6 +49,10 @@ _OF_BYTES: Mapping[str, Builder] = {
     **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
     **dict.fromkeys(bounded.COMPRESSORS, bounded.build_compressor),
 }
+_OF_VERSION_3: Mapping[str, Builder] = {
+    "scale_offset": casts.build_scale_offset,
+    "cast_value": casts.build_cast_value,
+}
 _OURS = ("bytes", "endian", "transpose", "crc32c")
 """Codecs that numcodecs does not know, or not without a further library."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
@@ -53,11 +67,13 @@ def compile_codec(
     limits: Limits = DEFAULT_LIMITS,
     custom: Mapping[str, type] | None = None,
     allow_pickle: bool = False,
+    plugins: bool = True,
 ) -> ChunkCodec:
     """Give the codec of an array's chunks.
 
     Classes of numcodecs' interface in `custom`, by their id, come before all others.
-    `allow_pickle` unpickles objects, which lets whoever wrote them run any code.
+    `allow_pickle` unpickles objects, which lets whoever wrote them run any code. With `plugins`,
+    codecs of Zarr v3 may be those that other packages register with zarr-python.
 
     Raises
     ------
@@ -68,7 +84,7 @@ def compile_codec(
         of more than `limits.max_chunk_bytes`.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
-    codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle)
+    codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
             "found items of variable length without a codec that stores them",
@@ -79,13 +95,50 @@ def compile_codec(
 
 
 def check_codec(
-    node: ArrayNode, *, custom: Mapping[str, type] | None = None, allow_pickle: bool = False
+    node: ArrayNode,
+    *,
+    custom: Mapping[str, type] | None = None,
+    allow_pickle: bool = False,
+    plugins: bool = True,
 ) -> None:
     """Raise what `compile_codec` would raise because of a codec's name, shards included."""
     around = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
         for spec in (*node.codecs, *around):
-            _find_builder(spec, custom or {}, allow_pickle)
+            _find_builder(spec, custom or {}, allow_pickle, plugins)
+
+
+def check_fill(node: ArrayNode) -> None:
+    """Raise ConflictError unless an array's fill value comes back of each ``cast_value``.
+
+    The specification demands it: partial chunks hold fill values.
+    """
+    flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
+    fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
+    for spec in node.codecs:
+        if fill is None or spec.name not in _OF_VERSION_3:
+            continue
+        codec = compile_chain([spec], flow, DEFAULT_LIMITS, {})
+        try:
+            stored = codec.encode(fill)
+            back = codec.decode(stored)
+        except ChunkError as error:
+            raise _unheld(fill, spec, error.problem) from error
+        if (
+            spec.name == "cast_value"
+            and back.tobytes() != fill.tobytes()
+            and not np.all(back != back)
+        ):
+            raise _unheld(fill, spec, f"it would come back as {back[0]}")
+        flow = replace(codec.encoded, chunk=flow.chunk)
+        fill = np.frombuffer(stored, flow.dtype)
+
+
+def _unheld(fill: Any, spec: CodecSpec, why: str) -> ConflictError:
+    return ConflictError(
+        f"the codec {spec.name} cannot store the fill value {fill[0]}: {why}",
+        remedy="Pass another fill_value in encoding, or map it by the codec's scalar_map",
+    )
 
 
 def flow_of(
@@ -112,13 +165,14 @@ def compile_chain(
     limits: Limits,
     custom: Mapping[str, type],
     allow_pickle: bool = False,
+    plugins: bool = False,
 ) -> ChunkCodec:
     """Give the codec of `specs`, in the order of encoding, for what `flow` describes."""
     steps: list[Step] = []
     encoded, most = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
         with Place(place=_place(spec)):
-            builder = _find_builder(spec, custom, allow_pickle)
+            builder = _find_builder(spec, custom, allow_pickle, plugins)
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
                     f"found codec {spec.name} for items of variable length",
@@ -138,8 +192,10 @@ def _place(spec: CodecSpec) -> str:
     return f"codec {spec.name} ({spec.place})"
 
 
-def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool) -> Builder:
-    """Give what compiles the codec `spec`: the caller's, ours, or one that numcodecs knows."""
+def _find_builder(
+    spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool, plugins: bool
+) -> Builder:
+    """Return what compiles a codec: the caller's, ours, numcodecs', or another package's."""
     name = spec.name
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
@@ -149,22 +205,47 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], allow_pickle: boo
             remedy="If you trust who wrote them, open with allow_pickle=True.",
             place=_place(spec),
         )
+    if name in _OF_VERSION_3:
+        if spec.place != "codecs":
+            raise UnsupportedError(
+                f"codec {name} belongs to Zarr v3 alone",
+                remedy="Write with zarr_format=3, or with other codecs (codecs=[] for none)",
+                place=_place(spec),
+            )
+        return _OF_VERSION_3[name]
     builder = _OF_ITEMS.get(name) or _OF_BYTES.get(name)
     codec_class = numcodecs_registry.codec_registry.get(name)
     if builder is not None and (name in _OURS or codec_class is not None):
         return builder
-    shown = quote(repr(name))
-    if codec_class is None and name in numcodecs_registry.entries:
-        try:
-            codec_class = numcodecs_registry.entries[name].load()
-        except (ImportError, AttributeError) as failure:
-            problem = f"found codec {shown}, whose package does not load: {quote(failure)}"
-            raise UnsupportedError(problem, place=_place(spec)) from failure
-    if codec_class is None:
+    if codec_class is None and plugins:
+        entry_point = zarr_python.find_entry_point(spec)
+        if entry_point is not None:
+            return partial(zarr_python.build_registered, entry_point=entry_point)
+    return partial(_build_foreign, codec_class=codec_class or _load_class(spec))
+
+
+def registered_kind(name: str) -> str | None:
+    """Return what a codec takes and gives that only a package for zarr-python has.
+
+    That is "array-array", "array-bytes" or "bytes-bytes"; None for all other codecs.
+    """
+    if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
+        return None
+    return zarr_python.kind_of(name)
+
+
+def _load_class(spec: CodecSpec) -> Any:
+    """Return the class of a codec that another package registers with numcodecs."""
+    shown = quote(repr(spec.name))
+    if spec.name not in numcodecs_registry.entries:
         problem = f"found codec {shown}, which is not known"
         remedy = f"Open with codecs={{{shown}: …}}, a codec class as numcodecs has."
         raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
-    return partial(_build_foreign, codec_class=codec_class)
+    try:
+        return numcodecs_registry.entries[spec.name].load()
+    except (ImportError, AttributeError) as failure:
+        problem = f"found codec {shown}, whose package does not load: {reason_of(failure)}"
+        raise UnsupportedError(problem, place=_place(spec)) from failure
 
 
 def _build_foreign(request: Request, codec_class: Any) -> Step:

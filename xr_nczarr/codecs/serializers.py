@@ -31,9 +31,21 @@ from xr_nczarr.model import Json
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
-def build_bytes(request: Request) -> None:
-    """Build nothing for v3's ``bytes``: its byte order is the node's dtype's."""
-    request.settings(endian=None)
+def build_bytes(request: Request) -> Step | None:
+    """Return nothing for v3's ``bytes``, or the step that swaps bytes.
+
+    Mostly its byte order is the dtype's. Of types that are not NumPy's own it is not, since arrays
+    of these in the other order are filled wrongly (ml_dtypes 0.6).
+    """
+    endian, flow = request.settings(endian=None)["endian"], request.flow
+    if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
+        return None
+    unit = np.dtype(f"u{flow.dtype.itemsize}") if flow.dtype.isbuiltin == 2 else flow.dtype
+
+    def swap(data: Buffer) -> Buffer:
+        return bytes_of(np.frombuffer(data, unit).byteswap())
+
+    return Step(swap, swap, flow)
 
 
 def build_transpose(request: Request) -> Step | None:

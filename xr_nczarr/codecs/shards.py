@@ -5,14 +5,15 @@ Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Bytes, Flow
+from xr_nczarr.codecs.pipeline import DAMAGED, RAISE_LIMIT, UINT8, Bytes, Flow
 from xr_nczarr.codecs.registry import compile_chain, flow_of
-from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError
+from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError
 from xr_nczarr.model import DEFAULT_LIMITS, Limits, ShardSpec
 
 _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
@@ -31,7 +32,17 @@ class ShardIndex:
         Whether codecs lie around the shard, so that it has to be unwrapped as a whole.
     """
 
-    __slots__ = ("_around", "_codec", "_floor", "grid", "length", "start", "wrapped")
+    __slots__ = (
+        "_around",
+        "_codec",
+        "_floor",
+        "_order",
+        "_places",
+        "grid",
+        "length",
+        "start",
+        "wrapped",
+    )
 
     def __init__(
         self,
@@ -42,17 +53,28 @@ class ShardIndex:
         custom: Mapping[str, type] | None = None,
     ) -> None:
         self.grid = _grid(spec.shape, inner_shape)
+        order = spec.order or tuple(range(len(self.grid)))
+        self._order = (*order, len(order))
+        self._places = np.argsort(self._order)
         big = any(item.configuration.get("endian") == "big" for item in spec.index_codecs)
-        entries = flow_of(np.dtype(">u8" if big else "<u8"), (*self.grid, 2), limits)
+        stored = (*[self.grid[axis] for axis in order], 2)
+        name = f"shard of shape {spec.shape}"
+        if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
+            raise LimitError(
+                f"the index of a {name} with {math.prod(self.grid):,} inner chunks takes "
+                f"{size:,} bytes, more than {limits.max_chunk_bytes:,}",
+                remedy=RAISE_LIMIT,
+                place="index_codecs",
+            )
+        entries = flow_of(np.dtype(">u8" if big else "<u8"), stored, limits)
         self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
-        size = self._codec.encoded.size
-        if size is None:
+        length = self._codec.encoded.size
+        if length is None:
             problem = "found a shard index whose length depends on its values"
             raise UnsupportedError(problem, place="index_codecs")
-        self.length: int = size
-        self.start = 0 if spec.index_at_start else -size
-        self._floor = size if spec.index_at_start else 0
-        name = f"shard of shape {spec.shape}"
+        self.length: int = length
+        self.start = 0 if spec.index_at_start else -length
+        self._floor = length if spec.index_at_start else 0
         shard = Flow(name, UINT8, None, None, limits.max_chunk_bytes, limited=True)
         self._around = compile_chain(spec.codecs, shard, limits, custom or {})
         self.wrapped = bool(spec.codecs)
@@ -82,7 +104,7 @@ class ShardIndex:
         overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
         if overlapping.size:
             raise self._misplaced(entries, overlapping[0], "within another inner chunk")
-        return entries
+        return entries.transpose(self._places)
 
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
@@ -100,7 +122,7 @@ class ShardIndex:
             entries[inner_index] = offset, len(part)
             offset += len(part)
             bodies.append(part)
-        index = self._codec.encode(entries)
+        index = self._codec.encode(entries.transpose(self._order))
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
@@ -112,8 +134,9 @@ class ShardIndex:
         return memoryview(self._around.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
-        inner_index = tuple(int(i) for i in np.unravel_index(at, self.grid))
-        offset, length = entries[inner_index].tolist()
+        stored = np.unravel_index(at, entries.shape[:-1])
+        offset, length = entries[stored].tolist()
+        inner_index = tuple([int(stored[axis]) for axis in self._places[:-1]])
         found = f"inner chunk {inner_index} at {offset:,}, {length:,} bytes long: {where}"
         return ChunkError(f"the shard index puts {found}", place="shard index", remedy=DAMAGED)
 

@@ -27,6 +27,7 @@ _NUMBERS: dict[str, DType] = {
         *(f"<{kind}{size}" for kind in "iuf" for size in (2, 4, 8)),
     )
 }
+_EXTENDED = ("bfloat16",)  # registered types that NumPy has through ml_dtypes
 _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _TEXT = "string"
 _VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
@@ -83,7 +84,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
     """Give dtype and spelling of a ``data_type`` that is core, or that zarr-python writes."""
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
-    dtype = np.dtype(object) if name in _VARIABLE else _find_core_type(name, place)
+    dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)
     if dtype is not None:
         check_members(configuration, (), inner)
     elif name in _FIXED:
@@ -109,6 +110,27 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
     else:
         raise unknown("data type", name, place)
     return dtype, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _find_named_type(name: str, place: str) -> DType | None:
+    """Return the dtype of a core or registered type that is a name; None for all other names."""
+    if name not in _EXTENDED:
+        return _find_core_type(name, place)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise UnsupportedError(
+            f"the data type {name} needs the package ml_dtypes",
+            remedy="Install ml_dtypes",
+            place=place,
+        ) from error
+    dtype: DType = np.dtype(getattr(ml_dtypes, name)).newbyteorder("<")
+    return dtype
+
+
+def is_float(dtype: DType) -> bool:
+    """Return whether a dtype is one of floats, ``bfloat16`` included."""
+    return dtype.kind == "f" or dtype.name in _EXTENDED
 
 
 def _find_core_type(name: str, place: str) -> DType | None:
@@ -145,8 +167,10 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
         return value
     if dtype.kind == "O":
         return _TEXT if text else _VARIABLE[1]
-    if little in _NUMBERS.values():
+    if little in _NUMBERS.values() or dtype.name in _EXTENDED:
         return dtype.name
+    if not typestrings.of_numpy(dtype):
+        raise _foreign(dtype, "Zarr v3")
     configuration: dict[str, Json] = {"length_bytes": dtype.itemsize}
     if dtype.names is not None:
         fields = [[name, render_data_type(dtype[name])] for name in dtype.names]
@@ -160,13 +184,21 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
     raise UnsupportedError(f"Zarr v3 has no data type for {quote(dtype)}", place="data_type")
 
 
+def _foreign(dtype: DType, version: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"this package knows no data type of {version} for {dtype.name}",
+        remedy="Convert it with astype",
+        place="data_type",
+    )
+
+
 def _means(value: Json, little: DType, text: bool) -> bool:
     """Tell whether a spelling is one of v3's, not of another version, and means a dtype."""
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:
         return little.kind == "O" and text == (value == _TEXT)
-    core = _find_core_type(value, "data_type")
+    core = _find_named_type(value, "data_type")
     return core is not None and core == little  # NumPy takes None for float64
 
 
@@ -229,6 +261,8 @@ def render_draft_type(dtype: DType, spelling: str) -> Json:
         return value
     if dtype.newbyteorder("<") in _NUMBERS.values():
         return dtype.name
+    if not typestrings.of_numpy(dtype):
+        raise _foreign(dtype, "the draft of Zarr v3")
     if dtype.kind not in "mMOSUV":
         raise unknown("data type", dtype, "data_type")
     raw = f"r{dtype.itemsize * 8}"

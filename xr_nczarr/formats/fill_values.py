@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import quote, unexpected
-from xr_nczarr.formats.data_types import DType, check_members
+from xr_nczarr.formats.data_types import DType, check_members, is_float
 from xr_nczarr.formats.documents import read_integer, read_list, read_text, required
 from xr_nczarr.model import Json
 
@@ -72,7 +72,7 @@ def parse_fill_value(
         return _parse_bytes(value)
     if dtype.names is not None and isinstance(value, dict):
         return _parse_fields(value, dtype)
-    if dtype.kind in "SV":
+    if dtype.kind in "SV" and not is_float(dtype):
         return _parse_fixed(value, dtype, raw or dtype.newbyteorder("<"))
     if dtype.kind != "c":
         return _parse_number(value, dtype)
@@ -144,7 +144,7 @@ def _parse_number(value: Json, dtype: DType) -> Any:
         return np.frombuffer(bits, dtype.newbyteorder(">"))[0]
     if isinstance(value, str) and _BITS.fullmatch(value):
         raise unexpected(value, f"as many digits as {dtype.name} has", _PLACE)
-    if dtype.kind == "f":
+    if is_float(dtype):
         return _parse_float(value, dtype)
     if dtype.itemsize == 1 and isinstance(value, str) and len(value) < 2 and value.isascii():
         # netcdf-c stores characters as uint8 and spells their fill value as text.
@@ -164,7 +164,8 @@ def _parse_float(value: Json, dtype: DType) -> Any:
     if type(number) not in (int, float):
         raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', _PLACE)
     try:
-        struct.pack(f"<{dtype.char}", number)  # tells what does not round to a number
+        # Tells what does not round to a number; a bfloat16 has the range of a float32.
+        struct.pack(f"<{dtype.char if dtype.kind == 'f' else 'f'}", number)
     except (OverflowError, struct.error) as error:
         raise unexpected(value, f"a number within the range of {dtype.name}", _PLACE) from error
     return dtype.type(number)
@@ -204,7 +205,7 @@ def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
     scalar = np.asarray(value, dtype)
     if dtype.kind == "c":
         return [_render_float(part, exact) for part in (scalar.real, scalar.imag)]
-    if dtype.kind == "f":
+    if is_float(dtype):
         return _render_float(scalar, exact)
     if dtype.kind in "mM":
         return int(scalar.astype(dtype.newbyteorder("=")).view("i8"))

@@ -85,10 +85,21 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
         spelled = json.loads(type_name) if type_name[0] == "[" else type_name
         if parse_data_type(spelled)[0] == dtype:
             return spelled
+    if not of_numpy(dtype):
+        raise UnsupportedError(
+            f"Zarr v1 and v2 have no data type for {dtype.name}",
+            remedy="Convert it with astype",
+            place="dtype",
+        )
     described = _describe(dtype)
     if parse_data_type(described)[0] != dtype:
         raise UnsupportedError(f"found {dtype}, expected a type without padding")
     return described
+
+
+def of_numpy(dtype: DType) -> bool:
+    """Return whether a dtype is NumPy's own; others, as ml_dtypes', say that they are raw bytes."""
+    return dtype.type.__module__ == "numpy"
 
 
 def _describe(dtype: DType) -> Json:

@@ -282,7 +282,7 @@ def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     held = (
         b"%b: %b" % (render_json(key), _checked(key, data))
         for key, data in documents.items()
-        if key != CONSOLIDATED_KEY
+        if key.rpartition("/")[2] in (_ARRAY, _GROUP, _ATTRIBUTES)
     )
     metadata = b", ".join(held)
     return {CONSOLIDATED_KEY: b'{"metadata": {%b}, "zarr_consolidated_format": 1}' % metadata}

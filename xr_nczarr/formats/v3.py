@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
+
 from xr_nczarr.errors import NczarrError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import named, parse_data_type, render_data_type, unknown
@@ -27,6 +29,7 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
+from xr_nczarr.formats.v3_codecs import complete as complete
 from xr_nczarr.formats.v3_codecs import parse_chain, render_chain
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -234,7 +237,7 @@ def render_node(node: Node) -> dict[str, bytes]:
 def _render_array(node: ArrayNode) -> dict[str, Json]:
     text = any(spec.name == "vlen-utf8" for spec in node.codecs)
     data_type = render_data_type(node.dtype, node.type_name, text=text)
-    listed = isinstance(data_type, str) and node.dtype.kind == "V"
+    listed = isinstance(data_type, str) and node.dtype.type is np.void
     named = isinstance(data_type, dict) and data_type["name"] == "struct"
     members = {
         "node_type": "array",

@@ -6,13 +6,20 @@ With them come the byte order and, in v3, the levels of sharding.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
-from xr_nczarr.formats.data_types import DType, check_members, named, unknown
+from xr_nczarr.formats.data_types import (
+    DType,
+    check_members,
+    named,
+    unknown,
+)
 from xr_nczarr.formats.documents import (
     read_lengths,
     read_list,
@@ -21,14 +28,25 @@ from xr_nczarr.formats.documents import (
     required,
     without,
 )
+from xr_nczarr.formats.typestrings import of_numpy
+from xr_nczarr.formats.v3_casts import NUMBERS, render_parameter
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
 
 _SHARDING = "sharding_indexed"
 _NUMCODECS = "numcodecs."
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-_ARRAY_TO_ARRAY = frozenset(
-    ("transpose", "delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
+_OF_EACH_ELEMENT = frozenset(
+    ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
+_ARRAY_TO_ARRAY = _OF_EACH_ELEMENT | {"transpose", "delta", "packbits"}
+# Codecs that can change the data type, and the parameter that names what they change it to.
+_RETYPING = {
+    "cast_value": "data_type",
+    "astype": "encode_dtype",
+    "delta": "astype",
+    "fixedscaleoffset": "astype",
+    "quantize": "astype",
+}
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
 # What v3 has under a name of its own, with the members that it demands.
 _REGISTERED: dict[str, dict[str, Json]] = {
@@ -36,8 +54,10 @@ _REGISTERED: dict[str, dict[str, Json]] = {
     "gzip": {"level": 1},
     "zstd": {"level": 0, "checksum": False},
     **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
+    **{name: {} for name in ("scale_offset", "cast_value")},
 }
 _NO_SERIALIZERS = _ARRAY_TO_ARRAY | (_REGISTERED.keys() - _ARRAY_TO_BYTES)
+_INDEX_TYPE = np.dtype("<u8")
 _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 _LAYOUT = "chunk_memory_layout"
@@ -55,8 +75,19 @@ class Chain(NamedTuple):
 
 
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = "codecs") -> Chain:
-    """Give what ``codecs`` say of an array whose grid is of cells of `shape`."""
-    specs = _parse_specs(value, place, len(shape))
+    """Return what ``codecs`` say of an array whose grid is of cells of `shape`."""
+    chain = _parse_level(value, dtype, shape, place)
+    dtype, codecs = ordered(dtype, chain.codecs)
+    return chain._replace(dtype=dtype, codecs=codecs)
+
+
+def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
+    """Return the chain of one level of sharding and those within, byte orders not yet moved.
+
+    What a document lists before the codec ``sharding_indexed`` is done to each inner chunk: the
+    codecs that are allowed there move elements, or change each by itself.
+    """
+    specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
     serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
     at = serializers[0] if serializers else len(names)  # at the end: a codec of the caller's
@@ -64,35 +95,76 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = 
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
         raise unexpected(names, "codecs on arrays, one from array to bytes, some on bytes", place)
     if _SHARDING not in names:
-        dtype, codecs = ordered(dtype, specs)
-        return Chain(dtype, shape, codecs, ())
-    around = (*specs[:at], *specs[at + 1 :])
+        return Chain(dtype, shape, specs, ())
+    order = tuple(range(len(shape)))
+    for spec in specs[:at]:
+        if spec.name == "transpose":
+            order = tuple([order[axis] for axis in spec.configuration["order"]])
+        elif spec.name not in _OF_EACH_ELEMENT:
+            problem = f"codec {quote(spec.name)} cannot be undone for one inner chunk of a shard"
+            raise UnsupportedError(problem, place=place)
+        dtype = encoded_type(spec, dtype)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
     members = ("chunk_shape", "codecs", "index_codecs", "index_location")
     check_members(configuration, members, place)
     location = read_text(configuration.get("index_location", "end"), place, ("start", "end"))
     index = configuration.get("index_codecs", [_LITTLE, "crc32c"])
-    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0)
-    outer = shape
-    for spec in specs[:at]:
-        if spec.name == "transpose":
-            outer = tuple(outer[axis] for axis in spec.configuration["order"])
+    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0, _INDEX_TYPE)
+    outer = [shape[axis] for axis in order]
     inner = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
     if len(inner) != len(outer) or any(
         whole % part for whole, part in zip(outer, inner, strict=True)
     ):
-        raise unexpected(list(inner), f"a shape that divides {list(outer)}", place)
-    shard = ShardSpec(shape, index_codecs, location == "start", around)
-    chain = parse_chain(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
-    return chain._replace(shards=(shard, *chain.shards))
+        raise unexpected(list(inner), f"a shape that divides {outer}", place)
+    shard = ShardSpec(
+        shape, index_codecs, location == "start", specs[at + 1 :], leading=at, order=_named(order)
+    )
+    chain = _parse_level(required(configuration, "codecs", place), dtype, inner, f"{place}.codecs")
+    return Chain(
+        dtype,
+        _restored(chain.chunk_shape, order),
+        (*specs[:at], *chain.codecs),
+        (shard, *[_untransposed(level, order) for level in chain.shards]),
+    )
 
 
-def _parse_specs(value: Json, place: str, rank: int) -> tuple[CodecSpec, ...]:
-    items = enumerate(read_list(value, place))
-    return tuple([_parse_named(item, f"{place}[{i}]", rank) for i, item in items])
+def _named(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an order of axes, or nothing for their own."""
+    return () if order == tuple(range(len(order))) else order
 
 
-def _parse_named(item: Json, place: str, rank: int) -> CodecSpec:
+def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Return lengths along transposed axes in the array's order."""
+    return tuple([lengths[at] for at in np.argsort(order)])
+
+
+def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
+    """Return a level of sharding of a transposed array as one of the array itself."""
+    own = level.order or range(len(order))
+    composed = _named(tuple([order[axis] for axis in own]))
+    return replace(level, shape=_restored(level.shape, order), order=composed)
+
+
+def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[CodecSpec, ...]:
+    specs = []
+    for i, item in enumerate(read_list(value, place)):
+        specs.append(_parse_named(item, f"{place}[{i}]", rank, dtype))
+        dtype = encoded_type(specs[-1], dtype)
+    return tuple(specs)
+
+
+def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
+    """Return the data type of what a codec makes of elements of `dtype`."""
+    if spec.name not in _RETYPING:
+        return dtype
+    made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
+    try:
+        return np.dtype(made) if isinstance(made, str) else dtype
+    except TypeError:  # the codec refuses it when it is compiled
+        return dtype
+
+
+def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     name, configuration = named(item, place)
     if name == "packbits":
         # The codec registered under this name stores other bytes than numcodecs' of that id.
@@ -100,6 +172,8 @@ def _parse_named(item: Json, place: str, rank: int) -> CodecSpec:
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
         configuration = without(configuration, ("id",))
+    elif name in NUMBERS:
+        configuration = NUMBERS[name](configuration, dtype, place)
     return _parse_spec(name, configuration, place, rank, item)
 
 
@@ -108,7 +182,7 @@ def _parse_spec(
 ) -> CodecSpec:
     """Give a codec as the registry spells it, from its name and configuration in v3.
 
-    ``bytes`` keeps its ``endian``, which `ordered` takes away.
+    ``bytes`` keeps its ``endian``, which `ordered` takes away where the dtype can say it.
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
@@ -140,19 +214,35 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 
 
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the codec ``bytes`` into the dtype."""
-    found = [spec for spec in specs if spec.name == "bytes"]
-    if len(found) > 1:
-        raise unexpected([spec.document for spec in found], 'one codec "bytes"', "codecs")
-    if found:
-        endian = found[0].configuration.get("endian")
-        # zarr-python leaves it out for structures, which it stores as they lie in memory.
-        if endian is None and dtype.names is None and _byte_order(dtype) is not None:
-            raise unexpected(found[0].document, f"an endian for {dtype.name}", "codecs")
-        dtype = dtype.newbyteorder(">" if endian == "big" else "<")
-    return dtype, tuple(
-        replace(spec, configuration={}) if spec.name == "bytes" else spec for spec in specs
-    )
+    """Move the byte order from the codec ``bytes`` to what names the type of its input.
+
+    That is the last codec that changes the data type, or else the array's own dtype.
+    """
+    serializers = [spec for spec in specs if spec.name == "bytes"]
+    if len(serializers) > 1:
+        raise unexpected([spec.document for spec in serializers], 'one codec "bytes"', "codecs")
+    before = specs[: specs.index(serializers[0])] if serializers else []
+    if not serializers or not _ARRAY_TO_ARRAY.issuperset([spec.name for spec in before]):
+        return dtype, tuple(specs)  # a codec that is not known here may change the data type
+    changed, stored, last = list(specs), dtype, None
+    for number, spec in enumerate(specs):
+        if spec.name in _RETYPING:
+            stored, last = encoded_type(spec, stored), number
+    endian = serializers[0].configuration.get("endian")
+    # zarr-python leaves it out for structures, which it stores as they lie in memory.
+    if endian is None and stored.names is None and _byte_order(stored) is not None:
+        raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
+    if not of_numpy(stored):
+        return dtype, tuple(specs)
+    in_order = stored.newbyteorder(">" if endian == "big" else "<")
+    changed[specs.index(serializers[0])] = replace(serializers[0], configuration={})
+    if last is None:
+        dtype = in_order
+    elif in_order != stored:
+        spec = specs[last]
+        made = {_RETYPING[spec.name]: in_order.str}
+        changed[last] = replace(spec, configuration={**spec.configuration, **made})
+    return dtype, tuple(changed)
 
 
 def _byte_order(dtype: DType) -> str | None:
@@ -164,28 +254,75 @@ def _byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Give the ``codecs`` of a node; those of another version are spelled as v3 has them."""
+    """Return the ``codecs`` of a node; those of another version are spelled as v3 has them."""
     specs = _with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
         raise UnsupportedError("found no codec that v3 has for items of variable length")
-    kinds = [0 if name in _ARRAY_TO_ARRAY else 1 + (name not in _ARRAY_TO_BYTES) for name in names]
-    if kinds != sorted(kinds):
-        raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
+    _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)
     inner = node.chunk_shape
+    end = sum(shard.leading for shard in node.shards)
+    rendered, before = rendered[end:], rendered[:end]
     for shard in reversed(node.shards):
+        start = len(before) - shard.leading
         configuration = {
-            "chunk_shape": list(inner),
+            "chunk_shape": [inner[axis] for axis in shard.order or range(len(inner))],
             "codecs": rendered,
             "index_codecs": _render_specs(shard.index_codecs, None),
             "index_location": "start" if shard.index_at_start else "end",
         }
-        at = _end_of_filters(shard.codecs)
-        rendered = _render_specs(shard.codecs, node.dtype)
-        rendered.insert(at, {"name": _SHARDING, "configuration": configuration})
+        sharding = {"name": _SHARDING, "configuration": configuration}
+        around = _render_specs(shard.codecs, node.dtype)
+        rendered, before = [*before[start:], sharding, *around], before[:start]
         inner = shard.shape
     return rendered
+
+
+def _is_spelled(spec: CodecSpec) -> bool:
+    """Return whether a codec comes from a document of v3, in which it is spelled so."""
+    document = spec.document
+    named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
+    return spec.place == "codecs" and named
+
+
+def _is_foreign(spec: CodecSpec) -> bool:
+    """Return whether a document of v3 names a codec that is not known here."""
+    if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
+        return False
+    return _is_spelled(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
+
+
+def complete(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
+    """Return codecs as v3 spells them, with ``bytes`` where it belongs.
+
+    `kinds` are of those that are not known here: ``array-array``, ``array-bytes`` or
+    ``bytes-bytes``, by what they encode and make of it.
+    """
+    if not kinds:
+        return tuple(specs)
+    every_kind = _check_order(specs, kinds)
+    spelled = []
+    for spec in specs:
+        document = {"name": spec.name, "configuration": dict(spec.configuration)}
+        spelled.append(replace(spec, document=document) if spec.name in kinds else spec)
+    if "array-bytes" not in every_kind:
+        # What a codec that is not known here makes of the data type is not known either.
+        retyped = any(kind == "array-array" for kind in kinds.values())
+        configuration = {"endian": "little"} if retyped else {}
+        spelled.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
+    return tuple(spelled)
+
+
+def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
+    """Return what each codec takes and gives; an error if one cannot take what it is given."""
+    names = [spec.name for spec in specs]
+    kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
+    kind_of |= dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes") | dict(kinds)
+    every_kind = [kind_of.get(name, "bytes-bytes") for name in names]
+    if every_kind != sorted(every_kind) or every_kind.count("array-bytes") > 1:
+        raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
+    return every_kind
 
 
 def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
@@ -196,30 +333,37 @@ def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
 
 def _with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     """Give codecs with ``bytes`` between those on arrays and those on bytes."""
-    if any(spec.name in _ARRAY_TO_BYTES for spec in specs):
+    if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
     at = _end_of_filters(specs)
     return [*specs[:at], CodecSpec("bytes"), *specs[at:]]
 
 
-def _render_specs(specs: Iterable[CodecSpec], dtype: DType | None) -> list[Json]:
-    return [_render_spec(spec, dtype) for spec in specs]
+def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
+    """Return the JSON of codecs; `dtype` is None for those of a shard's index."""
+    rendered = []
+    for spec in specs:
+        rendered.append(_render_spec(spec, dtype))
+        dtype = None if dtype is None else encoded_type(spec, dtype)
+    return rendered
 
 
 def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
-    """Give the JSON of one codec; `dtype` is None for those of a shard's index."""
+    """Return the JSON of one codec, which is given elements of `dtype`."""
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
-    stored = spec.place == "codecs" and (
-        isinstance(document, str) or (isinstance(document, dict) and "name" in document)
-    )
+    stored = _is_spelled(spec)
     if name == "bytes" and dtype is not None:
-        endian = _byte_order(dtype)
+        endian = configuration.get("endian", _byte_order(dtype))
         configuration = {} if endian is None else {"endian": endian}
         if stored and endian is not None:
             implied = "little" if dtype.names else None
             stored = named(document, "codecs")[1].get("endian", implied) == endian
     if stored:
         return document
+    if name == "cast_value":
+        configuration["data_type"] = np.dtype(configuration["data_type"]).name
+    if name in NUMBERS:
+        configuration = {key: render_parameter(value) for key, value in configuration.items()}
     configuration = _REGISTERED.get(name, {}) | configuration
     itemsize = 1 if dtype is None else dtype.itemsize
     if name == "blosc":
@@ -295,6 +439,8 @@ def render_draft_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
 def _render_draft_codec(spec: CodecSpec, endian: str) -> Json:
     if spec.name == "bytes":
         return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
+    if spec.name in NUMBERS:
+        raise unknown("codec", spec.name, "codecs")
     if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
         return spec.document
     return {"type": _URI.format(spec.name), "configuration": dict(spec.configuration)}

@@ -57,6 +57,7 @@ def open_hierarchy(
     subgroups: bool = True,
     listed_children: Callable[[GroupNode], Children | None] = lambda _: None,
     sidecars: Sequence[str] = (),
+    with_sidecars: bool = False,
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
@@ -82,6 +83,8 @@ def open_hierarchy(
         metadata name, None if they don't.
     sidecars
         Names of documents that the convention keeps beside a node's own.
+    with_sidecars
+        Whether they are read in any case, not only where nothing else names the children.
     data_type_fallback
         Whether an unknown extension type of the v3 draft is read as the type it falls back to.
 
@@ -97,7 +100,14 @@ def open_hierarchy(
     with Place(store=store.name):
         asked = group_path(group)
         search = _Search(
-            store, asked, subgroups, listed_children, sidecars, data_type_fallback, limits
+            store,
+            asked,
+            subgroups,
+            listed_children,
+            sidecars,
+            data_type_fallback,
+            limits,
+            with_sidecars=with_sidecars,
         )
         hierarchy = search.run(zarr_format, consolidated)
         search.break_replaced()
@@ -165,6 +175,8 @@ class _Search:
             self.module = v3_draft.layout(documents, data_type_fallback=self.data_type_fallback)
             missing = [key for key in self.module.node_keys("/") if key not in documents]
             documents |= self._fetch(missing)
+        if self.with_sidecars:
+            documents |= self._fetch(key for key in self._node_keys("/") if key not in documents)
         if journal is not None and (
             has_chunks(journal) or consolidated is False or self._expanded(documents) is None
         ):

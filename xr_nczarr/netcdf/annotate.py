@@ -1,4 +1,4 @@
-"""From a netCDF group to a hierarchy: the annotations of one layout, or of all side by side."""
+"""From a netCDF group to a hierarchy: the annotations of one layout, or of two side by side."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
+    BESIDE,
     BY_DIALECT,
     SCALAR_DIMENSION,
     XARRAY_DIMENSIONS,
@@ -20,15 +21,19 @@ from xr_nczarr.netcdf.annotations import (
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
-from xr_nczarr.netcdf.model import Dimension, Group, Variable
-from xr_nczarr.netcdf.types import JSON, TEXT, default_fill, spell_type
+from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
+from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, spell_type
 
+_NEWEST, _PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]
 _LAYOUTS = {
-    ("2", "nczarr"): ("nczarr-4.9.3",),
-    ("2", "universal"): ("nczarr-4.9.3", "nczarr-4.9.1", "nczarr-4.8.1"),
-    ("3", "nczarr"): ("nczarr-preview",),
-    ("3-draft", "nczarr"): ("nczarr-preview",),
-    **{("2", name): (name,) for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")},
+    ("2", "nczarr"): (_NEWEST,),
+    ("2", "universal"): (_NEWEST, BESIDE),
+    ("3", "nczarr"): (_PREVIEW,),
+    ("3-draft", "nczarr"): (_PREVIEW,),
+    **{
+        ("2", name): (BY_DIALECT[name],)
+        for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")
+    },
 }
 
 
@@ -46,26 +51,25 @@ def annotate(
 
     The `dialect` ``"nczarr"`` is what netcdf-c 4.10 writes, in version 3 the specification's
     Appendix E. ``"zarr"`` is pure Zarr, and all that version 1 has. ``"universal"`` (version 2) has
-    the layouts since 4.8.1 side by side, which netcdf-c and zarr-python all open; characters have
-    zarr-python's type there, and together with strings and lists of text are more than netcdf-c
-    4.9.0 can open. Others are the names of version 2's layouts; those before 4.9.3 know no
-    unlimited dimensions.
+    objects beside the documents for older releases, so that netcdf-c since 4.9.0 and zarr-python
+    all open it; characters have zarr-python's type there, which netcdf-c takes for strings, and
+    together with strings and lists of text are more than netcdf-c 4.9.0 can open. Others are the
+    names of version 2's layouts; those before 4.9.3 know no unlimited dimensions.
 
     With `array_dimensions`, xarray's `_ARRAY_DIMENSIONS` is written where the documents cannot name
     dimensions. A version that does not have the dialect, or a dialect that does not have an
     attribute's type, is an UnsupportedError; a variable that could not be read raises its own
     error.
     """
-    layout = () if dialect == "zarr" else _LAYOUTS.get((zarr_format, dialect))
-    if layout is None:
+    vintages = () if dialect == "zarr" else _LAYOUTS.get((zarr_format, dialect))
+    if vintages is None:
         known = ["zarr", *(name for version, name in _LAYOUTS if version == zarr_format)]
         raise UnsupportedError(
             f"found dialect {quote(dialect)} for Zarr version {quote(zarr_format)}, expected"
             f" {' or '.join(known)}"
         )
-    vintages = tuple([BY_DIALECT[name] for name in layout])
     writer = _Writer(zarr_format, vintages, array_dimensions and zarr_format != "3")
-    return Hierarchy(nodes=dict(writer.nodes_of(group)), zarr_format=zarr_format)
+    return Hierarchy(nodes=dict(writer.nodes_of(group, {})), zarr_format=zarr_format)
 
 
 class _Writer:
@@ -77,16 +81,20 @@ class _Writer:
         self.version_3 = zarr_format.startswith("3")
         self.names_dimensions = zarr_format == "3"
         self.vintages = vintages
+        self.universal = BESIDE in vintages
         self.typed = bool(vintages)
         self.array_dimensions = array_dimensions
         self.scalar_shape = (1,) if vintages and not self.version_3 else ()
 
-    def nodes_of(self, group: Group) -> Iterator[tuple[str, Node]]:
+    def nodes_of(
+        self, group: Group, inherited: Mapping[str, Dimension]
+    ) -> Iterator[tuple[str, Node]]:
+        visible = {**inherited, **group.dimensions}
         yield group.path, self.group_node(group)
         for variable in group.variables.values():
-            yield variable.path, self.array_node(variable)
+            yield variable.path, self.array_node(variable, visible)
         for child in group.groups.values():
-            yield from self.nodes_of(child)
+            yield from self.nodes_of(child, visible)
 
     def group_node(self, group: Group) -> GroupNode:
         held = _held(group.node)
@@ -96,17 +104,23 @@ class _Writer:
                 annotation[vintage.dimensions][SCALAR_DIMENSION] = 1
             held[vintage.holder][vintage.group] = annotation
             if group.path == "/":
-                held[vintage.holder][vintage.superblock] = (
-                    {"version": "3.0.0", "format": 3} if self.version_3 else {"version": "2.0.0"}
-                )
+                held[vintage.holder][vintage.superblock] = _superblock(vintage)
+        if self.universal and group.path == "/":
+            held["members"][_NEWEST.superblock] = _superblock(_NEWEST)
         return GroupNode(path=group.path, **self.with_types(group.attributes, held, group.path))
 
-    def array_node(self, variable: Variable) -> ArrayNode:
+    def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
             raise variable.error or NczarrError("there is no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
         held = _held(node)
-        names = [dimension.name for dimension in variable.dimensions]
+        # Who knows names alone must not take a dimension for a nearer one that hides it.
+        names = [
+            dimension.name
+            if visible.get(dimension.name, dimension).path == dimension.path
+            else dimension.path
+            for dimension in variable.dimensions
+        ]
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
             held["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
@@ -122,15 +136,17 @@ class _Writer:
         return replace(
             node,
             dimension_names=tuple(names) if self.names_dimensions else None,
-            **self.with_types(variable.attributes, held, variable.path, node.dtype),
+            **self.with_types(
+                variable.attributes, held, variable.path, (node.dtype, variable.kind)
+            ),
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Tell whether scalars have a dimension in this layout: 4.9.0 crashes on its own form.
+        """Return whether scalars have a dimension in this layout: 4.9.0 crashes on its own form.
 
         4.10 leaves out a scalar without shape, the other form that 4.9.0 reads.
         """
-        return len(self.vintages) > 1 and vintage.dialect == "nczarr-4.8.1"
+        return vintage is BESIDE
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Give the array with the type, the fill value and the shape that its document shows."""
@@ -150,7 +166,7 @@ class _Writer:
                 fill = np.frombuffer(bytes(fill).ljust(width, b"\0"), dtype)[0]
             elif not self.version_3:
                 # zarr-python opens no group that has a ``>S1`` in it.
-                is_netcdf_char = variable.kind == "char" and len(self.vintages) == 1
+                is_netcdf_char = variable.kind == "char" and self.typed and not self.universal
                 type_name = ">S1" if is_netcdf_char else f"|S{width}"
         changes: dict[str, Any] = {}
         if not variable.dimensions and node.shape != self.scalar_shape:
@@ -164,18 +180,21 @@ class _Writer:
         values: Mapping[str, Any],
         held: dict[str, dict[str, Json]],
         path: str,
-        dtype: np.dtype[Any] | None = None,
+        meant: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Give all that a node holds: the user's attributes, annotations, and the types of both."""
+        """Return all that a node holds: the user's attributes, annotations, and the types of both.
+
+        `meant` are the stored dtype and the kind of a variable, which its `_FillValue` shares.
+        """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
         for name, value in values.items():
             if is_bookkeeping(name):
                 continue
             with Place(variable=path, place=f"attribute {name}"):
-                if name == "_FillValue" and dtype is not None:
+                if name == "_FillValue" and meant is not None:
                     encoded = encode_fill_value(
-                        value, dtype, typed=self.typed, version_3=self.version_3
+                        value, *meant, typed=self.typed, version_3=self.version_3
                     )
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
@@ -185,15 +204,18 @@ class _Writer:
                 attributes[name], types[name] = encoded[0], TEXT if text else encoded[1]
         attributes |= held["attributes"]
         own = {name: JSON for name in held["attributes"] if name != XARRAY_DIMENSIONS}
-        if len(self.vintages) > 1:  # 4.9.1 fails where another layout's annotation has a type
-            own = {}
         for vintage in self.vintages:
-            listed = types
             # Those before 4.9.1 read no attribute but their own as JSON, and fail at the type.
-            if vintage.dialect != "nczarr-4.8.1":
+            # Of texts the releases that read the objects beside have no spelling in common.
+            if vintage.types_holder == "sidecars":
+                listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
+            elif vintage.dialect == "nczarr-4.8.1":
+                listed = types
+            else:
                 listed = {**types, **own, vintage.types: JSON}
             recorded = {name: spell_type(kind, vintage.dialect) for name, kind in listed.items()}
-            attributes[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
+            holder = attributes if vintage.types_holder == "attributes" else held["sidecars"]
+            holder[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
         return {**held, "attributes": Attributes(attributes)}
 
 
@@ -201,6 +223,13 @@ def _held(node: Node | None) -> dict[str, dict[str, Json]]:
     """Give what a node holds beside attributes and annotations, where annotations will lie."""
     kept = {name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")}
     return {"attributes": {}, **kept}
+
+
+def _superblock(vintage: Vintage) -> Json:
+    if vintage.holder == "sidecars":
+        return {"zarr_format": 2, "nczarr_version": "1.0.0"}
+    is_preview = vintage.dialect == "nczarr-preview"
+    return {"version": "3.0.0", "format": 3} if is_preview else {"version": "2.0.0"}
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
@@ -239,7 +268,7 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
         return annotation
     if not variable.dimensions and vintage.dialect == "nczarr-4.9.3":
         annotation["scalar"] = 1
-    is_old_scalar = not variable.dimensions and vintage.holder == "members"
+    is_old_scalar = not variable.dimensions and vintage.holder != "attributes"
     return annotation | {"storage": "scalar" if is_old_scalar else "chunked"}
 
 

@@ -7,7 +7,7 @@ each row's inner spellings everywhere. What comes out is checked: sizes, names a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from xr_nczarr.errors import MetadataError, unexpected
@@ -59,6 +59,12 @@ VINTAGES = (
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
+BESIDE = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
+"""The objects of 4.8.0 as the releases from 4.8.1 to 4.9.2 read them, before their own layout.
+
+No later release looks at them: ``universal`` has them beside the newest layout.
+"""
+
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
     """Give where a node may hold an annotation, each place with the newest vintage that has it."""
@@ -84,22 +90,28 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     for member in ("dimensions", "arrays", "groups", "references", "type_list")
 }
 
-SIDECARS = _OBJECTS
-"""Names of the objects that 4.8.0 puts beside the Zarr documents."""
+SIDECARS = (*_OBJECTS, BESIDE.array)
+"""Names of the objects beside the Zarr documents."""
 
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
 SCALAR_DIMENSION = "_scalar_"
 ARRAY_NAME = "_nczarr_name"
 """Where an array that is the whole store keeps the variable's name, which no key says."""
 PROVENANCE = "_NCProperties"
+WIDTH = "_nczarr_maxstrlen"
+"""The user's attribute by which netcdf-c chooses the width of a string variable."""
+DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
+"""The root's, for all variables without one of their own."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Tell whether an attribute belongs to the format rather than to the user."""
-    return name[:1] == "_" and (name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES))
+    """Return whether an attribute belongs to the format rather than to the user."""
+    if name in _HIDDEN:
+        return True
+    return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +289,15 @@ def document_key(node: Node, place: str | None, zarr_format: str) -> str | None:
     if place.split(".")[0] in node.members:
         return prefix + (".zgroup" if isinstance(node, GroupNode) else ".zarray")
     return f"{prefix}.zattrs"
+
+
+def is_universal(root: Node | None) -> bool:
+    """Return whether a root is one of `universal`, with objects beside the documents.
+
+    The superblock is among its attributes and, as a mark, among its members.
+    """
+    name = VINTAGES[0].superblock
+    return root is not None and name in root.members and name in root.attributes.values_by_name
 
 
 def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:

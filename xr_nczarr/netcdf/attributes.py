@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.model import Attributes, Json
-from xr_nczarr.netcdf.annotations import is_bookkeeping
+from xr_nczarr.model import Attributes, Json, Node
+from xr_nczarr.netcdf.annotations import find_types, is_annotated, is_bookkeeping
+from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import DTYPE_NAMES, JSON, NUMBERS, SCALARS, STRING, TEXT, attribute_type
 
-_TEXTS = (TEXT, STRING)
 _NOT_FINITE = {
     **dict.fromkeys(("NaN", "nan", "-nan"), math.nan),
     **dict.fromkeys(("Infinity", "+Infinity", "inf", "infinity", "Infinityf"), math.inf),
@@ -57,7 +57,7 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
         if name[:1] == "_" and is_bookkeeping(name):
             continue
         recorded = attribute_type(types[name]) if name in types else None
-        if value.__class__ is str and (recorded is None or recorded in _TEXTS):
+        if value.__class__ is str and (recorded is None or recorded == TEXT):
             decoded[name] = value
         else:
             found = _decode(value, recorded)
@@ -66,7 +66,7 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 
 def _decode(value: Json, recorded: str | None) -> Any:
-    """Give what is no plain text as typed value, or None when it is text as it is spelled."""
+    """Return what is not plain text as a typed value, or None for text as it is spelled."""
     if recorded in (JSON, TEXT):
         return None
     if recorded is None and value.__class__ is float:
@@ -75,14 +75,12 @@ def _decode(value: Json, recorded: str | None) -> Any:
     if number is not None:
         return number
     items = value if value.__class__ is list else [value]
-    decoded: Any = None
     if recorded == STRING:
-        decoded = [
+        return [
             item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
             for item in items
         ]
-    elif recorded is not None:
-        decoded = _typed_numbers(items, recorded)
+    decoded = None if recorded is None else _typed_numbers(items, recorded)
     if decoded is None:
         decoded = _inferred(items)
     return decoded[0] if decoded is not None and len(decoded) == 1 else decoded
@@ -130,6 +128,35 @@ def _inferred(items: list[Json]) -> Any:
     return items if kinds == {str} else None
 
 
+def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
+    """Return the attributes of a stored node as they are to be written again.
+
+    What netCDF shows as text or as numbers, though the store has it as JSON of no type of netCDF,
+    stays the JSON that it is. Integers of plain Zarr get the types that netCDF-C reads them with.
+    """
+    if node is None:
+        return dict(decoded)
+    if not is_annotated(node):
+        return {name: infer_integers(value) for name, value in decoded.items()}
+    types, stored = find_types(node), node.attributes.values_by_name
+    return {
+        name: stored[name]
+        if (_is_truth(stored.get(name)) or _is_json(stored.get(name), value))
+        and attribute_type(types.get(name)) in (None, JSON)
+        else value
+        for name, value in decoded.items()
+    }
+
+
+def _is_json(stored: Json | None, decoded: Any) -> bool:
+    return isinstance(decoded, str) and isinstance(stored, dict | list)
+
+
+def _is_truth(stored: Json | None) -> bool:
+    items = stored if isinstance(stored, list) else [stored]
+    return bool(items) and all(isinstance(item, bool) for item in items)
+
+
 def decode_fill_value(
     attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, version_3: bool
 ) -> Any:
@@ -167,12 +194,14 @@ def decode_fill_value(
 
 
 def encode_fill_value(
-    value: Any, dtype: np.dtype[Any], *, typed: bool, version_3: bool
+    value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, version_3: bool
 ) -> tuple[Json, str] | None:
-    """Give a `_FillValue` as JSON and the name of its type: the inverse of `decode_fill_value`.
+    """Return a `_FillValue` as JSON and the name of its type: the inverse of `decode_fill_value`.
 
     None for types of which only the array's own fill value can say it.
     """
+    if kind == "string":
+        return _text(value), STRING
     if dtype.kind in "VmM" or (dtype.kind == "c" and not version_3):
         return None
     if version_3 and dtype.kind == "f":

@@ -23,6 +23,8 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.model import Dimension, Group, inherited_dimension
 
+# The last one is a reference of netcdf-c's development branch.
+_SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 
@@ -73,7 +75,7 @@ class DimensionScope:
             names, place = node.dimension_names, "dimension_names"
         else:
             names, place = [None] * len(shape), "shape"
-        if shape in ((), (1,)) and names in ([], [SCALAR_DIMENSION]):
+        if shape in ((), (1,)) and names in _SCALARS:
             return ()
         if not isinstance(names, list | tuple) or len(names) != len(shape):
             expected = f"{len(shape)} names, one for each dimension of the shape {shape}"

@@ -1,8 +1,9 @@
 """The netCDF data model as NCZarr stores it: groups, dimensions, variables, typed attributes.
 
-An attribute's value is a numpy scalar or one-dimensional array of its netCDF type, a str (text),
-or a list of str (strings); of a node without annotations it is JSON. `_FillValue` is there when the
-store declares it, and only then; it is a scalar of the variable's type.
+An attribute's value is a numpy scalar or one-dimensional array of its netCDF type, a str
+(characters), or a list of str (strings, also a single one); of a node without annotations it is
+JSON. `_FillValue` is a scalar of the variable's type; it is there when the store declares it, and
+only then.
 """
 
 from __future__ import annotations

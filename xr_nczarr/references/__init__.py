@@ -6,7 +6,7 @@ from xr_nczarr.references.parse import expand, parse_parquet_references, parse_r
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.referencing import write
-from xr_nczarr.references.render import render_references
+from xr_nczarr.references.render import portable, render_references, tabulated
 
 __all__ = [
     "InlineBytes",
@@ -20,6 +20,8 @@ __all__ = [
     "open_target",
     "parse_parquet_references",
     "parse_references",
+    "portable",
     "render_references",
+    "tabulated",
     "write",
 ]

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -193,6 +194,17 @@ class Table(ByFields):
         for column in self.columns.values():
             for row, key in enumerate(column.each_key()):
                 yield key, column.row(row)
+
+    def chunk_counts(self) -> Counter[str]:
+        """Return the number of chunks by what goes before their indices."""
+        counts: Counter[str] = Counter()
+        for key in self.entries:
+            if not is_metadata(key):
+                split = split_chunk_key(key)
+                counts[split[0].prefix if split else key] += 1
+        for family, column in self.columns.items():
+            counts[family.prefix] += len(column)
+        return counts
 
     def names(self, prefix: str) -> tuple[list[str], list[str]]:
         """Return the names of objects and of prefixes directly below `prefix`, without columns."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote
+from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote, reason_of
 
 MAX_TEXT = 1 << 16
 """Characters of a template and of its result."""
@@ -80,7 +80,9 @@ def _checked(compute: Computed) -> Computed:
         except _FAILURES as error:
             if isinstance(error, NczarrError):
                 raise
-            raise ReferenceSetError(f"a template cannot be evaluated ({error})") from error
+            raise ReferenceSetError(
+                f"a template cannot be evaluated ({reason_of(error)})"
+            ) from error
 
     return checked
 

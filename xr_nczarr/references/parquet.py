@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    LimitError,
+    NczarrError,
+    ReferenceSetError,
+    UnsupportedError,
+    quote,
+    reason_of,
+)
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json
 from xr_nczarr.references.columns import DOTTED, Table, flat_index
@@ -156,7 +163,7 @@ class ParquetTable(ByFields):
         except NczarrError:
             raise
         except (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError) as error:
-            problem = f"the parquet file cannot be read ({quote(error)})"
+            problem = f"the parquet file cannot be read ({reason_of(error)})"
             raise ReferenceSetError(problem, key=name) from error
         if isinstance(raw, (str, bytes)):
             return InlineBytes(raw.encode() if isinstance(raw, str) else raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -20,8 +21,9 @@ from xr_nczarr.references.opening import (
     open_target,
 )
 from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
-from xr_nczarr.references.render import render_references, tabulated
+from xr_nczarr.references.render import portable, render_references, tabulated
 from xr_nczarr.storage import (
     Access,
     ByteRange,
@@ -31,27 +33,64 @@ from xr_nczarr.storage import (
     Store,
     parse_url,
 )
-from xr_nczarr.storage.url import local_path, merge_options, split_name
+from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
 _BATCH_KEYS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WrittenReferences:
+    """The result of `write`.
+
+    Attributes
+    ----------
+    target
+        Name of the document, or of the directory of parquet files.
+    references
+        Number of references to chunks, including chunks in the set itself.
+    arrays
+        Number of arrays that they belong to.
+    generators
+        Number of members of ``gen``.
+    """
+
+    target: str
+    references: int
+    arrays: int
+    generators: int
+
+    def __repr__(self) -> str:
+        references = f"{self.references:,} reference{'s' * (self.references != 1)}"
+        arrays = f"{self.arrays:,} array{'s' * (self.arrays != 1)}"
+        lines = [f"{references} of {arrays} → {self.target}"]
+        if self.generators:
+            lines.append(
+                f"{self.generators:,} of its entries are gen: VirtualiZarr does not read them, "
+                "fsspec and kerchunk do with simple_templates=False"
+            )
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the attributes as JSON values."""
+        return asdict(self)
 
 
 def write(
     source: Any,
     target: str | os.PathLike[str],
     *,
+    generators: bool = False,
     inline_below: int = 0,
     record_size: int = 100_000,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> None:
+) -> WrittenReferences:
     """Write the reference set of an existing Zarr or NCZarr store.
 
     The set holds the metadata and refers to the chunks; those of a zip file are ranges of it.
-    Regular runs of chunks become ``gen``. Without ``simple_templates=False`` fsspec and kerchunk
-    ignore it silently, and read missing values. Parquet has no ``gen``. The set of a reference set
-    is a compact form of it.
+    kerchunk, fsspec and VirtualiZarr read sets of Zarr v2. fsspec reads JSON of Zarr v3, and so
+    does VirtualiZarr from 2.8.
 
     Parameters
     ----------
@@ -60,6 +99,11 @@ def write(
     target
         Path or URL of the document (version 1, JSON), or of a directory of parquet files when it
         ends in ``.parq`` or ``.parquet``. An existing set is replaced.
+    generators
+        Whether regular runs of chunks become ``gen``, one formula for all of them, which makes the
+        document small. This package reads it, and fsspec and kerchunk with
+        ``simple_templates=False``. Without that option they read missing values, and so does
+        VirtualiZarr, without a warning. Parquet has no ``gen``.
     inline_below
         The set holds chunks of fewer bytes itself.
     record_size
@@ -79,17 +123,27 @@ def write(
     >>> import xr_nczarr.references
     >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
     """
-    store = _open_source(parse_url(source), Access(storage_options=storage_options, limits=limits))
-    references = _references(store, inline_below)
     location = parse_url(target)
     url = location.url.rstrip("/")
+    if generators and is_parquet(url):
+        raise UnsupportedError("parquet has no gen", remedy="Write a JSON document")
     options = merge_options(location.storage_options, target_options or {})
+    access = Access(storage_options=storage_options, limits=limits)
+    store = _open_source(parse_url(source), access)
+    table = portable(tabulated(_references(store, inline_below)))
+    members = 0
     if is_parquet(url):
-        items = render_parquet_references(tabulated(references), record_size=record_size)
+        items = render_parquet_references(table, record_size=record_size)
         _put_directory(_folder(url, options), items)
     else:
         folder, name = split_name(url)
-        _put_document(_folder(folder, options), name, references)
+        document = render_references(table, generators=generators)
+        members = len(parse_references(document).generators) if generators else 0
+        _put_document(_folder(folder, options), name, document)
+    counts = table.chunk_counts()
+    return WrittenReferences(
+        target=mask(url), references=sum(counts.values()), arrays=len(counts), generators=members
+    )
 
 
 def _open_source(location: Location, access: Access) -> Store:
@@ -112,14 +166,12 @@ def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | FilesystemStor
     return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
 
 
-def _put_document(
-    folder: LocalStore | FilesystemStore, name: str, references: Iterable[tuple[str, Reference]]
-) -> None:
+def _put_document(folder: LocalStore | FilesystemStore, name: str, document: bytes) -> None:
     size = min(folder.size(name) or 0, 64)
     begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
     if begin and not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         raise _another_kind(f"{folder.name}/{name}")
-    folder.put([(name, render_references(references))])
+    folder.put([(name, document)])
 
 
 def _another_kind(place: str) -> ConflictError:

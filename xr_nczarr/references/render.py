@@ -1,11 +1,13 @@
-"""References → a document of version 1, the regular ones of large arrays as ``gen``."""
+"""References → a document of version 1, plain or with regular runs of chunks as ``gen``."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +30,16 @@ _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
 
 
-def render_references(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> bytes:
+References = ReferenceSet | Table | Iterable[tuple[str, Reference]]
+
+
+def render_references(references: References, *, generators: bool = False) -> bytes:
     """Return the document of version 1 that declares `references`.
 
-    Expanded, it points at the same bytes. `InlineBytes` are part of the document
-    itself.
+    Parameters
+    ----------
+    generators
+        Whether regular runs of chunks become ``gen``, which refers to the same bytes.
 
     Raises
     ------
@@ -49,22 +56,32 @@ def render_references(references: ReferenceSet | Iterable[tuple[str, Reference]]
         key: entry if isinstance(entry, str) else _listed(entry)
         for key, entry in table.entries.items()
     }
-    generators: list[Json] = []
+    members: list[Json] = []
     for column in table.columns.values():
-        beginning = _common_beginning(column)
-        boxes = _boxes(column, beginning)
-        generators += [box.generator(column, keyed=beginning is not None) for box in boxes]
+        beginning = _common_beginning(column) if generators else None
+        boxes = _boxes(column, beginning) if generators else []
+        members += [box.generator(column, keyed=beginning is not None) for box in boxes]
         if not boxes:
             keys = column.each_key()
             refs |= {key: _listed(column.row(row)) for row, key in enumerate(keys)}
     document: dict[str, Json] = {"version": 1, "refs": refs}
-    if generators:
-        document["gen"] = generators
+    if members:
+        document["gen"] = members
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def tabulated(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> Table:
-    """Return the table of all keys, with generators expanded."""
+def tabulated(references: References) -> Table:
+    """Return the table of all keys, with generators expanded.
+
+    `InlineBytes` are part of the set itself.
+
+    Raises
+    ------
+    ReferenceSetError
+        When a key is declared twice.
+    """
+    if isinstance(references, Table):
+        return references
     entries: dict[str, Any] = {}
     pairs = references.items() if isinstance(references, ReferenceSet) else references
     for key, reference in pairs:
@@ -75,6 +92,65 @@ def tabulated(references: ReferenceSet | Iterable[tuple[str, Reference]]) -> Tab
         else:
             entries[key] = reference
     return tabulate(entries)
+
+
+def portable(table: Table) -> Table:
+    """Return the same references with documents of Zarr v2 as kerchunk and VirtualiZarr take them.
+
+    A compressor is the last filter, as kerchunk writes it: VirtualiZarr before 2.8 knows no other.
+    A float `_FillValue` is spelled as xarray does in Zarr v3, which VirtualiZarr makes of the set;
+    other readers of v2 mask by the array's own fill value. Documents that are not plain JSON,
+    which netcdf-c writes, stay as they are.
+    """
+    entries = dict(table.entries)
+    for key, text in table.entries.items():
+        if key.rpartition("/")[2] != ".zarray" or not isinstance(text, str):
+            continue
+        members = _members(text)
+        if members.get("compressor") is not None:
+            filters = [*(members.get("filters") or []), members["compressor"]]
+            entries[key] = json.dumps({**members, "filters": filters, "compressor": None})
+        beside = key.removesuffix(".zarray") + ".zattrs"
+        attributes = entries.get(beside)
+        is_float = re.fullmatch("[<>|]f[248]", str(members.get("dtype")))
+        if is_float and members.get("fill_value") is not None and isinstance(attributes, str):
+            entries[beside] = _with_packed_fill(attributes)
+    return replace(table, entries=entries)
+
+
+def _members(text: str) -> dict[str, Json]:
+    try:
+        members = json.loads(text)
+    except ValueError:
+        return {}
+    return members if isinstance(members, dict) else {}
+
+
+def _with_packed_fill(attributes: str) -> str:
+    """Return the text of attributes with a number as `_FillValue` as the Base64 of a double.
+
+    Everything else stays as it is spelled: netcdf-c's characters are read by their spelling.
+    """
+    value = _members(attributes).get("_FillValue")
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    if value not in ("NaN", "Infinity", "-Infinity") and type(value) not in (int, float):
+        return attributes
+    number = float(str(value))
+    packed = json.dumps(base64.b64encode(struct.pack("<d", number)).decode())
+    decoder, at, name = json.JSONDecoder(), attributes.index("{") + 1, None
+    while name != "_FillValue":
+        name, at = decoder.raw_decode(attributes, _skip(attributes, at))
+        start = _skip(attributes, at)
+        _, at = decoder.raw_decode(attributes, start)
+    return attributes[:start] + packed + attributes[at:]
+
+
+def _skip(text: str, at: int) -> int:
+    """Return where the next value of an object begins."""
+    while text[at] in " \t\r\n,:":
+        at += 1
+    return at
 
 
 def _listed(target: Target) -> list[Json]:

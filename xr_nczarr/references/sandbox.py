@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from xr_nczarr.errors import LimitError, ReferenceSetError, quote
+from xr_nczarr.errors import LimitError, ReferenceSetError, quote, reason_of
 from xr_nczarr.locks import cached_property
 from xr_nczarr.references.entries import ByFields
 from xr_nczarr.references.expressions import MAX_TEXT, power, product, remainder
@@ -68,7 +68,7 @@ class Sandboxed(ByFields):
             return environment.from_string(self.text), named
         except (jinja2.TemplateError, RecursionError, ValueError) as error:
             raise ReferenceSetError(
-                f"the template {quote(self.text)} is not valid jinja2 ({quote(error)})"
+                f"the template {quote(self.text)} is not valid jinja2 ({reason_of(error)})"
             ) from error
 
 
@@ -82,5 +82,5 @@ def _bounded(template: jinja2.Template, context: dict[str, Any]) -> str:
                 raise LimitError(f"a template renders more than {MAX_TEXT:,} characters")
             pieces.append(piece)
     except (jinja2.TemplateError, RecursionError, TypeError, ArithmeticError) as error:
-        raise ReferenceSetError(f"a template cannot be rendered ({quote(error)})") from error
+        raise ReferenceSetError(f"a template cannot be rendered ({reason_of(error)})") from error
     return "".join(pieces)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from xr_nczarr.errors import StorageError
+from xr_nczarr.errors import StorageError, reason_of
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import Bytes
 
@@ -54,7 +54,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
         with zipfile.ZipFile(source) as file:
             infos, end = file.infolist(), file.start_dir
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
-        raise damaged(f"found no readable zip file ({error})", store) from error
+        raise damaged(f"found no readable zip file ({reason_of(error)})", store) from error
     infos = [info for info in infos if not info.orig_filename.startswith(_JUNK)]
     starts = sorted(info.header_offset for info in infos)
     room = {start: after - start for start, after in pairwise([*starts, end])}

@@ -1,26 +1,29 @@
 """A store as CDL, the text of ``ncdump``, from which ``ncgen`` makes the same dataset again.
 
 It is what ncdump 4.9 prints, but for what would not make the same dataset: numbers have as many
-digits as it takes to tell them apart, a line break does not end a row of characters, NULs at the
-end of one are shown where ncgen would put another fill value, and a per cent sign in a name is
-escaped. Comments name what ncgen has no spelling for, as a variable ``float``.
+digits as it takes to tell them apart (unless `precision` says how many), a line break does not end
+a row of characters, NULs at the end of one are shown where ncgen would put another fill value, and
+a per cent sign in a name is escaped. Comments name what ncgen has no spelling for, as a variable
+``float``.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NotFoundError, quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.annotations import find_types, is_annotated
+from xr_nczarr.netcdf.annotations import is_annotated
 from xr_nczarr.netcdf.attributes import decode_attributes
-from xr_nczarr.netcdf.types import attribute_type
+from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
 from xr_nczarr.tools.cdl_values import (
+    EXACT,
+    Digits,
     attribute_text,
     has_spelling,
     name_text,
@@ -31,6 +34,7 @@ from xr_nczarr.tools.cdl_values import (
 from xr_nczarr.tools.slabs import slabs
 
 _LONGEST_LINE = 78
+_MAX_DIGITS = 17
 _SECTIONS = ("dimension", "dimensions", "variable", "variables", "data", "group", "types")
 
 
@@ -41,9 +45,11 @@ def dump(
     variables: Collection[str] | None = None,
     groups: Collection[str] | None = None,
     name: str | None = None,
+    precision: tuple[int | None, int | None] | None = None,
+    special: bool = False,
     **options: Any,
 ) -> Cdl:
-    """Give what a store holds as CDL.
+    """Return what a store holds as CDL.
 
     Parameters
     ----------
@@ -56,13 +62,20 @@ def dump(
         that begins with a slash is a path.
     name
         Of the dataset; by default the last part of the path, without its ending.
+    precision
+        Significant digits of floats and of doubles, as in ``ncdump -p``; None for as many as it
+        takes to tell the numbers apart.
+    special
+        Whether to show the special attributes of ``ncdump -s``: how the values are stored.
     **options
         See `OpenOptions`.
 
     Raises
     ------
     NotFoundError
-        When there is no such variable or group.
+        If there is no such variable or group.
+    ValueError
+        If a precision is not between 1 and 17.
 
     Examples
     --------
@@ -91,6 +104,8 @@ def dump(
         _chosen(variables, paths, "variable"),
         _chosen(groups, {group.path for group in top.walk()}, "group"),
         top,
+        _digits(precision),
+        special,
     )
 
 
@@ -112,6 +127,8 @@ class Cdl:
     variables: frozenset[str]
     groups: frozenset[str]
     top: Group
+    digits: Digits = field(default_factory=lambda: EXACT)
+    special: bool = False
 
     @property
     def left_out(self) -> list[str]:
@@ -180,9 +197,12 @@ class Cdl:
             yield f"{indent}variables:\n"
         for variable in group.variables.values():
             yield from self._declaration(variable, group, indent)
-        if group.attributes:
+        attributes = _netcdf_attributes(group)
+        if self.special and group.path == "/":
+            attributes |= special_group_attributes(group)
+        if attributes:
             yield f"\n{indent}// {'global' if group.path == '/' else 'group'} attributes:\n"
-            yield from _attributes("", group.attributes, group.node, indent)
+            yield from self._attributes("", attributes, indent)
 
     def _declaration(self, variable: Variable, group: Group, indent: str) -> Iterator[str]:
         name = name_text(variable.name)
@@ -196,7 +216,20 @@ class Cdl:
         kind = type_name(variable.node.dtype, variable.kind)
         stored = f" // stored as {variable.node.dtype}" if variable.kind == "other" else ""
         yield f"{indent}\t{kind} {name}{f'({names})' if names else ''} ;{stored}\n"
-        yield from _attributes(name, variable.attributes, variable.node, indent)
+        attributes = _netcdf_attributes(variable)
+        if variable.kind == "string" and "_FillValue" in attributes:
+            attributes["_FillValue"] = [attributes["_FillValue"]]
+        if self.special:
+            attributes |= special_attributes(variable)
+        yield from self._attributes(name, attributes, indent)
+
+    def _attributes(self, owner: str, attributes: dict[str, Any], indent: str) -> Iterator[str]:
+        # ncgen would take these for the beginning of a section.
+        owner += " " if owner in _SECTIONS else ""
+        for name, value in attributes.items():
+            prefix = "string " if isinstance(value, list) else ""
+            text = attribute_text(value, self.digits)
+            yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;\n"
 
     def _data(self, variable: Variable, indent: str) -> Iterator[str]:
         if 0 in variable.shape:
@@ -241,7 +274,7 @@ class Cdl:
                 if whole_rows:
                     texts = [row_text(row, fill_value)]
                 else:
-                    texts = value_texts(row, variable.kind, fill_value)
+                    texts = value_texts(row, variable.kind, fill_value, self.digits)
                 opening = sum(not any(index[level:]) for level in nested) * (columns.start == 0)
                 closing = None
                 if columns.stop == shape[-1]:
@@ -272,17 +305,13 @@ class _Line:
         return ",\n  "
 
 
-def _attributes(owner: str, attributes: dict[str, Any], node: Any, indent: str) -> Iterator[str]:
-    types = {} if node is None else find_types(node)
-    if node is not None and not is_annotated(node):
-        fill_value = {name: value for name, value in attributes.items() if name == "_FillValue"}
-        attributes = decode_attributes(node.attributes, types) | fill_value
-    # ncgen would take these for the beginning of a section.
-    owner += " " if owner in _SECTIONS else ""
-    for name, value in attributes.items():
-        text, is_string = attribute_text(value, attribute_type(types.get(name)))
-        prefix = "string " if is_string else ""
-        yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;\n"
+def _netcdf_attributes(holder: Group | Variable) -> dict[str, Any]:
+    """Return attributes typed as netcdf-c does it, also where nothing records their types."""
+    node = holder.node
+    if node is None or is_annotated(node):
+        return dict(holder.attributes)
+    fill_value = {name: each for name, each in holder.attributes.items() if name == "_FillValue"}
+    return decode_attributes(node.attributes, {}) | fill_value
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
@@ -317,6 +346,14 @@ def _chosen(asked: Collection[str] | None, paths: set[str], what: str) -> frozen
             )
         chosen |= found
     return frozenset(chosen)
+
+
+def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
+    given = zip(EXACT, precision or (None, None), strict=True)
+    digits = {name: EXACT[name] if count is None else (count,) for name, count in given}
+    if not all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts):
+        raise ValueError(f"precision is one or two numbers from 1 to 17; found {precision!r}")
+    return digits
 
 
 def _dataset_name(store: str) -> str:

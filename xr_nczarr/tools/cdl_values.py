@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.strings import decode_strings
-from xr_nczarr.netcdf.types import DTYPE_NAMES, STRING, default_fill
+from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 
 Array = npt.NDArray[Any]
 
@@ -29,8 +30,10 @@ _TYPES = {
 }
 # What netCDF does not have and one of its types holds exactly.
 _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
-# Significant digits: as many as ncdump shows, and as many as it takes if these are not enough.
-_DIGITS = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
+Digits = Mapping[str, tuple[int, ...]]
+"""Significant digits by type: the first number that gives the value again, or the last."""
+EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
+"""As many as ncdump shows, or as many more as it takes."""
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -70,26 +73,26 @@ def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
     return None if name is None else _TYPES[name][0]
 
 
-def attribute_text(value: Any, recorded: str | None) -> tuple[str, bool]:
-    """Give an attribute's value, and whether it is of the type ``string``.
-
-    `recorded` is the type that the store records for it, if it does.
-    """
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "surrogateescape")
-    if isinstance(value, str):
-        return _quoted(value if recorded == STRING else value.rstrip("\0")), recorded == STRING
+def attribute_text(value: Any, digits: Digits = EXACT) -> str:
+    """Return an attribute's value as CDL: characters, strings or numbers."""
     if isinstance(value, list):
-        return ", ".join(map(_quoted, value)), True
+        return ", ".join([_quoted(_as_text(item)) for item in value])
+    if isinstance(value, str | bytes):
+        return _quoted(_as_text(value).rstrip("\0"))
     values = _as_netcdf(np.atleast_1d(np.asarray(value)))
     if not values.size:
-        return '""', False
+        return '""'
     name = DTYPE_NAMES.get(values.dtype)
     if name is None:
-        return _quoted(str(value)), False
-    if name not in _DIGITS:
-        return ", ".join(f"{number}{_TYPES[name][1]}" for number in values.tolist()), False
-    return ", ".join(map(_with_point, _float_texts(values, "#"), [name] * values.size)), False
+        return _quoted(str(value))
+    if name not in digits:
+        return ", ".join(f"{number}{_TYPES[name][1]}" for number in values.tolist())
+    texts = _float_texts(values, "#", digits)
+    return ", ".join(map(_with_point, texts, [name] * values.size))
+
+
+def _as_text(value: str | bytes) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
 def row_text(row: Array, fill_value: Any) -> str:
@@ -100,13 +103,13 @@ def row_text(row: Array, fill_value: Any) -> str:
     return f'"{data.decode("latin-1").translate(_IN_CHARACTERS)}"'
 
 
-def value_texts(values: Array, kind: Kind, fill_value: Any) -> list[str]:
-    """Give a variable's values (one dimension), fill values as ``_``."""
+def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXACT) -> list[str]:
+    """Return a variable's values (one dimension), fill values as ``_``."""
     if kind == "string":
         return _string_texts(values, fill_value)
     values = _as_netcdf(values)
     if values.dtype.kind == "f":
-        texts = _float_texts(values, "")
+        texts = _float_texts(values, "", digits)
     else:
         texts = list(map(str, values.tolist()))
     if fill_value is not None:
@@ -125,9 +128,7 @@ def value_texts(values: Array, kind: Kind, fill_value: Any) -> list[str]:
 
 def _string_texts(values: Array, fill_value: Any) -> list[str]:
     texts = decode_strings(values) if values.dtype.kind == "S" else values
-    if isinstance(fill_value, bytes):
-        fill_value = fill_value.decode("utf-8", "surrogateescape")
-    fill = fill_value or ""
+    fill = _as_text(fill_value or "")
     return ["_" if text == fill else _quoted(text) for text in texts.tolist()]
 
 
@@ -141,14 +142,15 @@ def _quoted(text: str) -> str:
     return f'"{text.translate(_IN_TEXT)}"'
 
 
-def _float_texts(values: Array, flag: str) -> list[str]:
-    """Give numbers in ncdump's digits, or in the fewest that make each of them again."""
+def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
+    """Return numbers in the first of the numbers of digits that makes each of them again."""
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
-    texts = [f"%{flag}.{_DIGITS[name][0]}g" % number for number in numbers]
-    pending = _read_otherwise(texts, values.astype(name))
-    for digits in _DIGITS[name][1:]:
-        more = [f"%{flag}.{digits}g" % numbers[position] for position in pending.tolist()]
+    fewest, *others = digits[name]
+    texts = [f"%{flag}.{fewest}g" % number for number in numbers]
+    pending = _read_otherwise(texts, values.astype(name)) if others else np.array([], int)
+    for count in others:
+        more = [f"%{flag}.{count}g" % numbers[position] for position in pending.tolist()]
         for position, text in zip(pending.tolist(), more, strict=True):
             texts[position] = text
         pending = pending[_read_otherwise(more, values[pending].astype(name))]

@@ -7,39 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import xarray as xr
-
-from xr_nczarr.backend.building import open_groups
-from xr_nczarr.backend.lazy import LazyArray
-from xr_nczarr.backend.options import AS_STORED, OpenOptions
-from xr_nczarr.backend.reader import open_netcdf
-from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
-from xr_nczarr.model import ArrayNode, child_path
-from xr_nczarr.netcdf import Dimension
-from xr_nczarr.netcdf.attributes import infer_integers
-from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.storage import Access, Store, boot, file_fingerprint, parse_url
+from xr_nczarr.storage import Access, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
+from xr_nczarr.tools.inputs import Input, Recoding, open_input
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
-from xr_nczarr.writing.blocks import in_blocks
 from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
-from xr_nczarr.writing.datasets import Request, growing_dimensions, unlimited_dimensions
 from xr_nczarr.writing.lock import sole_writer
-from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.sources import lazy_array_in
 from xr_nczarr.writing.target import UNFINISHED, check_empty, open_existing
-from xr_nczarr.writing.writer import layout_of, plan_creation
+from xr_nczarr.writing.writer import creation_of, layout_of
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
-_FILES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +43,8 @@ class Copied(Told):
         Whether an interrupted run was completed.
     anew
         Why one that was interrupted could not be completed and began anew; empty if none was.
+    skipped
+        What the target cannot hold, and `skip_unsupported` left out: one sentence each.
     """
 
     store: str
@@ -66,32 +53,14 @@ class Copied(Told):
     objects: int
     resumed: bool
     anew: str = ""
+    skipped: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         how = f"{len(self.unchanged)} of them as bytes ({self.objects} chunks)"
         again = ", completing an interrupted copy" if self.resumed else ""
         again += f"; an interrupted copy was begun anew: {self.anew}" if self.anew else ""
-        return f"{self.store}: {self.arrays} arrays copied, {how}{again}"
-
-
-@dataclass(slots=True, kw_only=True)
-class _Source:
-    """What is to be copied, as it is stored: nothing is decoded.
-
-    `state` gives a text that changes with it, None where nobody can tell. `undefined` are the paths
-    of arrays without a fill value.
-    """
-
-    datasets: dict[str, xr.Dataset]
-    state: Callable[[], str | None]
-    dimensions: dict[str, dict[str, Dimension]] = field(default_factory=dict)
-    arrays: dict[str, ChunkedArray] = field(default_factory=dict)
-    undefined: set[str] = field(default_factory=set)
-
-    def close(self) -> None:
-        """Let go of the files that other engines keep open."""
-        for dataset in self.datasets.values():
-            dataset.close()
+        lines = [f"{self.store}: {self.arrays} arrays copied, {how}{again}"]
+        return "\n".join([*lines, *(f"  left out: {sentence}" for sentence in self.skipped)])
 
 
 def copy(
@@ -104,17 +73,23 @@ def copy(
     chunks: Mapping[str, int] | None = None,
     codecs: Sequence[Mapping[str, Any]] | None = None,
     consolidated: bool | None = None,
+    skip_unsupported: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     progress: bool = False,
     overwrite: bool = False,
 ) -> Copied:
-    """Copy all groups of whatever xarray opens into a new store.
+    """Copy all groups of a store, a netCDF file or whatever xarray opens into a new store.
+
+    A copy of a store or a netCDF file is exact: groups, dimensions with their order and
+    unlimitedness, variables, and attributes with their order and types are those of the source,
+    as far as the target has a place for them. Plain Zarr has names of dimensions alone.
 
     Until it is complete, the target is not taken for a store. An interrupted copy that is run
     again completes it, if the source can tell that it did not change since (local files, object
-    stores). It begins anew where nobody can (plain HTTP, reference sets), for zip files, which are
-    written in one go, and after a restart of the machine (chunks may not have reached the disk).
+    stores). It starts over where nothing can tell (plain HTTP, reference sets), for zip files,
+    which are written in one go, and after a restart of the machine (chunks may not have reached
+    the disk).
 
     Parameters
     ----------
@@ -122,7 +97,8 @@ def copy(
         A path, URL, mapping or reference set as the engine ``"nczarr"`` opens it, or a file for
         another engine.
     engine
-        Of xarray; None for ``"nczarr"``, and for netCDF files what xarray would take.
+        Of xarray; None for netCDF files as netcdf-c reads them (if netCDF4 is installed), and for
+        ``"nczarr"``. What another engine presents is copied, which may be less than the file has.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`.
     chunks
@@ -130,6 +106,9 @@ def copy(
     codecs
         Configurations of numcodecs in the order of encoding, for all arrays; None for the
         source's own. Empty for none.
+    skip_unsupported
+        Whether to leave out what the target has no type for, as compound types, instead of
+        raising an error.
     storage_options, target_options
         For `source` and for `target`.
     overwrite
@@ -139,18 +118,20 @@ def copy(
     Raises
     ------
     ExistsError
-        When there is something at the target that is no interrupted copy, with `overwrite` when it
-        is no store.
+        If the target exists and is not an interrupted copy, with `overwrite` if it is not a store.
     RefusedError
         If the target is the source, or lies within it.
     ConflictError
-        For a dimension or a chunk length that there is not; while another write changes the target
-        on an object store; and when the source changes meanwhile: the target is then no store, and
-        the next run begins anew.
+        For an unknown dimension or an impossible chunk length; while another write changes the
+        target on an object store; and if the source changes meanwhile: the target is then not a
+        store, and the next run starts over.
     UnsupportedError
-        For an engine that there is not, and if the target has the name of a netCDF file.
+        For what the target has no type for, before anything is written, for an unknown engine, and
+        if the target has the name of a netCDF file.
+    StorageError
+        If netcdf-c cannot read the file, or the values of a variable.
     NczarrError
-        The error of a variable that cannot be read, or that the target's dialect does not have.
+        The error of a variable that cannot be read.
 
     Examples
     --------
@@ -161,40 +142,18 @@ def copy(
     mapping: 1 arrays copied, 1 of them as bytes (1 chunks)
     """
     _check_name(target)
-    with closing(_open(source, engine, storage_options)) as origin:
-        dimensions = {dim for dataset in origin.datasets.values() for dim in dataset.dims}
+    with closing(open_input(source, engine, storage_options)) as origin:
         for dim, length in (chunks or {}).items():
-            if dim not in dimensions or length < 1:
+            if dim not in origin.names or length < 1:
                 raise ConflictError(f"there are no chunks of {length} along {quote(dim)}")
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         access = Access(storage_options=target_options, sync=sync)
         resolved = resolve(target, access, must_exist=False)
         layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store
+        recoding = Recoding(chunks=chunks or {}, codecs=codecs)
+        tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
         _check_beside(store, origin)
-        if layout.zarr_format != "3":  # each chunk becomes an object of its own
-            for dataset in origin.datasets.values():
-                for variable in dataset.variables.values():
-                    variable.encoding.pop("shards", None)
-        if not layout.version_3:
-            _keep_unmasked(origin, pure=layout.pure)
-        unlimited = {
-            path: unlimited_dimensions(each, None, required=False)
-            for path, each in origin.datasets.items()
-        }
-        request = Request(
-            datasets={  # also what is small: what is copied as bytes is never decoded
-                path: in_blocks(dataset, whole_below=0) for path, dataset in origin.datasets.items()
-            },
-            encoding={path: _asked(each, chunks, codecs) for path, each in origin.datasets.items()},
-            unlimited=unlimited,
-            growing={
-                path: growing_dimensions(each, unlimited[path])
-                for path, each in origin.datasets.items()
-            },
-            group="/",
-            dimensions=origin.dimensions,
-        )
-        plan = plan_creation(request, store, layout, consolidated)
+        plan = creation_of(tree, store, consolidated)
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
         with ExitStack() as held:
@@ -227,68 +186,8 @@ def copy(
             objects=objects,
             resumed=resumed,
             anew=anew,
+            skipped=origin.skipped,
         )
-
-
-def _open(source: Any, engine: str | None, options: Mapping[str, Any] | None) -> _Source:
-    """Open the source without decoding anything."""
-    if isinstance(source, str | os.PathLike):
-        source = os.path.expanduser(source)
-    if engine in (None, "nczarr") and not (engine is None and _is_netcdf_file(source)):
-        return _open_store(source, options)
-    path = os.fspath(source)
-    engine = engine or str(xr.backends.plugins.guess_engine(path))
-    engines = xr.backends.list_engines()
-    if engine not in engines:
-        raise UnsupportedError(
-            f"there is no engine {quote(engine)}; there are {', '.join(engines)}"
-        )
-    given: dict[str, Any] = {"storage_options": options} if options else {}
-    if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
-        datasets = xr.open_groups(path, engine=engine, **AS_STORED, **given)
-    else:
-        datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **given)}
-    is_file = os.path.isfile(path)
-    return _Source(
-        datasets=dict(datasets), state=lambda: file_fingerprint(path) if is_file else None
-    )
-
-
-def _is_netcdf_file(source: Any) -> bool:
-    if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
-        return False
-    if not os.access(source, os.R_OK):  # opening it as a store says so
-        return False
-    with open(source, "rb") as file:
-        return file.read(4) in _FILES
-
-
-def _open_store(source: Any, options: Mapping[str, Any] | None) -> _Source:
-    """Open what the engine opens; what only a store says goes into the variables' encoding."""
-    opened = open_netcdf(source, OpenOptions(storage_options=options, on_unsupported="raise"))
-    if opened.target_group:
-        raise UnsupportedError(
-            f"the source names its group {quote(opened.target_group)!r}; a copy takes all groups",
-            remedy="Open that group with xarray, and write it with to_nczarr",
-            store=opened.store.name,
-        )
-    found = _Source(
-        datasets=open_groups(opened, opened.root, AS_STORED),
-        state=lambda: opened.store.fingerprint(),
-        dimensions={group.path: dict(group.dimensions) for group in opened.root.walk()},
-    )
-    for path, dataset in found.datasets.items():
-        dataset.attrs = _typed(dataset.attrs)
-        for name, variable in dataset.variables.items():
-            variable.attrs = _typed(variable.attrs)
-            for lazy in lazy_array_in(variable._data):
-                array = child_path(path, str(name))
-                found.arrays[array] = lazy.stored
-                node = opened.hierarchy.nodes[lazy.stored.node.path]
-                if isinstance(node, ArrayNode) and node.fill_value is None:
-                    found.undefined.add(array)
-                variable.encoding |= _kept_encoding(lazy)
-    return found
 
 
 def _check_name(target: Any) -> None:
@@ -305,7 +204,7 @@ def _check_name(target: Any) -> None:
         )
 
 
-def _check_beside(store: Store, origin: _Source) -> None:
+def _check_beside(store: Store, origin: Input) -> None:
     """Raise RefusedError if the target is the source, or within it and would be a part of it."""
     stores = [array.store for array in origin.arrays.values()]
     if any(each.is_same(store) for each in stores):
@@ -314,69 +213,6 @@ def _check_beside(store: Store, origin: _Source) -> None:
     if any(store.is_within(each) for each in stores):
         problem = "it lies within the store that is to be copied"
         raise RefusedError(problem, remedy="Copy to another place", store=store.name)
-
-
-def _kept_encoding(lazy: LazyArray) -> dict[str, Any]:
-    node, kept = lazy.stored.node, {}
-    if node.fill_value is not None:
-        kept["fill_value"] = node.fill_value
-    if lazy.convert is not None:
-        kept["_nczarr_maxstrlen"] = node.dtype.itemsize
-    if len(node.shards) == 1:
-        location = "start" if node.shards[0].index_at_start else "end"
-        kept["shards"] = {"shape": node.object_shape, "index_location": location}
-    return kept
-
-
-def _keep_unmasked(origin: _Source, *, pure: bool) -> None:
-    """Remove fill values that would hide values which the source shows.
-
-    Before version 3 readers of Zarr take them for a `_FillValue`. NaN hides no others, and in
-    NCZarr those of netCDF do not. Without one, missing chunks are zeros.
-    """
-    for path, dataset in origin.datasets.items():
-        for name, variable in dataset.variables.items():
-            encoding, dtype = variable.encoding, variable.dtype
-            fill = encoding.get("fill_value")
-            kinds = "biufcSUO" if pure else "biufc"
-            if fill is None or "_FillValue" in variable.attrs or dtype.kind not in kinds:
-                continue
-            if child_path(path, str(name)) in origin.undefined or not fill:
-                encoding["fill_value"] = None
-            elif fill == fill and (pure or fill != default_fill(dtype)):
-                del encoding["fill_value"]
-
-
-def _typed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with JSON integers of the types that netCDF-C reads them with."""
-    return {name: infer_integers(value) for name, value in attributes.items()}
-
-
-def _asked(
-    dataset: xr.Dataset,
-    chunks: Mapping[str, int] | None,
-    codecs: Sequence[Mapping[str, Any]] | None,
-) -> dict[str, dict[str, Any]]:
-    """Give the encoding of the variables for which something else is asked than they have."""
-    found = {}
-    for name, variable in dataset.variables.items():
-        asked = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
-        if codecs is not None:
-            drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}
-            asked = {key: value for key, value in asked.items() if key not in drop}
-            # netCDF's scalars have none.
-            asked["codecs"] = [dict(codec) for codec in codecs] if variable.ndim else []
-        if chunks and set(chunks) & set(variable.dims):
-            old = asked.get("chunksizes") or variable.shape
-            lengths = zip(variable.dims, old, strict=True)
-            asked["chunks"] = tuple(chunks.get(str(dim), size) for dim, size in lengths)
-            asked.pop("shards", None)
-        if codecs is not None or "chunks" in asked:
-            asked.setdefault("_FillValue", None)
-            if "_FillValue" in variable.attrs:
-                del asked["_FillValue"]
-            found[str(name)] = asked
-    return found
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:

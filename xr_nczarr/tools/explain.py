@@ -9,9 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable
-from xarray.core.indexing import VectorizedIndexer
 
 from xr_nczarr.backend.building import open_groups
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
@@ -222,24 +220,24 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
     """Give what reading a variable takes, or why that cannot be told."""
     data: Any = variable._data
     if hasattr(data, "dask"):
-        lazy = next(lazy_arrays(data), None)
-        if lazy is None or lazy.shape != variable.shape:
+        source = next(lazy_arrays(data), None)
+        if source is None or source.shape != variable.shape:
             return "its dask graph does not show what is read: open it with chunks=None"
-        variable = Variable(variable.dims, SelectedArray.whole(lazy))
+        variable = Variable(variable.dims, SelectedArray(source))
     chosen = {dim: item for dim, item in selection.items() if dim in variable.dims}
     try:
         selected = variable.isel(chosen)
-        lazy, key = unwrapped(selected._data)
+        lazy, chosen_elements = unwrapped(selected._data)
         if isinstance(lazy, UnreadableArray):
             return f"unreadable: {' '.join(str(lazy.error).split())}"
         if not isinstance(lazy, LazyArray):
             return "in memory"
-        if isinstance(key, VectorizedIndexer) and any(isinstance(i, np.ndarray) for i in key.tuple):
-            plan = plan_points(lazy.shape, lazy.stored.node.chunk_shape, key.tuple)
+        assert chosen_elements is not None
+        node, request = lazy.stored.node, chosen_elements.request()
+        if request.pointwise:
+            plan = plan_points(node.shape, node.chunk_shape, request.selection)
         else:
-            node = lazy.stored.node
-            places = key.tuple if key is not None else (slice(None),) * len(lazy.shape)
-            places = places if lazy.shape else (0,) * len(node.shape)
+            places = request.selection if lazy.shape else [0] * len(node.shape)
             # A plan of them all is what would take the memory.
             count = count_touched(node.shape, node.chunk_shape, places)
             if count > _MOST_CHUNKS:
@@ -249,14 +247,17 @@ def _reading(name: str, variable: Variable, selection: Selection) -> Reading | s
         raise ConflictError(str(error), variable=name) from error
     if plan.count > _MOST_CHUNKS:
         return _too_many(plan.count)
-    return _planned(name, tuple(map(str, variable.dims)), lazy.stored, plan)
+    dims = tuple(map(str, variable.dims))
+    return _planned(name, dims, chosen_elements.shape, lazy.stored, plan)
 
 
 def _too_many(count: int) -> str:
     return f"its {count:,} chunks are more than are looked up one by one: select fewer"
 
 
-def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) -> Reading:
+def _planned(
+    name: str, dims: tuple[str, ...], selected: tuple[int, ...], array: ChunkedArray, plan: Plan
+) -> Reading:
     node = array.node
     parts = list(plan)
     chunks = [part.chunk for part in parts]
@@ -268,7 +269,7 @@ def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) 
         shape=node.shape if dims else (),
         chunk_shape=node.chunk_shape if dims else (),
         shard_shape=node.object_shape if dims and node.shards else None,
-        selected=plan.result_shape if dims else (),
+        selected=selected,
         touched=tuple(frozenset(numbers) for numbers in zip(*chunks, strict=True)),
         chunks=len(chunks),
         all_chunks=math.prod(counts(node.shape, node.chunk_shape)),
@@ -277,7 +278,7 @@ def _planned(name: str, dims: tuple[str, ...], array: ChunkedArray, plan: Plan) 
         fetched_bytes=known,
         absent=None if None in sizes else sum(size == 0 for size in sizes),
         decoded_bytes=len(chunks) * array.chunk_bytes,
-        result_bytes=math.prod(plan.result_shape) * node.dtype.itemsize,
+        result_bytes=math.prod(selected) * node.dtype.itemsize,
     )
 
 

@@ -23,13 +23,11 @@ from xr_nczarr.netcdf.annotations import (
     SIDECARS,
     VINTAGES,
     XARRAY_DIMENSIONS,
-    find_types,
-    is_annotated,
     is_bookkeeping,
     listed_children,
 )
-from xr_nczarr.netcdf.attributes import encode_attribute, infer_integers
-from xr_nczarr.netcdf.types import JSON, TEXT, attribute_type
+from xr_nczarr.netcdf.attributes import encode_attribute, undecoded
+from xr_nczarr.netcdf.types import JSON, TEXT
 from xr_nczarr.storage import (
     Access,
     MemoryStore,
@@ -162,7 +160,8 @@ def upgrade(
         changed = _changed(documents, store)
         names = [path.strip("/") + "/" for path in source.nodes]
         sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
-        removed = [key for key, _ in store.fetch_present(sidecars)]
+        stale = [key for key in sidecars if key not in documents]
+        removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
             key = FORMATS[source.zarr_format].CONSOLIDATED_KEY
             with workspace(store, empty=False, staged=False) as work:
@@ -262,7 +261,7 @@ def _kept(group: Group, source: Hierarchy) -> Group:
     """Give a tree whose attributes and codecs are to be written: JSON stays JSON."""
     return replace(
         group,
-        attributes=_attributes(group.attributes, source.nodes[group.path]),
+        attributes=undecoded(group.attributes, source.nodes[group.path]),
         variables={name: _variable(each, source) for name, each in group.variables.items()},
         groups={name: _kept(child, source) for name, child in group.groups.items()},
     )
@@ -272,30 +271,8 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
     if variable.node is None or variable.error is not None:
         raise variable.error or NotFoundError("there is no array", variable=variable.path)
     node = replace(variable.node, codecs=tuple(map(_spelled, variable.node.codecs)))
-    attributes = _attributes(variable.attributes, source.nodes[variable.node.path])
+    attributes = undecoded(variable.attributes, source.nodes[variable.node.path])
     return replace(variable, node=node, attributes=attributes)
-
-
-def _attributes(decoded: Mapping[str, Any], node: Node) -> dict[str, Any]:
-    if not is_annotated(node):
-        return {name: infer_integers(value) for name, value in decoded.items()}
-    types, stored = find_types(node), node.attributes.values_by_name
-    return {
-        name: stored[name]
-        if (_is_truth(stored.get(name)) or _is_json(stored.get(name), value))
-        and attribute_type(types.get(name)) in (None, JSON)
-        else value
-        for name, value in decoded.items()
-    }
-
-
-def _is_json(stored: Json | None, decoded: Any) -> bool:
-    return isinstance(decoded, str) and isinstance(stored, dict | list)
-
-
-def _is_truth(stored: Json | None) -> bool:
-    items = stored if isinstance(stored, list) else [stored]
-    return bool(items) and all(isinstance(item, bool) for item in items)
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:

@@ -10,7 +10,7 @@ from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, BrokenNode
 from xr_nczarr.netcdf import Variable
-from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS
+from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS, is_universal
 
 Concern = tuple[str, str, str, str]
 """Programs, path of the node, what they do with it, and the remedy."""
@@ -27,7 +27,7 @@ _NETCDF_KINDS = "iufS"
 def concerns(opened: OpenedStore) -> Iterator[Concern]:
     """Yield what netcdf-c, zarr-python and xarray's zarr engine cannot open or read wrongly."""
     version, root = opened.hierarchy.zarr_format, opened.root
-    universal = root.node is not None and "_NCZARR_GROUP" in root.node.members
+    universal = is_universal(root.node)
     if version != "2":
         yield NETCDF_C, "/", f"do not know Zarr version {version}", "nczarr copy to version 2"
         if version != "3":

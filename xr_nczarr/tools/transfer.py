@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.sharding import Shards
-from xr_nczarr.model import ArrayNode
+from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.storage import Store
 from xr_nczarr.tools.slabs import counts
@@ -76,7 +77,7 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
         [
             (spec.name, {name: str(value) for name, value in spec.configuration.items()})
             for spec in node.codecs
-            if spec.name != "bytes"
+            if spec.name != "bytes" or _swaps(spec)
         ],
         [
             (
@@ -86,6 +87,11 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
             for level in node.shards
         ],
     )
+
+
+def _swaps(spec: CodecSpec) -> bool:
+    """Return whether ``bytes`` stores another byte order than that of its array's type."""
+    return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(

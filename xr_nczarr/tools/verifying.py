@@ -310,6 +310,10 @@ def _decode(
     node = readable_node(variable, opened.options.assume_endian)
     options = replace(opened.options.reading, threads=1)
     array = ChunkedArray(node, opened.store, options)
+    try:
+        _ = array.codec, array.layout
+    except NczarrError as error:  # of all chunks alike
+        return [_error(variable.path, error)]
     grid = counts(node.shape, node.chunk_shape)
     total = math.prod(grid)
     chosen: Sequence[int] = range(total)

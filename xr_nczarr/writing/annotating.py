@@ -12,10 +12,17 @@ from typing import Any
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.model import GroupNode, Json, Node
 from xr_nczarr.netcdf.annotate import spell_size
-from xr_nczarr.netcdf.annotations import GROUP_PLACES, TYPES_PLACES, Holder, Vintage, spelling
+from xr_nczarr.netcdf.annotations import (
+    GROUP_PLACES,
+    SIDECARS,
+    TYPES_PLACES,
+    Holder,
+    Vintage,
+    spelling,
+)
 from xr_nczarr.netcdf.attributes import encode_attribute
 from xr_nczarr.netcdf.model import Dimension
-from xr_nczarr.netcdf.types import JSON, TEXT, spell_type
+from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
 
 
 def _annotations(
@@ -88,7 +95,11 @@ def attribute_changes(
             # netcdf-c opens nothing where a user's attribute is of the type JSON.
             text = kind == JSON and dialect != "nczarr-preview"
             spelled = spell_type(TEXT if text else kind, dialect)
-            if isinstance(held[name], dict):
+            if holder in SIDECARS:  # which record no texts
+                held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
+                held[name] |= {attribute: spelled} if kind in NUMBERS else {}
+                yield Change(node.path, "group", holder, (*leading, name), held[name])
+            elif isinstance(held[name], dict):
                 yield Change(node.path, "group", holder, (*leading, name, attribute), spelled)
             else:
                 held[name][:] = [item for item in held[name] if item.get("name") != attribute]

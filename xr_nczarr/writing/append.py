@@ -9,12 +9,14 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
+from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
+from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.commit import WriteOptions, WritePlan
 from xr_nczarr.writing.datasets import Request
@@ -143,7 +145,7 @@ class _Planner:
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
             self._check_holds([f"the attribute {name}" for name in attributes])
-            changes = [*attribute_changes(node, group.attributes, attributes)]
+            changes = [*attribute_changes(node, xarray_attributes(group), attributes)]
             changed = [change.member[0] for change in changes if change.member]
             self.tree.note_types(
                 path, {name: attributes[name] for name in changed if name in attributes}
@@ -287,10 +289,12 @@ class _Planner:
         added: list[str] = []
         new = [*self.tree.written, *self.tree.groups]
         if new:
-            if self.tree.layout.dialect == "nczarr-4.8.0":
+            root = hierarchy.nodes["/"]
+            side_by_side = is_universal(root) and BY_DIALECT["nczarr-4.8.1"].group in root.members
+            if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
-                    f"found {', '.join(new)}; what joins a store of netcdf-c 4.8.0 cannot be "
-                    "written in its layout",
+                    f"found {', '.join(new)}; what joins the store cannot be written in its "
+                    "layout, that of netcdf-c 4.8.0 or an earlier one of universal",
                     remedy="Give it a newer one with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
@@ -365,7 +369,7 @@ def _layout_of(opened: OpenedStore, asked: Layout) -> Layout:
     root = hierarchy.nodes["/"]
     if dialect == "nczarr-preview":
         dialect = "nczarr"
-    elif dialect == "nczarr-4.9.3" and "_nczarr_superblock" in root.members:
+    elif is_universal(root):
         dialect = "universal"
     return replace(asked, zarr_format=hierarchy.zarr_format, dialect=dialect)
 

@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from xarray import Dataset, Variable
 from xarray.coding.strings import is_unicode_dtype
-from xarray.core.indexing import BasicIndexer, OuterIndexer
 
 from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.backend.selection import Selection
 from xr_nczarr.writing.sources import unwrapped
 
 _LOADED_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
 _NOMINAL_BYTES = 64  # of an object
+_TEXTS = "OSUT"
 _OPENED = "nczarr-opened-"
 
 _Lengths = npt.NDArray[np.int64]
@@ -55,13 +56,29 @@ def in_blocks(
     blocks |= {
         name: np.array(variable.to_numpy(), variable.dtype)
         for name, variable in dataset.variables.items()
-        if not variable.dims and variable.dtype.kind in "OSUT" and hasattr(variable._data, "dask")
+        if not variable.dims and variable.dtype.kind in _TEXTS and hasattr(variable._data, "dask")
     }
     if blocks:
         dataset = dataset.copy()
         for name, data in blocks.items():  # assign() would make indexes of them
             dataset.variables[name].data = data
     return dataset
+
+
+def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
+    """Return lazily indexed values in dask's blocks; text without dimensions as it is.
+
+    Parameters
+    ----------
+    chunks
+        The lengths of the stored chunks along each dimension: an integer, or one for each chunk.
+    """
+    dims = [f"dimension {axis}" for axis in range(len(values.shape))]
+    sizes = dict(zip(dims, chunks, strict=True))
+    stored = Variable(dims, values, encoding={"preferred_chunks": sizes})
+    if not dims and stored.dtype.kind in _TEXTS:
+        return np.array(stored.to_numpy(), stored.dtype)
+    return _in_blocks(stored, name).data
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
@@ -93,8 +110,8 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     They begin and end where the chunks do, also in a slice. Chunks of less than 4 MiB are joined,
     but for objects. What can be read in part without decoding more is cut into as much.
     """
-    array, key = unwrapped(variable._data)
-    lengths = _selected_lengths(variable, array, key)
+    array, selection = unwrapped(variable._data)
+    lengths = _selected_lengths(variable, array, selection)
     stored = lengths is not None or "preferred_chunks" in variable.encoding
     if lengths is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
@@ -109,22 +126,28 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     return _joined(lengths, itemsize)
 
 
-def _selected_lengths(variable: Variable, array: Any, key: Any) -> list[_Lengths] | None:
+def _selected_lengths(
+    variable: Variable, array: Any, selection: Selection | None
+) -> list[_Lengths] | None:
     """Return how many elements of each stored chunk a variable has, by dimension.
 
-    None where that cannot be known, as for one that is transposed.
+    None where that cannot be known, as for points.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
-    if not isinstance(key, BasicIndexer | OuterIndexer) or len(preferred) != len(key.tuple):
+    if selection is None or len(preferred) != len(selection.selectors):
         return None
-    axes = zip(key.tuple, preferred.values(), array.shape, strict=True)
-    lengths = [
-        _lengths(selector, _ends(chunks, size), size)
-        for selector, chunks, size in axes
-        if not isinstance(selector, int | np.integer)
-    ]
-    del lengths[variable.ndim :]  # of characters that are joined
-    return lengths if tuple(int(each.sum()) for each in lengths) == variable.shape else None
+    lengths: dict[int, _Lengths] = {}
+    dimensions = zip(
+        selection.selectors, selection.axes, preferred.values(), array.shape, strict=True
+    )
+    for selector, axes, chunks, size in dimensions:
+        if len(axes) > 1 or (axes and axes[0] in lengths):
+            return None
+        if axes:
+            lengths[axes[0]] = _lengths(selector, _ends(chunks, size))
+    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]  # none of joined characters
+    known = [item for item in by_axis if item is not None]
+    return known if tuple(int(item.sum()) for item in known) == variable.shape else None
 
 
 def _ends(chunks: Any, size: int) -> _Lengths:
@@ -135,13 +158,12 @@ def _ends(chunks: Any, size: int) -> _Lengths:
     return within
 
 
-def _lengths(selector: Any, ends: _Lengths, size: int) -> _Lengths:
+def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
     """Return how many elements that follow one another a selector takes of one chunk each."""
-    if not isinstance(selector, slice):
-        numbers = np.searchsorted(ends, selector, side="right")
+    if not isinstance(taken, range):
+        numbers = np.searchsorted(ends, taken, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
-        return np.diff([0, *changes, len(selector)])
-    taken = range(size)[selector]
+        return np.diff([0, *changes, len(taken)])
     upwards = taken if taken.step > 0 else taken[::-1]
     reached = -((upwards.start - ends) // upwards.step)
     lengths = np.diff(np.unique([0, *reached.clip(0, len(upwards)), len(upwards)]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from xarray import DataArray, Dataset, DataTree, Variable
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import child_path, group_path
-from xr_nczarr.netcdf import Dimension
 
 _ARRAY_NAME = "__xarray_dataarray_variable__"
 
@@ -21,8 +20,7 @@ _ARRAY_NAME = "__xarray_dataarray_variable__"
 class Request:
     """What is to be written: datasets by absolute path, each with its encoding.
 
-    `growing` are the names of dimensions that may become longer. `dimensions` are those that groups
-    have whether a variable of theirs lies along them or not.
+    `growing` are the names of dimensions that may become longer.
     """
 
     datasets: dict[str, Dataset]
@@ -30,7 +28,6 @@ class Request:
     unlimited: dict[str, set[str]]
     growing: dict[str, set[str]]
     group: str
-    dimensions: dict[str, dict[str, Dimension]] = field(default_factory=dict)
 
 
 def normalise(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,29 +18,27 @@ from xarray.coding.strings import (
 )
 
 from xr_nczarr.backend.reader import NONE_NAME
-from xr_nczarr.codecs import check_codec
-from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.formats import FORMATS
+from xr_nczarr.errors import ConflictError, Place, UnsupportedError
 from xr_nczarr.hierarchy import JOURNAL
-from xr_nczarr.model import ArrayNode, CodecSpec
-from xr_nczarr.netcdf.annotations import BY_DIALECT, XARRAY_DIMENSIONS, is_bookkeeping, is_name
+from xr_nczarr.netcdf.annotations import (
+    BY_DIALECT,
+    WIDTH,
+    XARRAY_DIMENSIONS,
+    is_bookkeeping,
+    is_name,
+)
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.chunking import chunk_shape, fit_opened, shard_specs
 from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.requested import (
     asks_for_bytes,
     check_encoding,
-    codec_specs,
-    requested_chunk_keys,
-    requested_codecs,
     requested_endian,
 )
 from xr_nczarr.writing.sources import blockwise, largest
 from xr_nczarr.writing.text import (
     TEXT,
-    WIDTH_KEY,
     cast_text,
     decoded,
     ends_in_nul,
@@ -49,11 +46,6 @@ from xr_nczarr.writing.text import (
     typed_text,
 )
 
-_log = logging.getLogger(__name__)
-
-WIDTH_KEYS = (WIDTH_KEY, "_nczarr_default_maxstrlen")
-"""netCDF-C's requests for the width of strings, of a variable and of all."""
-_POINTER_BYTES = 8
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
 
@@ -75,6 +67,11 @@ class Layout:
     def version_3(self) -> bool:
         """Whether the array documents are those of Zarr version 3 or its draft."""
         return self.zarr_format.startswith("3")
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether dimensions can be unlimited, or have no definition that could say it."""
+        return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
 
     @property
     def chunks_within(self) -> bool:
@@ -133,7 +130,7 @@ def stored_name(name: Hashable) -> str:
     return name
 
 
-def _check_dimension(name: Hashable, layout: Layout) -> None:
+def check_dimension(name: Hashable, layout: Layout) -> None:
     """Raise TypeError or ConflictError for the name of a dimension that the layout cannot hold."""
     if not isinstance(name, str):
         raise TypeError(f"names of dimensions are strings; found {name!r}")
@@ -157,7 +154,7 @@ def encode_dataset(
     for name in dataset.variables:
         stored_name(name)
     for name in dataset.dims:
-        _check_dimension(name, layout)
+        check_dimension(name, layout)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     attributes = user_attributes(attributes)
     for name, variable in variables.items():
@@ -176,6 +173,23 @@ def encode_dataset(
         with Place(variable=name):
             encoded[name] = encode_variable(variable, name, layout, given_name in encoding)
     return encoded, dict(attributes)
+
+
+def encode_alone(
+    variable: Variable, name: Hashable, layout: Layout, explicit: bool
+) -> EncodedVariable:
+    """Return one variable as it is to be stored, whatever else its dataset holds.
+
+    Unlike `encode_dataset`, which leaves out attributes of bounds that equal their parent's.
+    """
+    stored = stored_name(name)
+    for dimension in variable.dims:
+        check_dimension(dimension, layout)
+    variable = variable.copy(deep=False)
+    variable.attrs = user_attributes(variable.attrs, variable.dims)
+    prepared = fitting(_prepared(variable, name, explicit), stored)
+    encoded = conventions.encode_cf_variable(_set_aside(prepared, explicit), name=name)
+    return encode_variable(encoded, stored, layout, explicit)
 
 
 def user_attributes(
@@ -198,7 +212,7 @@ def user_attributes(
         arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy takes them for numbers
         if arrays or not isinstance(name, str):
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
-        if not is_bookkeeping(name) or name in WIDTH_KEYS:
+        if not is_bookkeeping(name):
             kept[name] = value
         elif dimensions is None or not _is_left_by_engine_zarr(name, value, dimensions):
             raise ConflictError(
@@ -281,7 +295,7 @@ def encode_variable(
     data = variable.data
     if is_unicode_dtype(variable.dtype):
         kind: Kind = "string"
-        width = encoding.pop(WIDTH_KEY, attributes.pop(WIDTH_KEY, None))
+        width = encoding.pop(WIDTH, attributes.pop(WIDTH, None))
         fixed = not layout.pure and (width is not None or not layout.version_3)
         if layout.zarr_format == "1":  # which has no codec for items of variable length
             data = np.asarray(data).astype(str)
@@ -290,6 +304,8 @@ def encode_variable(
             data, dtype = string_data(data, width, fixed=fixed, fill=attributes.get("_FillValue"))
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
+        if endian == "big" and dtype.type.__module__ != "numpy":
+            raise UnsupportedError(f"{dtype.name} is written in little endian alone")
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
@@ -307,7 +323,7 @@ def encode_variable(
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
     if declared is not None:
-        attributes["_FillValue"] = declared = _scalar(declared, dtype)
+        attributes["_FillValue"] = declared = fill_scalar(declared, dtype)
     else:
         attributes.pop("_FillValue", None)
     if declared is not None and not (independent and fill_value is not None):
@@ -371,16 +387,18 @@ def _asked_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: boo
     if np.asarray(asked).dtype.kind in "mM" and dtype.kind in "iuf":
         return None  # times that become numbers
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= asked <= np.iinfo(dtype).max:
-        return _scalar(asked, dtype)
+        return fill_scalar(asked, dtype)
     if explicit:
         raise ConflictError(f"the fill_value {asked!r} is no {dtype}")
     return None
 
 
-def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value as a scalar of the array's type; ConflictError for text it would cut."""
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
-        text = value.encode("utf-8") if isinstance(value, str) else bytes(value)
+        is_text = isinstance(value, str)
+        text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if len(text) > dtype.itemsize:
             raise ConflictError(
                 f"found the fill value {text!r}, which the type {dtype} would cut",
@@ -389,95 +407,6 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
             )
         return np.bytes_(text)
     if dtype.kind == "O":
-        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        is_text = isinstance(value, str)
+        return str(value) if is_text else value.decode("utf-8", "surrogateescape")
     return dtype.newbyteorder("=").type(value)
-
-
-def make_node(
-    encoded: EncodedVariable,
-    path: str,
-    layout: Layout,
-    growing: Sequence[bool],
-    *,
-    lengthened: bool,
-) -> tuple[ArrayNode, str | None]:
-    """Return the array of an encoded variable, and a note on leftover codecs that do not fit it.
-
-    Parameters
-    ----------
-    growing
-        Whether the array may become longer along each dimension.
-    lengthened
-        Whether chunks of one dimension are made longer than the array; see `chunk_shape`.
-
-    Raises
-    ------
-    NczarrError
-        For codecs that were requested for this write, and that there are not.
-    """
-    encoding, explicit = encoded.encoding, encoded.explicit
-    module = FORMATS[layout.zarr_format]
-    shape = tuple(encoded.data.shape)
-    blocks = getattr(encoded.data, "chunks", None)
-    if encoded.kind == "char":  # as texts have them: all characters of one lie together
-        for key in ("chunks", "chunksizes"):
-            asked = encoding.get(key)
-            if isinstance(asked, list | tuple) and len(asked) == len(shape) - 1:
-                encoding = {**encoding, key: (*asked, shape[-1])}
-    with Place(variable=path):
-        fitted = ""
-        if not explicit:
-            encoding, fitted = fit_opened(encoding, encoded.dimensions, shape, growing)
-        chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
-        chunk_keys = module.chunk_keys(path, **requested_chunk_keys(encoding, layout.zarr_format))
-    if layout.chunks_within:
-        chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-    # Other versions do not have shards: what was left over from a version 3 store is no request.
-    shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
-    required = explicit or encoding.get("chunks") == chunk
-    note = None
-    items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
-    place = "codecs" if layout.version_3 else "filters"
-    leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
-    itemsize = encoded.dtype.itemsize
-    if encoded.kind == "string" and not encoded.dtype.hasobject:
-        itemsize = _POINTER_BYTES
-
-    def node(codecs: Sequence[Mapping[str, Any]]) -> ArrayNode:
-        return ArrayNode(
-            path=path,
-            shape=shape,
-            dtype=encoded.dtype,
-            chunk_shape=chunk,
-            fill_value=encoded.fill_value,
-            codecs=(*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3)),
-            chunk_keys=chunk_keys,
-            shards=shard_specs(shards, chunk, shape, required=required),
-        )
-
-    try:
-        made = node(_fitting(requested_codecs(encoding, layout.zarr_format), encoded))
-        check_codec(made)
-        module.render_node(made)
-    except NczarrError as error:
-        if explicit:
-            raise error.located(variable=path) from error.__cause__
-        made, note = node(()), f"{path} ({error.problem})"
-    within = f" in shards {made.shards[0].shape}" if made.shards else ""
-    level = logging.INFO if fitted else logging.DEBUG
-    _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)
-    return made, note
-
-
-def _fitting(
-    codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable
-) -> Sequence[Mapping[str, Any]]:
-    """Give the codecs, if those that name a type, or axes, name this array's; else an error."""
-    for codec in codecs:
-        dtype = codec.get("dtype")
-        if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
-            raise UnsupportedError(f"{codec['id']} is for {dtype}, the array is {encoded.dtype}")
-        axes = list(range(encoded.data.ndim))
-        if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
-            raise UnsupportedError(f"transpose is for axes {codec['order']}, the array has {axes}")
-    return codecs

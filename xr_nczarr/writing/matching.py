@@ -14,7 +14,7 @@ from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_un
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 
-from xr_nczarr.errors import ConflictError
+from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings, measured_width
 from xr_nczarr.writing.datasets import is_time
@@ -147,7 +147,7 @@ def _cf_encoded(given: Variable, name: str) -> Variable:
         return conventions.encode_cf_variable(given, name=name)
     except (SerializationWarning, ValueError, OverflowError) as error:
         raise ConflictError(
-            f"the values do not fit the stored encoding ({error})",
+            f"the values do not fit the stored encoding ({reason_of(error)})",
             remedy="Convert them first, or write the variable anew",
         ) from error
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from xarray import Variable
 from xarray.backends import BackendArray
-from xarray.core.indexing import ExplicitlyIndexed
+from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, OuterIndexer
 from xarray.core.utils import NDArrayMixin
 
-from xr_nczarr.backend.lazy import LazyArray
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray
+from xr_nczarr.backend.selection import Selection, whole
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import Store
 
@@ -61,17 +62,23 @@ def lazy_array_in(data: Any) -> Iterator[LazyArray]:
         yield array
 
 
-def unwrapped(data: Any) -> tuple[Any, Any]:
-    """Return the array that xarray's wrappers hold, and the key of what they select from it.
+def unwrapped(data: Any) -> tuple[Any, Selection | None]:
+    """Return the array that xarray's wrappers hold, and what they select from it.
 
-    The key is None where nothing is selected.
+    The selection is None where nothing is selected, or single points are.
     """
-    key = None
+    selected: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
-        # The outermost selection is the whole of it: xarray merges those that follow one another.
-        key = getattr(data, "key", None) if key is None else key
+        # The outermost selection is the whole of it: those that follow one another are merged.
+        if selected is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
+            selected = data
         data = getattr(data, "array", None)
-    return data, key
+    if isinstance(selected, SelectedArray):
+        return data, selected.selection
+    key = getattr(selected, "key", None)
+    if isinstance(key, BasicIndexer | OuterIndexer):
+        return data, whole(selected.array.shape).orthogonal(key.tuple)
+    return data, None
 
 
 def _in_task(task: Any) -> Iterator[LazyArray]:

@@ -10,6 +10,7 @@ from xr_nczarr.backend.reader import OpenedStore, open_netcdf
 from xr_nczarr.errors import ConflictError, ExistsError, NczarrError, NotFoundError, RefusedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, Node
+from xr_nczarr.netcdf.annotations import is_universal
 from xr_nczarr.storage import WRITER_LOCK, Listing, Store, is_desktop_file
 
 UNFINISHED = ".nczarr_unfinished"
@@ -22,11 +23,12 @@ def open_existing(store: Store, mode: str) -> OpenedStore | None:
         opened = open_netcdf(store, OpenOptions())
     except NotFoundError:
         return None
-    if mode == "r+" or not opened.hierarchy.consolidated:
+    consolidated, universal = opened.hierarchy.consolidated, is_universal(opened.root.node)
+    if mode == "r+" or not (consolidated or universal):
         return opened
     # Another program may have left the consolidated document behind: the single ones count.
-    single = open_netcdf(store, OpenOptions(consolidated=False))
-    return replace(single, hierarchy=replace(single.hierarchy, consolidated=True))
+    single = open_netcdf(store, OpenOptions(consolidated=False), with_sidecars=universal)
+    return replace(single, hierarchy=replace(single.hierarchy, consolidated=consolidated))
 
 
 def exists(opened: OpenedStore, path: str) -> bool:

@@ -15,7 +15,6 @@ from xr_nczarr.writing.blocks import opened_lazily
 from xr_nczarr.writing.sources import blockwise, largest
 
 TEXT = create_vlen_dtype(str)
-WIDTH_KEY = "_nczarr_maxstrlen"
 _MISSING, _TEXTS, _OTHERS = range(3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +15,11 @@ from xr_nczarr.model import ArrayNode, Hierarchy, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
 from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.model import inherited_dimension
+from xr_nczarr.writing.array_nodes import make_node
 from xr_nczarr.writing.encoded import (
     EncodedVariable,
     Layout,
     encode_dataset,
-    make_node,
     stored_name,
 )
 from xr_nczarr.writing.placing import Job
@@ -73,16 +73,20 @@ class Tree:
     ) -> None:
         """Add a group with all variables and attributes of a dataset."""
         encoded, attributes = encode_dataset(dataset, encoding, self.layout)
-        if self.layout.zarr_format == "1" and (len(encoded) != 1 or path != "/" or attributes):
+        self.check_single(path, len(encoded), attributes)
+        self.group(path).attributes.update(attributes)
+        self.note_types(path, attributes)
+        self.add_variables(path, encoded, unlimited, growing)
+
+    def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
+        """Raise UnsupportedError if Zarr version 1 is to hold more than one array in the root."""
+        if self.layout.zarr_format == "1" and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
-                f"found {len(encoded)} variables and {len(attributes)} attributes in {path}; a "
+                f"found {count} variables and {len(attributes)} attributes in {path}; a "
                 "store of Zarr version 1 is one array",
                 remedy="Write each variable alone, xr.Dataset({name: ds[name].variable}), to a "
                 "store of its name: their directory opens as one dataset",
             )
-        self.group(path).attributes.update(attributes)
-        self.note_types(path, attributes)
-        self.add_variables(path, encoded, unlimited, growing)
 
     def add_variables(
         self,
@@ -95,35 +99,49 @@ class Tree:
 
         `growing` names the dimensions that may become longer, beside those in `unlimited`.
         """
-        group = self.group(path)
         for name, variable in encoded.items():
-            sizes = zip(variable.dimensions, variable.data.shape, strict=True)
-            dimensions = tuple(
-                [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
-            )
-            location = "/" if self.layout.zarr_format == "1" else child_path(group.path, name)
-            grows = [each.unlimited or each.name in growing for each in dimensions]
-            node, note = make_node(
-                variable,
-                location,
-                self.layout,
-                grows,
-                lengthened=len(grows) == 1
-                and grows[0]
-                and (dimensions[0].unlimited or variable.dimensions == (name,)),
-            )
-            if note is not None:
-                self.notes.append(note)
-            group.variables[name] = Variable(
-                path=location,
-                name=name,
-                dimensions=dimensions,
-                node=node,
-                attributes=variable.attributes,
-                kind=variable.kind,
-            )
-            self.written[location] = variable
-            self.note_types(location, variable.attributes)
+            self.add_variable(self.group(path), name, variable, (), unlimited, growing)
+
+    def add_variable(
+        self,
+        group: Group,
+        name: str,
+        variable: EncodedVariable,
+        dimensions: Sequence[Dimension],
+        unlimited: Collection[str],
+        growing: Collection[str],
+    ) -> str:
+        """Add a variable to a group, and return the path of its array.
+
+        `dimensions` are the first of its dimensions, the others are found or made by their names.
+        """
+        sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
+        others = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
+        dimensions = (*dimensions, *others)
+        location = "/" if self.layout.zarr_format == "1" else child_path(group.path, name)
+        grows = [each.unlimited or each.name in growing for each in dimensions]
+        node, note = make_node(
+            variable,
+            location,
+            self.layout,
+            grows,
+            lengthened=len(grows) == 1
+            and grows[0]
+            and (dimensions[0].unlimited or variable.dimensions == (name,)),
+        )
+        if note is not None:
+            self.notes.append(note)
+        group.variables[name] = Variable(
+            path=location,
+            name=name,
+            dimensions=dimensions,
+            node=node,
+            attributes=variable.attributes,
+            kind=variable.kind,
+        )
+        self.written[location] = variable
+        self.note_types(location, variable.attributes)
+        return location
 
     def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Take down the attributes of the node at `path` that are stored as another type."""
@@ -163,7 +181,7 @@ class Tree:
         if self.notes:
             warnings.warn(
                 f"codecs left over from another file were dropped for {'; '.join(self.notes)}. "
-                "Pass encoding= to choose others",
+                "Choose others with encoding= (of to_nczarr) or codecs= (of copy)",
                 stacklevel=5,
             )
 

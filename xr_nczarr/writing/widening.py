@@ -15,9 +15,9 @@ from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import ArrayNode
+from xr_nczarr.netcdf.annotations import WIDTH
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.commit import WritePlan
-from xr_nczarr.writing.text import WIDTH_KEY
 
 _BATCH_OBJECTS = 256
 _MAX_JOURNAL_BYTES = 48 << 20
@@ -78,9 +78,9 @@ def _changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator
         for name in after:
             if before[name] != after[name]:
                 yield Change(node.path, "array", "members", (name,), after[name])
-    if WIDTH_KEY in node.attributes:
+    if WIDTH in node.attributes:
         width = wider.dtype.itemsize
-        yield Change(node.path, "array", "attributes", (WIDTH_KEY,), width)
+        yield Change(node.path, "array", "attributes", (WIDTH,), width)
 
 
 def _chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:

@@ -112,8 +112,8 @@ def to_nczarr(
     zarr_format
         ``1`` (with one array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its own.
     dialect
-        ``"nczarr"``, ``"zarr"`` (pure Zarr) or ``"universal"`` (the layouts since netcdf-c 4.8.1
-        side by side), or one of those layouts by name. An existing store keeps its own.
+        ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
+        4.9.2), or one of netcdf-c's layouts by name. An existing store keeps its own.
     storage_options
         For the filesystem, as fsspec knows them.
     progress
@@ -276,8 +276,6 @@ def plan_creation(
 ) -> WritePlan:
     """Give a new store, in place of whatever is there."""
     tree = Tree(layout)
-    for path, dimensions in request.dimensions.items():
-        tree.group(path).dimensions.update(dimensions)
     for path, dataset in request.datasets.items():
         refuse_reading(dataset.variables, store)
         tree.add_dataset(
@@ -287,13 +285,18 @@ def plan_creation(
             request.unlimited[path],
             request.growing[path],
         )
-    hierarchy = tree.hierarchy()
+    return creation_of(tree, store, consolidated)
+
+
+def creation_of(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
+    """Return the plan of a new store that holds a tree, in place of whatever is there."""
+    hierarchy, zarr_format = tree.hierarchy(), tree.layout.zarr_format
     if consolidated is None:
-        consolidated = layout.zarr_format == "2"
-    check_names(store, layout.zarr_format, hierarchy.nodes)
+        consolidated = zarr_format == "2"
+    check_names(store, zarr_format, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
     tree.report_changes()
-    return WritePlan(layout.zarr_format, tree.jobs(hierarchy), documents, new=True)
+    return WritePlan(zarr_format, tree.jobs(hierarchy), documents, new=True)
 
 
 def _resolved_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:

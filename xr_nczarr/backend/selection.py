@@ -1,0 +1,212 @@
+"""Selections of selections: what any sequence of them takes of an array, read at once.
+
+xarray composes them too, but takes indices below ``-size`` for others, and each element of a
+transposed array for a point of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.chunks.grid import Positions, all_in_range, in_range
+
+Item = int | slice | Positions
+"""What selects along one axis, as xarray's indexers have it."""
+
+
+class Request(NamedTuple):
+    """What to read for a selection, and how the values that come back lie in it.
+
+    Attributes
+    ----------
+    selection, pointwise
+        As `ChunkedArray.read` takes them.
+    axes
+        Which axis of the selection each axis of the values is, but for those of length 1 that
+        single indices of a pointwise selection leave.
+    """
+
+    selection: list[Any]
+    pointwise: bool
+    axes: list[int]
+
+
+class Selection(NamedTuple):
+    """Elements of an array in some order.
+
+    Attributes
+    ----------
+    shape
+        Of the result.
+    selectors
+        For each dimension of the array an index, a range, or an array of positions.
+    axes
+        For each dimension, the axes of the result along which its selector varies: no axis for an
+        index, one for a range, which no other dimension has, and as many as an array has.
+    """
+
+    shape: tuple[int, ...]
+    selectors: tuple[int | range | Positions, ...]
+    axes: tuple[tuple[int, ...], ...]
+
+    def orthogonal(self, key: Sequence[Item]) -> Selection:
+        """Return the selection of `key`, each item of which selects along its own axis.
+
+        Raises
+        ------
+        IndexError
+            For an index outside the axis.
+        """
+        shape: list[int] = []
+        items: list[Item] = []
+        kept: list[int | None] = []
+        for item, size in zip(key, self.shape, strict=True):
+            if isinstance(item, int) or (isinstance(item, np.ndarray) and not item.ndim):
+                items.append(in_range(int(item), size))
+                kept.append(None)
+                continue
+            kept.append(len(shape))
+            if isinstance(item, slice):
+                items.append(item)
+                shape.append(len(range(size)[item]))
+            else:
+                items.append(all_in_range(np.asarray(item), size))
+                shape.append(len(item))
+        selectors, axes = [], []
+        for selector, spanned in zip(self.selectors, self.axes, strict=True):
+            selectors.append(_orthogonally(selector, [items[axis] for axis in spanned]))
+            axes.append(tuple([at for axis in spanned if (at := kept[axis]) is not None]))
+        return Selection(tuple(shape), tuple(selectors), tuple(axes))
+
+    def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
+        """Return the selection of `key`, whose arrays select points together.
+
+        The axes of the points come first, those of slices follow, as in `xarray`'s ``vindex``.
+
+        Raises
+        ------
+        IndexError
+            For an index outside its axis.
+        """
+        points = {
+            axis: all_in_range(np.asarray(item), self.shape[axis])
+            for axis, item in enumerate(key)
+            if not isinstance(item, slice)
+        }
+        if not points:
+            return self.orthogonal(key)
+        shape = list(np.broadcast_shapes(*[item.shape for item in points.values()]))
+        leading = tuple(range(len(shape)))
+        slices: dict[int, slice] = {}
+        moved: dict[int, int] = {}
+        for axis, item in enumerate(key):
+            if isinstance(item, slice):
+                slices[axis], moved[axis] = item, len(shape)
+                shape.append(len(range(self.shape[axis])[item]))
+        selectors, axes = [], []
+        for selector, spanned in zip(self.selectors, self.axes, strict=True):
+            others = [axis for axis in spanned if axis in slices]
+            cuts, result = [slices[axis] for axis in others], [moved[axis] for axis in others]
+            if len(others) < len(spanned):
+                behind: tuple[Any, ...] = (..., *cuts)
+                selector = _at_points(selector, spanned, points)[behind]
+                selector, result = _squeezed(selector, [*leading, *result])
+            else:
+                selector = _orthogonally(selector, cuts)
+            selectors.append(selector)
+            axes.append(tuple(result))
+        return Selection(tuple(shape), tuple(selectors), tuple(axes))
+
+    def transposed(self, order: Sequence[int]) -> Selection:
+        """Return the same elements with permuted axes."""
+        place = {axis: number for number, axis in enumerate(order)}
+        axes = tuple([tuple([place[axis] for axis in spanned]) for spanned in self.axes])
+        return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
+
+    def request(self) -> Request:
+        """Return what to read."""
+        spans = [axis for spanned in self.axes for axis in spanned]
+        if max(map(len, self.axes), default=0) < 2 and len(set(spans)) == len(spans):
+            return Request(list(map(_without_range, self.selectors)), False, spans)
+        selectors = list(zip(self.selectors, self.axes, strict=True))
+        arrays = [spanned for selector, spanned in selectors if isinstance(selector, np.ndarray)]
+        joint = sorted({axis for spanned in arrays for axis in spanned})
+        selection: list[Any] = []
+        axes = list(joint)
+        for selector, spanned in selectors:
+            if isinstance(selector, np.ndarray):
+                order = np.argsort(spanned)
+                extents = [self.shape[axis] if axis in spanned else 1 for axis in joint]
+                selection.append(selector.transpose(order).reshape(extents))
+            elif isinstance(selector, range):
+                selection.append(_without_range(selector))
+                axes += spanned
+            else:
+                selection.append(slice(selector, selector + 1, 1))
+        return Request(selection, True, axes)
+
+    def arranged(self, values: npt.NDArray[Any], request: Request) -> npt.NDArray[Any]:
+        """Return the values that were read for a request with the axes of the selection."""
+        axes = request.axes
+        if request.pointwise:
+            values = values.reshape([self.shape[axis] for axis in axes])
+        if axes != sorted(axes):
+            values = values.transpose(np.argsort(axes))
+        if len(axes) < len(self.shape):  # along the others all values are the same
+            extents = [size if axis in axes else 1 for axis, size in enumerate(self.shape)]
+            values = values.reshape(extents)
+            if values.shape != self.shape:
+                values = np.broadcast_to(values, self.shape).copy()
+        return values
+
+
+@lru_cache(1024)
+def whole(shape: tuple[int, ...]) -> Selection:
+    """Return the selection of all elements of an array."""
+    return Selection(shape, tuple(map(range, shape)), tuple([(a,) for a in range(len(shape))]))
+
+
+def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
+    """Return what items select of a selector, each along its own axis."""
+    if isinstance(selector, range):
+        (item,) = items
+        if isinstance(item, int | slice):
+            return selector[item]
+        return selector.start + selector.step * item
+    for axis in reversed(range(len(items))):
+        selector = selector[(slice(None),) * axis + (items[axis],)]
+    return int(selector) if np.ndim(selector) == 0 else selector
+
+
+def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
+    """Return a selector's positions at points, which lie along some of its axes or all.
+
+    The axes of the points come first, its others follow.
+    """
+    chosen = [points[axis] for axis in spanned if axis in points]
+    if isinstance(selector, range):
+        return selector.start + selector.step * chosen[0]
+    order = sorted(range(len(spanned)), key=lambda at: spanned[at] not in points)
+    positions: Positions = selector.transpose(order)[tuple(chosen)]
+    return positions
+
+
+def _squeezed(selector: Positions, axes: Sequence[int]) -> tuple[Any, list[int]]:
+    """Return a selector and its axes without those along which it does not vary."""
+    kept = [at for at, extent in enumerate(selector.shape) if extent != 1]
+    squeezed = selector.squeeze() if kept else selector.item()
+    return squeezed, [axes[at] for at in kept]
+
+
+def _without_range(selector: Any) -> Any:
+    """Return the slice of a range of positions, any other selector as it is."""
+    if not isinstance(selector, range):
+        return selector
+    if not selector:
+        return slice(0, 0, 1)
+    return slice(selector.start, selector.stop if selector.stop >= 0 else None, selector.step)

@@ -1,0 +1,328 @@
+"""Zarr v3's codecs on numbers, ``scale_offset`` and ``cast_value``: exact, or an error.
+
+Source: the registered extensions of these names. Values that the specification leaves to an error
+are a ChunkError, also when they are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.codecs.pipeline import Buffer, Flow, Request, Step, any_room, bytes_of
+from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote
+from xr_nczarr.model import Json
+
+Array = npt.NDArray[Any]
+
+_EXACT_IN_DOUBLES = 1 << 53
+
+
+def _away(values: Array) -> Array:
+    """Round to the nearest integer, halves away from zero."""
+    whole = np.trunc(values)
+    return np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole)
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "nearest-even": np.rint,
+    "towards-zero": np.trunc,
+    "towards-positive": np.ceil,
+    "towards-negative": np.floor,
+    "nearest-away": _away,
+}
+
+
+def build_scale_offset(request: Request) -> Step:
+    """Return the step that stores ``(value - offset) * scale``, in the values' own arithmetic."""
+    flow = request.flow
+    dtype = _number_type(flow)
+    settings = request.settings(offset=None, scale=None)
+    offset, scale = (
+        _scalar(default if settings[name] is None else settings[name], dtype, name)
+        for name, default in (("offset", 0), ("scale", 1))
+    )
+    if not scale:
+        raise MetadataError("found scale = 0, expected another number")
+    whole = dtype.kind in "iu"
+    exact = (
+        partial(_check_integers, dtype=dtype, offset=int(offset), scale=int(scale))
+        if whole
+        else None
+    )
+
+    def decode(data: Buffer, target: Array | None = None) -> Buffer:
+        stored = flow.elements(data)
+        values = np.empty(flow.shape or (), dtype) if target is None else _as_elements(target, flow)
+        if exact is not None:
+            exact(stored, decoding=True)
+        with np.errstate(all="ignore"):
+            (np.floor_divide if whole else np.divide)(stored, scale, out=values, casting="unsafe")
+            np.add(values, offset, out=values, casting="unsafe")
+        return bytes_of(values)
+
+    def encode(data: Buffer) -> Buffer:
+        values = flow.elements(data)
+        if exact is not None:
+            exact(values, decoding=False)
+        with np.errstate(all="ignore"):
+            stored = (values - offset) * scale
+        return bytes_of(stored.astype(dtype, copy=False))
+
+    step = Step(decode, encode, flow, fills=True)
+    if whole:
+        return step
+    rounding = 8 * float(np.finfo(dtype).eps)
+    return replace(step, room=lambda values: rounding * (np.abs(values) + abs(offset)))
+
+
+def _check_integers(
+    values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
+) -> None:
+    """Raise ChunkError for integers that scale and offset take out of their type.
+
+    The extremes decide, since both steps are monotonic.
+    """
+    if not values.size:
+        return
+    extremes = [int(values.min()), int(values.max())]
+    if decoding:
+        rest = np.remainder(values, dtype.type(scale)) if abs(scale) != 1 else np.zeros(())
+        if rest.any():
+            value = values.reshape(-1)[np.flatnonzero(rest)[0]]
+            raise ChunkError(f"the stored value {value} is no multiple of the scale {scale}")
+        results = [value // scale + offset for value in extremes]
+    else:
+        results = [value - offset for value in extremes]
+        results += [value * scale for value in results]
+    range_ = np.iinfo(dtype)
+    for result in results:
+        if not range_.min <= result <= range_.max:
+            where = "stored value decodes to" if decoding else "value is stored by way of"
+            raise ChunkError(f"a {where} {result:,}, which {dtype.name} does not hold")
+
+
+def build_cast_value(request: Request) -> Step:
+    """Return the step that stores numbers in another type, as its rules say."""
+    flow = request.flow
+    dtype = _number_type(flow)
+    settings = request.settings(
+        data_type="", rounding="nearest-even", out_of_range=None, scalar_map=None
+    )
+    try:
+        stored = np.dtype(settings["data_type"])
+    except TypeError as error:
+        raise MetadataError(f"found data_type = {quote(settings['data_type'])}") from error
+    encoded = flow.retyped(stored, flow.shape or ())
+    _number_type(encoded)
+    rounding, out_of_range = settings["rounding"], settings["out_of_range"]
+    if rounding not in _ROUNDINGS:
+        raise MetadataError(f"found rounding = {quote(rounding)}, expected {', '.join(_ROUNDINGS)}")
+    if out_of_range not in (None, "clamp", "wrap"):
+        raise MetadataError(f"found out_of_range = {quote(out_of_range)}, expected clamp or wrap")
+    if out_of_range == "wrap" and stored.kind not in "iu":
+        raise MetadataError(
+            f"found out_of_range = wrap for {stored.name}, expected an integer type"
+        )
+    maps = settings["scalar_map"] or {}
+    if not isinstance(maps, dict) or not maps.keys() <= {"encode", "decode"}:
+        raise MetadataError(f"found scalar_map = {quote(maps)}, expected encode and decode")
+    to_stored = Cast(
+        dtype, stored, rounding, out_of_range, _pairs(maps.get("encode"), dtype, stored)
+    )
+    to_values = Cast(
+        stored, dtype, rounding, out_of_range, _pairs(maps.get("decode"), stored, dtype)
+    )
+
+    def decode(data: Buffer, target: Array | None = None) -> Buffer:
+        values = np.empty(flow.shape or (), dtype) if target is None else _as_elements(target, flow)
+        to_values(encoded.elements(data), values)
+        return bytes_of(values)
+
+    def encode(data: Buffer) -> Buffer:
+        values = np.empty(encoded.shape or (), stored)
+        to_stored(flow.elements(data), values)
+        return bytes_of(values)
+
+    return Step(decode, encode, encoded, fills=True, room=any_room)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The conversion of numbers of one type to another, in one direction of ``cast_value``.
+
+    Attributes
+    ----------
+    rounding, out_of_range
+        As the specification names them; None for an error.
+    pairs
+        Values and what they become, whatever the rules say; the first of equal ones counts.
+    """
+
+    source: np.dtype[Any]
+    target: np.dtype[Any]
+    rounding: str
+    out_of_range: str | None
+    pairs: tuple[tuple[Any, Any], ...] = ()
+
+    def __call__(self, values: Array, out: Array) -> None:
+        """Write the converted values into `out`.
+
+        Raises
+        ------
+        ChunkError
+            For a value that the rules give no result for.
+        """
+        masks: list[Array] = []
+        for value, _ in self.pairs:
+            mask = values != values if value != value else values == value
+            for earlier in masks:
+                mask &= ~earlier
+            masks.append(mask)
+        if masks:
+            values = np.where(np.logical_or.reduce(masks), self.source.type(0), values)
+        native = values.astype(self.source.newbyteorder("="), copy=False)
+        with np.errstate(all="ignore"):
+            if self.target.kind not in "iu":
+                self._to_floats(native, out)
+            elif self.source.kind in "iu":
+                self._to_integers(native, out)
+            else:
+                self._rounded(native, out)
+        for mask, (_, result) in zip(masks, self.pairs, strict=True):
+            out[mask] = result
+
+    def _to_integers(self, values: Array, out: Array) -> None:
+        range_, own = np.iinfo(self.target), np.iinfo(self.source)
+        low, high = max(range_.min, own.min), min(range_.max, own.max)
+        if (low, high) != (own.min, own.max) and self.out_of_range != "wrap":
+            outside = (values < low) | (values > high)
+            if outside.any():
+                self._refuse(values, outside)
+                values = np.clip(values, low, high)
+        out[...] = values  # NumPy takes integers modulo 2**bits
+
+    def _rounded(self, values: Array, out: Array) -> None:
+        """Convert floats to integers."""
+        values = values.astype("f8", copy=False)  # which holds all others
+        finite = np.isfinite(values)
+        if not finite.all():
+            raise self._error(values, ~finite, "Map it by scalar_map.")
+        rounded = _ROUNDINGS[self.rounding](values)
+        range_ = np.iinfo(self.target)
+        low, above = float(range_.min), float(range_.max + 1)  # the largest need be no double
+        outside = (rounded < low) | (rounded >= above)
+        if not outside.any():
+            out[...] = rounded.astype(self.target.newbyteorder("="))
+        elif self.out_of_range == "wrap":
+            size = np.fmod(np.abs(rounded), 2.0**64).astype("u8")
+            wrapped = np.where(rounded < 0, np.negative(size), size)
+            bits = wrapped.astype(f"u{self.target.itemsize}")
+            out[...] = bits.view(self.target.newbyteorder("="))
+        else:
+            self._refuse(values, outside)
+            held = np.where(outside, 0, rounded).astype(self.target.newbyteorder("="))
+            held[rounded < low], held[rounded >= above] = range_.min, range_.max
+            out[...] = held
+
+    def _to_floats(self, values: Array, out: Array) -> None:
+        result = values.astype(self.target.newbyteorder("="))
+        if self.rounding != "nearest-even":
+            result = _rerounded(values, result, self.rounding)
+        overflown = np.isinf(result)
+        if self.source.kind not in "iu":
+            overflown &= np.isfinite(values)
+        if overflown.any():
+            self._refuse(values, overflown)
+        out[...] = result
+
+    def _refuse(self, values: Array, outside: Array) -> None:
+        if self.out_of_range != "clamp":
+            raise self._error(values, outside, "Set out_of_range, or map it by scalar_map.")
+
+    def _error(self, values: Array, where: Array, remedy: str) -> ChunkError:
+        value = values[where].reshape(-1)[0]
+        return ChunkError(f"{self.target.name} does not hold the value {value}", remedy=remedy)
+
+
+def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
+    """Return the floats that finite values are rounded to, from the nearest ones.
+
+    Infinity among those stands for the next power of two: what is less can be rounded down.
+    """
+    large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
+    large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
+
+    def exact(numbers: Array) -> Array:
+        if not large:
+            return numbers.astype("f8")
+        items = [int(item) if np.isfinite(item) else item for item in numbers.reshape(-1).tolist()]
+        return np.array(items, object).reshape(numbers.shape)
+
+    power = int(np.finfo(nearest.dtype).maxexp)
+    limit = math.ldexp(1, power) if power < 1024 else math.inf
+    wanted, near = exact(values), exact(nearest)
+    up = np.where(wanted > near, math.inf, -math.inf).astype(nearest.dtype)
+    other = np.nextafter(nearest, up)
+    if rounding == "nearest-away":
+        beyond = exact(other)
+        takes = (wanted + wanted == near + beyond) & (np.abs(beyond) > np.abs(near))
+    elif rounding == "towards-zero":
+        takes = np.abs(near) > np.abs(wanted)
+    else:
+        takes = near < wanted if rounding == "towards-positive" else near > wanted
+    inexact = (near != wanted) & (wanted == wanted) & (np.abs(wanted) < limit)
+    return np.where((takes & inexact).astype(bool), other, nearest)
+
+
+def _number_type(flow: Flow) -> np.dtype[Any]:
+    """Return the type of a flow's elements, which has to be one of real numbers."""
+    if flow.shape is None or flow.dtype.kind not in "iuf":
+        raise UnsupportedError(f"found a {flow.chunk}, expected integers or floats")
+    return flow.dtype
+
+
+def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
+    """Return a number of the configuration as a scalar of `dtype`; floats may be texts as well."""
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    range_ = np.iinfo(dtype) if dtype.kind in "iu" else None
+    held = type(number) in (int, float)
+    if held and range_ is not None:
+        held = (
+            math.isfinite(number) and int(number) == number and range_.min <= number <= range_.max
+        )
+    if not held:
+        raise MetadataError(
+            f"found {name} = {quote(repr(value))}, expected a number of {dtype.name}"
+        )
+    return dtype.newbyteorder("=").type(int(number) if range_ is not None else number)
+
+
+def _pairs(
+    listed: Json, source: np.dtype[Any], target: np.dtype[Any]
+) -> tuple[tuple[Any, Any], ...]:
+    if not isinstance(listed, list | tuple | None):
+        raise MetadataError(f"found {quote(listed)} in scalar_map, expected a list of pairs")
+    pairs = []
+    for item in listed or ():
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            raise MetadataError(f"found {quote(item)} in scalar_map, expected a pair")
+        value, result = item
+        pairs.append((_scalar(value, source, "scalar_map"), _scalar(result, target, "scalar_map")))
+    return tuple(pairs)
+
+
+def _as_elements(target: Array, flow: Flow) -> Array:
+    """View the bytes of a target that is to be filled as the flow's elements."""
+    return target.view(flow.dtype).reshape(flow.shape or ())

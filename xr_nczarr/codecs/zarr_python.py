@@ -1,0 +1,162 @@
+"""Codecs that other packages register with zarr-python, by its entry points ``zarr.codecs``.
+
+zarr-python is imported when a codec is named that nothing else knows and such a package has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Request, Step, bytes_of
+from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote, reason_of
+from xr_nczarr.model import CodecSpec
+
+_GROUP = "zarr.codecs"
+
+
+def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
+    """Return the entry point of a codec of Zarr v3, None when no installed package has it."""
+    document = spec.document
+    name = document.get("name") if isinstance(document, dict) else document
+    named = spec.place == "codecs" and isinstance(name, str)
+    return _find_entry_point(name, tuple(sys.path)) if named else None
+
+
+@lru_cache(64)
+def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
+    return next(iter(entry_points(group=_GROUP, name=name)), None)
+
+
+def kind_of(name: str) -> str | None:
+    """Return what a codec takes and gives: "array-array", "array-bytes" or "bytes-bytes".
+
+    None when no installed package has it.
+    """
+    entry_point = _find_entry_point(name, tuple(sys.path))
+    if entry_point is None:
+        return None
+    codec_class = _load(entry_point)
+    from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
+
+    if issubclass(codec_class, ArrayArrayCodec):
+        return "array-array"
+    return "bytes-bytes" if issubclass(codec_class, BytesBytesCodec) else "array-bytes"
+
+
+def _load(entry_point: EntryPoint) -> Any:
+    """Return a codec's class; what its package needs may be missing, or of another version."""
+    try:
+        import zarr.core.dtype  # noqa: F401  (since 3.1)
+
+        return entry_point.load()
+    except Exception as error:
+        raise UnsupportedError(
+            f"found codec {quote(repr(entry_point.name))}, whose package does not load: "
+            f"{reason_of(error)}",
+            remedy="Install what it needs, and zarr (3.1 or later), for which it is made",
+        ) from error
+
+
+def build_registered(request: Request, entry_point: EntryPoint) -> Step:
+    """Return the step for a codec class of zarr-python's interface.
+
+    What it decodes to is checked; what it decodes is bounded by the caller's limit alone.
+    """
+    spec, flow = request.spec, request.flow
+    if flow.dtype.hasobject:
+        raise UnsupportedError("found items of variable length, which it is not given here")
+    codec_class = _load(entry_point)
+    try:
+        adapter = _Adapter(codec_class, spec.document, flow)
+    except Exception as error:
+        problem = f"the codec refuses its configuration, or {flow.dtype}: {reason_of(error)}"
+        raise MetadataError(problem) from error
+    return Step(adapter.decode, adapter.encode, adapter.encoded(request))
+
+
+class _Adapter:
+    """A codec of zarr-python's interface, for what one step of a chain encodes."""
+
+    def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
+        from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
+        from zarr.core.array_spec import ArrayConfig, ArraySpec
+        from zarr.core.buffer.cpu import buffer_prototype
+        from zarr.core.dtype import get_data_type_from_native_dtype
+
+        data_type = get_data_type_from_native_dtype(flow.dtype)
+        self.flow = flow
+        self.spec = ArraySpec(
+            shape=flow.shape or (),
+            dtype=data_type,
+            fill_value=data_type.default_scalar(),
+            config=ArrayConfig.from_dict({}),
+            prototype=buffer_prototype,
+        )
+        members = {"name": document} if isinstance(document, str) else document
+        self.codec = codec_class.from_dict(members).evolve_from_array_spec(self.spec)
+        self.from_elements = not isinstance(self.codec, BytesBytesCodec)
+        self.to_elements = isinstance(self.codec, ArrayArrayCodec)
+        self.stored = flow
+        if self.to_elements:
+            resolved = self.codec.resolve_metadata(self.spec)
+            self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
+        if self.stored.dtype.hasobject:
+            raise ValueError("it makes items of variable length")
+        if self.from_elements and flow.shape is None:
+            raise ValueError("it encodes arrays, and stands behind a codec that gives bytes")
+
+    def encoded(self, request: Request) -> Flow:
+        """Return the flow of what the codec makes."""
+        return self.stored if self.to_elements else self.flow.unbounded(request.limits)
+
+    def decode(self, data: Buffer) -> Any:
+        """Return the decoded bytes, also of elements, which are as the metadata say."""
+        decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
+        if self.from_elements:
+            return self._checked(decoded, self.flow, "decodes")
+        self.flow.check_size(len(decoded))
+        return decoded
+
+    def encode(self, data: Any) -> Any:
+        """Return the encoded bytes, also of elements."""
+        encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
+        return self._checked(encoded, self.stored, "encodes") if self.to_elements else encoded
+
+    def _wrapped(self, data: Any, flow: Flow, elements: bool) -> Any:
+        prototype = self.spec.prototype
+        if elements:
+            return prototype.nd_buffer.from_numpy_array(flow.elements(data))
+        return prototype.buffer.from_array_like(np.frombuffer(data, UINT8))
+
+    def _checked(self, elements: NDArray[Any], flow: Flow, verb: str) -> NDArray[np.uint8]:
+        """Return the bytes of elements, which have to be those that a flow describes."""
+        dtype = elements.dtype.newbyteorder("=")
+        if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
+            problem = f"{verb} to {elements.dtype} of shape {elements.shape}"
+            expected = f"{flow.dtype} of shape {flow.shape}"
+            raise ChunkError(f"{problem}, expected {expected} ({flow.chunk})", remedy=DAMAGED)
+        return bytes_of(np.ascontiguousarray(elements, flow.dtype))
+
+    def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
+        """Return the elements that a codec makes, or the bytes."""
+        from zarr.core.sync import sync
+
+        try:
+            (result,) = sync(call([(data, self.spec)]))
+        except MemoryError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise  # but not what codecs written in Rust raise by mistake
+            problem = f"the codec fails ({self.flow.chunk}): {reason_of(error)}"
+            raise ChunkError(problem, remedy=DAMAGED) from error
+        if result is None:
+            raise ChunkError(f"the codec gives nothing ({self.flow.chunk})", remedy=DAMAGED)
+        return np.ascontiguousarray(result.as_numpy_array())

@@ -1,0 +1,86 @@
+"""The configurations of v3's codecs on numbers, ``scale_offset`` and ``cast_value``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import MetadataError, UnsupportedError, unexpected
+from xr_nczarr.formats.data_types import DType, check_members, parse_data_type
+from xr_nczarr.formats.documents import read_list, read_object, required
+from xr_nczarr.formats.fill_values import parse_fill_value
+from xr_nczarr.model import Json
+
+
+def _parse_scale_offset(configuration: Json, dtype: DType, place: str) -> dict[str, Json]:
+    check_members(configuration, ("offset", "scale"), place)
+    _check_real(dtype, place)
+    return {name: _parse_number(value, dtype, place) for name, value in configuration.items()}
+
+
+def _parse_cast_value(configuration: Json, dtype: DType, place: str) -> dict[str, Json]:
+    check_members(configuration, ("data_type", "rounding", "out_of_range", "scalar_map"), place)
+    stored, _ = parse_data_type(required(configuration, "data_type", place), f"{place}.data_type")
+    _check_real(dtype, place)
+    _check_real(stored, place)
+    parsed = {**configuration, "data_type": stored.name}
+    if "scalar_map" in parsed:
+        maps = read_object(parsed["scalar_map"], place)
+        check_members(maps, ("encode", "decode"), place)
+        types = {"encode": (dtype, stored), "decode": (stored, dtype)}
+        parsed["scalar_map"] = {
+            direction: [
+                _parse_pair(pair, types[direction], place) for pair in read_list(pairs, place)
+            ]
+            for direction, pairs in maps.items()
+        }
+    return parsed
+
+
+def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Json]:
+    pair = read_list(value, place)
+    if len(pair) != 2:
+        raise unexpected(value, "a value and what it becomes", place)
+    return [_parse_number(item, dtype, place) for item, dtype in zip(pair, types, strict=True)]
+
+
+def _parse_number(value: Json, dtype: DType, place: str) -> Json:
+    """Return a number as it is spelled, but one that is spelled by its bits."""
+    try:
+        number = parse_fill_value(value, dtype)
+    except MetadataError as error:
+        error.place = place  # not that of fill values, which are spelled in the same way
+        raise
+    if number is None:
+        raise unexpected(value, "a number", place)
+    spelled = isinstance(value, str) and value.startswith("0")
+    return _spelled(number) if spelled else value
+
+
+def _check_real(dtype: DType, place: str) -> None:
+    if dtype.kind not in "iuf":
+        raise UnsupportedError(f"found {dtype}, expected integers or floats", place=place)
+
+
+def _spelled(number: Any) -> Json:
+    """Return a number as JSON, the names that v3 has for NaN and infinities included."""
+    value = number.item() if isinstance(number, np.generic) else number
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
+"""Codecs on numbers → how their configuration is parsed for elements of a data type."""
+
+
+def render_parameter(value: Any) -> Json:
+    """Return a parameter of a codec on numbers, or a map of such, as JSON."""
+    if isinstance(value, Mapping):
+        return {name: render_parameter(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [render_parameter(item) for item in value]
+    return _spelled(value)

@@ -1,0 +1,53 @@
+"""The special attributes of ``ncdump -s``: how a variable's values are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
+from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
+
+_OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
+"""Filters that have an attribute of their own, in the order in which ncdump shows them."""
+
+
+def special_group_attributes(root: Group) -> dict[str, Any]:
+    """Return the special attributes of a dataset."""
+    stored = {} if root.node is None else root.node.attributes.values_by_name
+    provenance = stored.get(PROVENANCE)
+    special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
+    return special | {"_Format": "netCDF-4"}
+
+
+def special_attributes(variable: Variable) -> dict[str, Any]:
+    """Return the special attributes of a variable, and the width of its strings."""
+    node = variable.node
+    assert node is not None
+    special: dict[str, Any] = {}
+    if variable.kind == "string" and node.dtype.kind == "S" and WIDTH not in variable.attributes:
+        special[WIDTH] = _integers([node.dtype.itemsize])
+    special["_Storage"] = "chunked" if variable.dimensions else "contiguous"
+    if variable.dimensions:
+        special["_ChunkSizes"] = _integers(node.chunk_shape)
+    filters = [each for spec in node.codecs if (each := filter_of(spec, node)) is not None]
+    settings = {number: rest for number, *rest in filters}
+    for number, name in _OWN.items():
+        if number in settings:
+            special[name] = _integers(settings[number]) if settings[number] else "true"
+    others = [",".join(map(str, each)) for each in filters if each[0] not in _OWN]
+    if others:
+        special["_Filter"] = "|".join(others)
+    if variable.kind == "number" and node.dtype.itemsize > 1:
+        special["_Endianness"] = "big" if node.dtype.byteorder == ">" else "little"
+    if node.fill_value is None:
+        special["_NoFill"] = "true"
+    return special
+
+
+def _integers(values: Sequence[int]) -> Any:
+    """Return integers in the type that ncdump shows them in, unless they are too large for it."""
+    return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

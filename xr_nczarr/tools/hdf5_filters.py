@@ -1,0 +1,54 @@
+"""HDF5's registered filters as numcodecs knows them, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xr_nczarr.model import ArrayNode, CodecSpec, Json
+
+DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
+_SZIP, _BZIP2, _ZSTD, _BLOSC = 4, 307, 32015, 32001
+_NAMES = {DEFLATE: "zlib", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", _SZIP: "szip"}
+_LEVELED = {DEFLATE: "zlib", _BZIP2: "bz2", _ZSTD: "zstd"}
+_NUMBERS = {"gzip": DEFLATE, "blosc": _BLOSC} | {
+    name: number for number, name in (_NAMES | _LEVELED).items()
+}
+_COMPRESSORS = ["blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"]
+_USUAL_LEVEL = 4
+
+
+def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
+    """Return a filter, given by its number and settings, as a codec of numcodecs.
+
+    One that numcodecs does not have is called by its name or number, which no registry knows.
+    """
+    if number in _LEVELED and len(settings) == 1:
+        return CodecSpec(_LEVELED[number], {"level": settings[0]})
+    if number == _BLOSC and len(settings) == 7 and settings[6] < len(_COMPRESSORS):
+        level, shuffle, compressor = settings[4:]
+        configuration = {"cname": _COMPRESSORS[compressor], "clevel": level, "shuffle": shuffle}
+        return CodecSpec("blosc", {**configuration, "blocksize": 0})
+    return CodecSpec(_NAMES.get(number, f"filter {number} of HDF5"))
+
+
+def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
+    """Return the number and the settings of the filter that a codec is; None if it is none."""
+    number, configuration = _NUMBERS.get(spec.name), spec.configuration
+    if number is None:
+        return None
+    if number == _BLOSC:
+        compressor = configuration.get("cname")
+        if compressor not in _COMPRESSORS:
+            return None
+        itemsize, level = node.dtype.itemsize, _integer(configuration.get("clevel"))
+        shuffle = _integer(configuration.get("shuffle"), 1)
+        size = math.prod(node.chunk_shape) * itemsize
+        return (number, 0, 0, itemsize, size, level, shuffle, _COMPRESSORS.index(compressor))
+    return (number, _integer(configuration.get("level"))) if number in _LEVELED else (number,)
+
+
+def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
+    """Return a number of a codec's, which netcdf-c before 4.10 stores as text."""
+    is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
+    return int(value) if is_number else otherwise

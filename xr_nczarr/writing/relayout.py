@@ -1,0 +1,142 @@
+"""A stored variable as it is to be stored elsewhere: only what the layout demands is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.netcdf import Variable
+from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
+from xr_nczarr.netcdf.strings import decode_strings, measured_width
+from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.encoded import EncodedVariable, Layout, encode_alone, fill_scalar
+from xr_nczarr.writing.sources import blockwise, largest
+from xr_nczarr.writing.text import string_data
+
+_OBJECT = np.dtype(object)
+_MASKED = {True: "biufcSUO", False: "biufc"}
+"""Kinds of dtypes whose fill value can hide values, in plain Zarr and else."""
+
+
+def relayout(
+    variable: Variable,
+    data: Any,
+    layout: Layout,
+    encoding: Mapping[str, Any],
+    *,
+    complete: bool,
+    explicit: bool,
+    default_width: Any = None,
+) -> EncodedVariable:
+    """Return a stored variable as it is to be stored in a layout.
+
+    Parameters
+    ----------
+    data
+        The stored values, NumPy's or dask's: of the type of the variable's node.
+    encoding
+        Chunks and codecs, which the caller asks for (`explicit`) or the variable has.
+    complete
+        Whether no value was left out: then the array needs no fill value.
+    default_width
+        The root's attribute with the bytes of a string, for variables that have none of their own.
+
+    Raises
+    ------
+    ConflictError
+        If a string is longer than an attribute of the source allows.
+    UnsupportedError
+        If the layout does not have the type.
+    """
+    assert variable.node is not None
+    with Place(variable=variable.path):
+        attributes, dtype = dict(variable.attributes), variable.node.dtype
+        kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
+        if kind == "other" and not layout.pure:
+            return _by_xarray(variable, data, layout, encoding, explicit)
+        fill = _fill_value(variable, layout, complete)
+        if variable.kind == "string":
+            data, dtype = _strings(variable, data, layout, default_width)
+            fill = None if fill is None else fill_scalar(fill, dtype)
+            if "_FillValue" in attributes:
+                attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
+        elif dtype.names is not None and layout.version_3:  # which has one byte order for all
+            dtype = dtype.newbyteorder("=")
+            data = data.astype(dtype)
+    if layout.pure and not dtype.hasobject:
+        kind = "other"
+    return EncodedVariable(
+        dimensions=tuple([dimension.name for dimension in variable.dimensions]),
+        data=data,
+        dtype=dtype,
+        kind=kind,
+        attributes=attributes,
+        fill_value=fill,
+        encoding=encoding,
+        explicit=explicit,
+    )
+
+
+def _strings(
+    variable: Variable, data: Any, layout: Layout, default_width: Any
+) -> tuple[Any, np.dtype[Any]]:
+    """Return strings in the type of the layout: as they are if that is theirs."""
+    is_fixed = data.dtype.kind == "S"
+    if layout.pure:
+        if is_fixed:
+            data = blockwise(decode_strings, data, _OBJECT)
+        if layout.zarr_format == "1":  # which has no codec for items of variable length
+            data = np.asarray(data).astype(str)
+        return data, data.dtype
+    if is_fixed:
+        return data, data.dtype
+    name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
+    width = variable.attributes.get(WIDTH, default_width)
+    if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
+        width = None  # netcdf-c would not take it for a width either
+    if width is not None and (longest := largest(measured_width, data)) > width:
+        raise ConflictError(
+            f"found a string of {longest} bytes in UTF-8, and the attribute {name} allows {width}",
+            remedy="Correct or remove the attribute in the source",
+        )
+    fixed = width is not None or not layout.version_3
+    return string_data(data, width, fixed=fixed, fill=variable.attributes.get("_FillValue"))
+
+
+def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
+    """Return the fill value of the array, which must not hide values that its source shows.
+
+    Before version 3 readers of plain Zarr take it for a `_FillValue`. NaN hides no other value, and
+    in NCZarr netCDF's defaults hide none. Without one, missing chunks read as zeros.
+    """
+    assert variable.node is not None
+    fill, dtype = variable.node.fill_value, variable.node.dtype
+    if layout.version_3:
+        return variable.fill_value
+    if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.pure]:
+        return fill
+    if fill is None or not fill or (layout.pure and complete):
+        return None
+    if fill == fill and (layout.pure or fill != default_fill(dtype)):
+        return None if layout.pure else default_fill(dtype)
+    return fill
+
+
+def _by_xarray(
+    variable: Variable,
+    data: Any,
+    layout: Layout,
+    encoding: Mapping[str, Any],
+    explicit: bool,
+) -> EncodedVariable:
+    """Return what netCDF has no type for (truth values, times, bytes) as `to_netcdf` writes it."""
+    if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
+        data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")  # pandas has no multiples of a unit
+    # Dimensions of one name are more than xarray knows.
+    names = [f"dimension {axis}" for axis in range(data.ndim)]
+    stored = xr.Variable(names, data, dict(variable.attributes), dict(encoding))
+    return encode_alone(stored, variable.name, layout, explicit)
