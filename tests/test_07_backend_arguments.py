@@ -96,11 +96,13 @@ def test_groups_are_named_as_other_engines_name_them(tmp_path, group):
     tree = xr.DataTree.from_dict(paths)
     tree.to_zarr(tmp_path / "tree", zarr_format=2)
     tree.to_netcdf(tmp_path / "tree.nc")
-    found = {
-        engine: list(xr.open_groups(tmp_path / name, engine=engine, group=group))
-        for engine, name in (("nczarr", "tree"), ("zarr", "tree"), ("netcdf4", "tree.nc"))
-    }
-    assert found["nczarr"] == found["zarr"] == found["netcdf4"]
+    names = {}
+    for engine, name in (("nczarr", "tree"), ("zarr", "tree"), ("netcdf4", "tree.nc")):
+        groups = xr.open_groups(tmp_path / name, engine=engine, group=group)
+        names[engine] = list(groups)
+        for opened in groups.values():
+            opened.close()
+    assert names["nczarr"] == names["zarr"] == names["netcdf4"]
     assert xr.open_datatree(tmp_path / "tree", engine="nczarr", group=group).equals(
         xr.open_datatree(tmp_path / "tree", engine="zarr", group=group)
     )

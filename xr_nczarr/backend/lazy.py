@@ -90,13 +90,13 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 class SelectedArray(_Selectable):
     """A lazy array and what has been selected of it so far."""
 
-    __slots__ = ("array", "selection")
+    __slots__ = ("selection", "source")
 
     def __init__(
-        self, array: LazyArray | UnreadableArray, selection: Selection | None = None
+        self, source: LazyArray | UnreadableArray, selection: Selection | None = None
     ) -> None:
-        self.array = array
-        self.selection = whole(array.shape) if selection is None else selection
+        self.source = source
+        self.selection = whole(source.shape) if selection is None else selection
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,23 +105,23 @@ class SelectedArray(_Selectable):
 
     def __getitem__(self, indexer: indexing.ExplicitIndexer) -> SelectedArray:
         key = indexing.expanded_indexer(indexer.tuple, len(self.selection.shape))
-        return SelectedArray(self.array, self.selection.orthogonal(key))
+        return SelectedArray(self.source, self.selection.orthogonal(key))
 
     def _oindex_get(self, indexer: indexing.OuterIndexer) -> SelectedArray:
         return self[indexer]
 
     def _vindex_get(self, indexer: indexing.VectorizedIndexer) -> SelectedArray:
         key = indexing.expanded_indexer(indexer.tuple, len(self.selection.shape))
-        return SelectedArray(self.array, self.selection.pointwise(key))
+        return SelectedArray(self.source, self.selection.pointwise(key))
 
     def transpose(self, order: Sequence[int]) -> SelectedArray:
         """Permute the dimensions."""
-        return SelectedArray(self.array, self.selection.transposed(order))
+        return SelectedArray(self.source, self.selection.transposed(order))
 
     def get_duck_array(self) -> Array:
         """Read what has been selected."""
         request = self.selection.request()
-        return self.selection.arranged(self.array.read(request), request)
+        return self.selection.arranged(self.source.read(request), request)
 
 
 class CodedArray(_Selectable):

@@ -72,7 +72,7 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
         # The outermost selection is the whole of it: those that follow one another are merged.
         if selected is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
             selected = data
-        data = getattr(data, "array", None)
+        data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)
     if isinstance(selected, SelectedArray):
         return data, selected.selection
     key = getattr(selected, "key", None)
