@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from xr_nczarr.errors import MetadataError, UnsupportedError
-from xr_nczarr.formats import v1, v2
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
+from xr_nczarr.formats.v2 import parse_array
 from xr_nczarr.model import (
     ArrayNode,
     Attributes,
@@ -17,6 +18,9 @@ from xr_nczarr.model import (
     GroupNode,
     Limits,
 )
+
+v1 = FORMATS["1"]
+v2 = FORMATS["2"]
 
 # The examples of the specification.
 BLOSC = {
@@ -48,7 +52,7 @@ def documents(meta, attrs=None, prefix=""):
 
 
 def test_the_specification_s_array_has_all_that_its_documents_say():
-    assert v1.recognise(documents(BLOSC))
+    assert v1.recognizes(documents(BLOSC))
     assert v1.parse_node("/", documents(ZLIB, ATTRIBUTES)) == ArrayNode(
         path="/",
         shape=(20, 20),
@@ -115,13 +119,13 @@ def test_arrays_lie_in_directories():
     assert v1.render_node(directory) == {}
     assert v1.listing_prefix("/a") == "a/"
     assert v1.child_names(["x"], ["b"]) == ["b"]
-    assert v1.CONSOLIDATED_KEY is None
+    assert v1.consolidated_key is None
 
 
 @pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])
 def test_what_is_not_of_this_version_is_not_recognised(meta):
-    assert not v1.recognise(documents(meta))
-    assert not v1.recognise({})
+    assert not v1.recognizes(documents(meta))
+    assert not v1.recognizes({})
     assert isinstance(v1.parse_node("/", documents(meta)), BrokenNode)
 
 
@@ -160,7 +164,7 @@ def test_limits_hold():
 )
 def test_what_v1_cannot_express_is_not_rendered(changes):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
-    node = v2.parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
+    node = parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
     with pytest.raises(UnsupportedError):
         v1.render_node(node)
 

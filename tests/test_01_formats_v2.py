@@ -9,7 +9,7 @@ import zarr
 from zarr.core.dtype import VariableLengthBytes
 
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
-from xr_nczarr.formats import v2
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.typestrings import parse_data_type
@@ -24,6 +24,8 @@ from xr_nczarr.model import (
     Limits,
     ShardSpec,
 )
+
+v2 = FORMATS["2"]
 
 PLAIN = {
     "zarr_format": 2,
@@ -114,8 +116,10 @@ def test_a_group_keeps_the_members_and_documents_that_zarr_does_not_know():
 def test_nothing_is_there_without_a_document_of_a_node():
     assert v2.parse_node("/v", {}) is None
     assert v2.parse_node("/v", documents(**{"v/.zattrs": {}})) is None
-    assert not v2.recognise(documents(**{".zattrs": {}, "zarr.json": {}}))
-    assert all(v2.recognise(documents(**{key: {}})) for key in (".zgroup", ".zarray", ".zmetadata"))
+    assert not v2.recognizes(documents(**{".zattrs": {}, "zarr.json": {}}))
+    assert all(
+        v2.recognizes(documents(**{key: {}})) for key in (".zgroup", ".zarray", ".zmetadata")
+    )
 
 
 def test_keys_lie_below_the_path():

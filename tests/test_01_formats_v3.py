@@ -20,7 +20,7 @@ from zarr.codecs import (
 )
 
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
-from xr_nczarr.formats import v3
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.data_types import parse_data_type, render_data_type
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
@@ -33,6 +33,8 @@ from xr_nczarr.model import (
     Limits,
     ShardSpec,
 )
+
+v3 = FORMATS["3"]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
@@ -784,8 +786,10 @@ def test_children_are_the_prefixes_below_a_group():
     ],
 )
 def test_the_draft_is_not_taken_for_v3(members, found):
-    assert v3.recognise({"zarr.json": Document("zarr.json", json.dumps(members).encode())}) is found
-    assert v3.recognise({}) is False
+    assert (
+        v3.recognizes({"zarr.json": Document("zarr.json", json.dumps(members).encode())}) is found
+    )
+    assert v3.recognizes({}) is False
 
 
 def written_group(tmp_path):

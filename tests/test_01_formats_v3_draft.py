@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from tests.test_01_formats_v3 import damaged
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
-from xr_nczarr.formats import v3, v3_draft
-from xr_nczarr.formats.data_types import parse_draft_type, render_draft_type
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.formats.v3_draft import Layout
+from xr_nczarr.formats.v3_draft import V3Draft
+from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
 from xr_nczarr.model import ArrayNode, Attributes, BrokenNode, CodecSpec, GroupNode, Limits
+
+v3 = FORMATS["3"]
+v3_draft = FORMATS["3-draft"]
 
 FIXTURES = Path(__file__).parent / "fixtures" / "v3_draft"
 URI = "https://purl.org/zarr/spec/core/3.0"
@@ -68,7 +71,7 @@ def documents(**members):
     }
 
 
-def parse(members, path="/a", layout=Layout(), **options):  # noqa: B008
+def parse(members, path="/a", layout=V3Draft(), **options):  # noqa: B008
     key = layout.node_keys(path)[-2]
     return layout.parse_node(path, documents(of={key: members}), **options)
 
@@ -80,7 +83,7 @@ def rendered(node):
 
 def layout_of(entry, *others, **options):
     of = {"zarr.json": entry} | {key: {"attributes": {}} for key in others}
-    return v3_draft.layout(documents(of=of), **options)
+    return v3_draft.resolved(documents(of=of), **options)
 
 
 def failure(**members):
@@ -120,9 +123,9 @@ def test_the_group_of_the_document_parses_and_renders_unchanged():
 def test_the_entry_points_of_the_document_are_recognised(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
-    assert v3_draft.recognise(of)
-    assert not v3.recognise(of)
-    assert v3_draft.layout(of) == Layout()
+    assert v3_draft.recognizes(of)
+    assert not v3.recognizes(of)
+    assert v3_draft.resolved(of) == V3Draft()
 
 
 def test_the_keys_are_those_of_the_document():
@@ -154,18 +157,18 @@ def test_the_children_of_the_document_are_explicit_and_implied():
 @pytest.mark.parametrize(
     ("entry", "others", "expected"),
     [
-        (RELEASED_ENTRY, (), Layout(released=True)),
-        ({**RELEASED_ENTRY, "zarr_format": URI}, (), Layout(released=True)),
-        ({**RELEASED_ENTRY, "metadata_encoding": JSON_ENCODING}, (), Layout(released=True)),
-        ({**RELEASED_ENTRY, "metadata_key_suffix": ""}, (), Layout(released=True, suffix="")),
-        (ENTRY, ("meta/root.group.json",), Layout(released=True)),
-        (ENTRY, ("meta/root.array.json", "meta/group.json"), Layout()),
+        (RELEASED_ENTRY, (), V3Draft(released=True)),
+        ({**RELEASED_ENTRY, "zarr_format": URI}, (), V3Draft(released=True)),
+        ({**RELEASED_ENTRY, "metadata_encoding": JSON_ENCODING}, (), V3Draft(released=True)),
+        ({**RELEASED_ENTRY, "metadata_key_suffix": ""}, (), V3Draft(released=True, suffix="")),
+        (ENTRY, ("meta/root.group.json",), V3Draft(released=True)),
+        (ENTRY, ("meta/root.array.json", "meta/group.json"), V3Draft()),
         (
             {**ENTRY, "metadata_encoding": {"type": "json", "metadata_key_suffix": ".txt"}},
             (),
-            Layout(suffix=".txt"),
+            V3Draft(suffix=".txt"),
         ),
-        ({**ENTRY, "zarr_format": URI[:-1] + "7", "color": "red"}, (), Layout(later=True)),
+        ({**ENTRY, "zarr_format": URI[:-1] + "7", "color": "red"}, (), V3Draft(later=True)),
     ],
 )
 def test_the_entry_point_tells_the_layout(entry, others, expected):
@@ -173,7 +176,7 @@ def test_the_entry_point_tells_the_layout(entry, others, expected):
 
 
 def test_a_suffix_ends_the_keys_of_metadata():
-    layout = Layout(suffix=".txt")
+    layout = V3Draft(suffix=".txt")
     assert layout.node_keys("/a") == ("meta/a.array.txt", "meta/a.group.txt")
     assert layout.child_names(["a.array.txt", "b.group.txt", "c.array.json"], []) == [
         "a",
@@ -241,10 +244,10 @@ def test_a_member_missing_from_the_entry_point_is_named(name):
     ids=str,
 )
 def test_both_spellings_and_known_extensions_are_kept(data_type, dtype):
-    parsed, spelling = parse_draft_type(data_type, fallback=False)
+    parsed, spelling = parse_data_type(data_type, fallback=False)
     assert parsed == np.dtype(dtype)
-    assert render_draft_type(parsed, spelling) == data_type
-    again, _ = parse_draft_type(render_draft_type(parsed, ""), fallback=False)
+    assert render_data_type(parsed, spelling) == data_type
+    again, _ = parse_data_type(render_data_type(parsed, ""), fallback=False)
     assert again == parsed.newbyteorder("<") if parsed.kind in "iufc" else parsed
 
 
@@ -368,7 +371,7 @@ def test_unknown_members_of_a_group_are_refused_by_name():
 
 
 def test_what_later_minor_versions_add_is_ignored():
-    node = parse({**ARRAY, "color": "red"}, layout=Layout(later=True))
+    node = parse({**ARRAY, "color": "red"}, layout=V3Draft(later=True))
     assert rendered(node) == ARRAY
 
 
@@ -477,7 +480,7 @@ def parse_rendered(node):
     of = {key: Document(key, data) for key, data in stored.items()}
     if node.path == "/":
         assert list(stored)[-1] == "zarr.json"
-        assert v3_draft.layout(of) == Layout()
+        assert v3_draft.resolved(of) == V3Draft()
     return v3_draft.parse_node(node.path, of)
 
 
@@ -501,7 +504,7 @@ RELEASED = {
 @given(st.data())
 def test_no_document_raises_anything_but_a_broken_node(data):
     members = damaged(data.draw, data.draw(st.sampled_from([ARRAY, DATES, RELEASED, GROUP])))
-    for layout in (Layout(), Layout(released=True), Layout(data_type_fallback=True)):
+    for layout in (V3Draft(), V3Draft(released=True), V3Draft(data_type_fallback=True)):
         node = parse(members, layout=layout)
         assert isinstance(node, (ArrayNode, GroupNode, BrokenNode))
 
@@ -531,8 +534,8 @@ class Recorded:
         self.keys = {key: base64.b64decode(text) for key, text in recorded["keys"].items()}
         self.values = recorded["values"]
         root = self.documents(v3_draft.root_keys())
-        assert v3_draft.recognise(root)
-        self.layout = v3_draft.layout(root)
+        assert v3_draft.recognizes(root)
+        self.layout = v3_draft.resolved(root)
         self.nodes = {}
         self.walk("/")
 
@@ -593,7 +596,7 @@ def plain(array):
 
 
 def test_every_value_that_zarr_python_2_18_wrote_is_read(zarr_python):
-    assert zarr_python.layout == Layout(released=True)
+    assert zarr_python.layout == V3Draft(released=True)
     assert not [node for node in zarr_python.nodes.values() if isinstance(node, BrokenNode)]
     arrays = {path for path, node in zarr_python.nodes.items() if isinstance(node, ArrayNode)}
     assert arrays == {f"/{name}" for name in zarr_python.values}
@@ -618,7 +621,7 @@ def test_a_user_attribute_called_filters_stays_one():
     assert dict(parse(members).attributes) == members["attributes"]
     del members["codecs"]
     members["attributes"] = {"filters": ["red", "blue"]}
-    node = parse(members, layout=Layout(released=True))
+    node = parse(members, layout=V3Draft(released=True))
     assert dict(node.attributes) == members["attributes"]
 
 

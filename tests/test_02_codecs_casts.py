@@ -19,10 +19,12 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.codecs.casts import Cast
 from xr_nczarr.errors import ChunkError, ConflictError, MetadataError, UnsupportedError
-from xr_nczarr.formats import v3
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.model import BrokenNode, CodecSpec
 from xr_nczarr.storage import LocalStore
+
+v3 = FORMATS["3"]
 
 RECORDED = json.loads((Path(__file__).parent / "fixtures/v3/casts.json").read_bytes())
 BYTES = {"name": "bytes"}

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 
 from xr_nczarr import to_nczarr
 from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.formats import v2, v3, v3_draft
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.model import ArrayNode, BrokenNode
+
+v2 = FORMATS["2"]
+v3 = FORMATS["3"]
+v3_draft = FORMATS["3-draft"]
 
 RECORDED = json.loads((Path(__file__).parent.parent / "fixtures/v3/rectilinear.json").read_bytes())
 STORE = {key: base64.b64decode(data) for key, data in RECORDED["keys"].items()}

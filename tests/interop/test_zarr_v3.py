@@ -16,10 +16,12 @@ import xr_nczarr
 from tests.test_01_formats_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.formats import v3
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
 from xr_nczarr.storage import LocalStore
+
+v3 = FORMATS["3"]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from xr_nczarr.errors import MetadataError
-from xr_nczarr.formats import v1, v2
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document, render_json
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
-from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode
+from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, key_prefix
+
+v1 = FORMATS["1"]
+v2 = FORMATS["2"]
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
 JSON = st.recursive(
@@ -154,7 +157,7 @@ def array_documents(draw):
     }
     if draw(st.booleans()):
         members["dimension_separator"] = "/"
-    prefix = v2.key_prefix(path)
+    prefix = key_prefix(path)
     return path, {f"{prefix}.zarray": members, f"{prefix}.zattrs": draw(OBJECTS)}
 
 
@@ -184,7 +187,7 @@ def spelled_documents(documents):
 
 @given(PATHS, OBJECTS, st.dictionaries(NAMES, JSON))
 def test_groups_are_rendered_to_the_documents_that_they_were_parsed_from(path, attributes, members):
-    prefix = v2.key_prefix(path)
+    prefix = key_prefix(path)
     held = {f"{prefix}.zgroup": {"zarr_format": 2} | members, f"{prefix}.zattrs": attributes}
     node = parsed(v2, path, held)
     assert isinstance(node, GroupNode)
@@ -200,7 +203,7 @@ def test_arrays_of_v1_are_rendered_to_the_documents_that_they_were_parsed_from(p
         members.pop(member, None)
     options = {None: None, "zlib": level, "blosc": {"clevel": level}}[name]
     members |= {"zarr_format": 1, "compression": name, "compression_opts": options}
-    prefix = v2.key_prefix(path)
+    prefix = key_prefix(path)
     held = {f"{prefix}meta": members, f"{prefix}attrs": attributes}
     node = parsed(v1, path, held)
     assert isinstance(node, ArrayNode), node.error
@@ -219,7 +222,7 @@ def test_any_json_in_place_of_a_member_is_a_node_or_a_located_error(module, pair
     changed = dict(
         zip(
             module.node_keys(path)[:: 1 if module is v1 else 2],
-            ({"zarr_format": int(module.ZARR_FORMAT)} | members | {name: value}, attributes),
+            ({"zarr_format": int(module.version)} | members | {name: value}, attributes),
             strict=True,
         )
     )
@@ -228,7 +231,7 @@ def test_any_json_in_place_of_a_member_is_a_node_or_a_located_error(module, pair
         assert node.error.key in changed
     else:
         assert isinstance(node, ArrayNode)
-        module.recognise({})
+        module.recognizes({})
 
 
 @given(st.dictionaries(st.sampled_from([".zgroup", "a/.zattrs", "b/c/.zarray"]), OBJECTS))

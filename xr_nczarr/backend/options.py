@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from xr_nczarr.formats import find_format
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits, group_path
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ max_depth, max_references, max_index_bytes
         check_choice("missing_chunks", self.missing_chunks, ("fill", "warn", "raise"))
         check_choice("consolidated", self.consolidated, (None, True, False, "check"))
         check_choice("assume_endian", self.assume_endian, (None, "little", "big"))
-        check_choice("zarr_format", self.zarr_format, (None, 1, 2, 3, "1", "2", "3", "3-draft"))
+        if self.zarr_format is not None:
+            find_format(self.zarr_format)
         check_choice("trust", self.trust, (None, "none"))
         # Any other text would count as true: "False" of a shell as well.
         for name in ("allow_pickle", "follow_symlinks", "data_type_fallback"):

@@ -28,6 +28,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
 from xr_nczarr.netcdf import Dimension, Group, interpret
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -126,12 +127,12 @@ def open_netcdf(
     """
     resolved = resolve(target, options.access)
     location = resolved.location
-    zarr_format = options.zarr_format or location.zarr_format
+    version = options.zarr_format or location.zarr_format
     consolidated = location.consolidated if options.consolidated is None else options.consolidated
     group = f"{location.group}/{options.group or ''}"
     resolved, hierarchy = resolved.open_hierarchy(
         consolidated=consolidated,
-        zarr_format=None if zarr_format is None else str(zarr_format),
+        zarr_format=None if version is None else str(version),
         group=group,
         subgroups=subgroups,
         with_sidecars=with_sidecars,
@@ -152,7 +153,8 @@ def open_netcdf(
         )
     if options.assume_endian is None:
         _warn_of_big_endian(root, store)
-    if not zero_masks and masks is None and hierarchy.zarr_format == "2":
+    required = FORMATS[hierarchy.zarr_format].requires_fill_value
+    if not (zero_masks or required) and masks is None:
         _log_unmasked_zeros(root, store)
     for note in (note for item in root.walk() for note in item.reports):
         _log.warning("%s: %s", store.name, note)
@@ -244,8 +246,8 @@ class GroupSource:
         self.group = group
         self.reading = opened.options.reading
         self.visible = opened.visible_dimensions(group.path)
-        version = opened.hierarchy.zarr_format
-        self.pure_version_3 = group.dialect == "zarr" and version.startswith("3")
+        required = FORMATS[opened.hierarchy.zarr_format].requires_fill_value
+        self.independent_fill = required and group.dialect == "zarr"
         self.arrays: dict[Hashable, LazyArray] = {}
         self.as_stored: dict[Hashable, Variable] = {}
         self.unreadable: set[Hashable] = set()
@@ -358,7 +360,7 @@ class GroupSource:
             attributes["_FillValue"] = self._declared_fill(variable, fill_value)
         codecs = self._codecs[id(node.codecs), id(node.shards)]
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
-        if self.pure_version_3 and node.fill_value is not None:
+        if self.independent_fill and node.fill_value is not None:
             encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
         values = SelectedArray(lazy)
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
@@ -370,7 +372,7 @@ class GroupSource:
         """
         node = variable.node
         assert node is not None
-        own = node.fill_value is not None and not self.pure_version_3
+        own = node.fill_value is not None and not self.independent_fill
         if own or not isinstance(fill_value, np.generic) or is_annotated(node):
             return fill_value
         if variable.attributes.get("_Unsigned") == "false" and fill_value.dtype.kind == "u":

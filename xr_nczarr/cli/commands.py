@@ -21,6 +21,7 @@ from xr_nczarr.cli.arguments import (
     open_options,
     positions,
 )
+from xr_nczarr.formats import FORMATS
 
 Run = Callable[[argparse.Namespace], Any]
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
@@ -99,7 +100,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
     parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
-    versions = ("1", "2", "3", "3-draft")
+    versions = sorted(FORMATS)
     parser.add_argument("--zarr-format", default="2", choices=versions, help="2 is the default")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(

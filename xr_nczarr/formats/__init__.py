@@ -1,9 +1,29 @@
-"""Zarr documents to the model and back, without I/O: one module for each version."""
+"""Zarr documents to the model and back, without I/O: one subclass of `Format` for each version."""
 
-from types import ModuleType
+from collections.abc import Mapping
 
-from xr_nczarr.formats import v1, v2, v3, v3_draft
+from xr_nczarr.formats.format import Format
+from xr_nczarr.formats.v1 import V1
+from xr_nczarr.formats.v2 import V2
+from xr_nczarr.formats.v3 import V3
+from xr_nczarr.formats.v3_draft import V3Draft
+
+__all__ = ["FORMATS", "Format", "find_format"]
 
 # In the order of recognition: both v3 and its draft begin with ``zarr.json``, and v1's keys are
 # names that an array of another version could have.
-FORMATS: dict[str, ModuleType] = {module.ZARR_FORMAT: module for module in (v3, v2, v3_draft, v1)}
+FORMATS: Mapping[str, Format] = {item.version: item for item in (V3(), V2(), V3Draft(), V1())}
+
+
+def find_format(zarr_format: object) -> Format:
+    """Return the format that a caller names, such as ``2`` or ``"3-draft"``.
+
+    Raises
+    ------
+    ValueError
+        For a version that is not in `FORMATS`.
+    """
+    if str(zarr_format) not in FORMATS:
+        versions = ", ".join(sorted(FORMATS))
+        raise ValueError(f"zarr_format must be one of {versions}; found {zarr_format!r}")
+    return FORMATS[str(zarr_format)]

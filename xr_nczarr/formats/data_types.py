@@ -1,7 +1,7 @@
-"""Data types of Zarr v3, and of its draft of May 2022 ⇄ NumPy's.
+"""Data types of Zarr v3 ⇄ NumPy's.
 
 A data type is parsed into a dtype and its spelling: the name, or the JSON of a type that has a
-configuration. Those of v3 say nothing of the byte order: they are parsed in little endian.
+configuration. The byte order belongs to the codecs: data types are parsed as little endian.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xr_nczarr.model import Json
 
 DType = np.dtype[Any]
 
-_NUMBERS: dict[str, DType] = {
+NUMBERS: dict[str, DType] = {
     np.dtype(code).name: np.dtype(code)
     for code in (
         *("?", "i1", "u1", "<c8", "<c16"),
@@ -31,33 +31,16 @@ _EXTENDED = ("bfloat16",)  # registered types that NumPy has through ml_dtypes
 _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _TEXT = "string"
 _VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
-# Of the types with a configuration NumPy's kind; of several names for one, what is written first:
-# zarr-python up to 3.1 writes and reads "structured", the registered name is "struct".
+# Types with a configuration, by NumPy's kind.
 _FIXED = {"null_terminated_bytes": "S", "fixed_length_utf32": "U", "raw_bytes": "V"}
 _TIMES = {"numpy.datetime64": "M", "numpy.timedelta64": "m"}
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
+# The first is written: zarr-python up to 3.1 knows it alone, although the second is registered.
 _STRUCTURED = ("structured", "struct")
-
-_TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# What is named in the URIs of extensions, and NumPy's kinds of it: in the document's example and
-# in those that zarr-python 2.12 to 2.18 writes.
-_EXTENSION_KINDS = {
-    "datetime": "mM",
-    "complex": "c",
-    "object": "O",
-    "bytestring": "S",
-    "unicode": "U",
-    "structured": "V",
-}
-_EXTENSION = re.compile(
-    r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
-    rf"({'|'.join(_EXTENSION_KINDS)})"
-)
-_NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Give name and configuration of what v3 lets extensions define: a name, or an object."""
+    """Return name and configuration of an extension point: a name alone, or an object."""
     if isinstance(value, str):
         return value, {}
     members = read_object(value, place)
@@ -67,21 +50,21 @@ def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
 
 
 def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
-    """Refuse by name what an object has beyond the `known` members."""
+    """Raise UnsupportedError for the first member that is not in `known`."""
     extra = sorted(set(members) - set(known))
     if extra:
         raise unknown("member", extra[0], place)
 
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Give the error for something of an extension, or of a later version, by its name."""
+    """Return the error for the `name` of an extension or of a later version."""
     return UnsupportedError(
         f"found the {what} {quote(name)}, which this package does not know", place=place
     )
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Give dtype and spelling of a ``data_type`` that is core, or that zarr-python writes."""
+    """Parse a core or registered ``data_type``, or zarr-python's own, into dtype and spelling."""
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
     dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)
@@ -115,7 +98,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
 def _find_named_type(name: str, place: str) -> DType | None:
     """Return the dtype of a core or registered type that is a name; None for all other names."""
     if name not in _EXTENDED:
-        return _find_core_type(name, place)
+        return find_core_type(name, place)
     try:
         import ml_dtypes
     except ImportError as error:
@@ -133,11 +116,11 @@ def is_float(dtype: DType) -> bool:
     return dtype.kind == "f" or dtype.name in _EXTENDED
 
 
-def _find_core_type(name: str, place: str) -> DType | None:
-    """Give the dtype of a number or of ``r*``; None for all other names."""
+def find_core_type(name: str, place: str) -> DType | None:
+    """Return the dtype of a number or of ``r*``; None for all other names."""
     raw = _RAW.fullmatch(name)
     if raw is None:
-        return _NUMBERS.get(name)
+        return NUMBERS.get(name)
     size, rest = divmod(int(raw[1]), 8)
     if rest:
         raise unexpected(name, "a multiple of 8 bits", place)
@@ -146,7 +129,7 @@ def _find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Give a field as Zarr v2 has it, from zarr-python's pair or the registered object."""
+    """Return a field in the spelling of v2, from zarr-python's pair or the registered object."""
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
         field = [required(field, "name", place), required(field, "data_type", place)]
@@ -156,9 +139,9 @@ def _parse_field(field: Json, place: str) -> Json:
 
 
 def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
-    """Give the ``data_type`` of a dtype of either byte order.
+    """Render the ``data_type`` of a dtype of either byte order.
 
-    Its `spelling` is used, as `parse_data_type` gave it, when it means `dtype`. Items of variable
+    The `spelling` that `parse_data_type` returned is used if it means `dtype`. Items of variable
     length are `text` or bytes.
     """
     little = dtype.newbyteorder("<")
@@ -167,10 +150,10 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
         return value
     if dtype.kind == "O":
         return _TEXT if text else _VARIABLE[1]
-    if little in _NUMBERS.values() or dtype.name in _EXTENDED:
+    if little in NUMBERS.values() or dtype.name in _EXTENDED:
         return dtype.name
     if not typestrings.of_numpy(dtype):
-        raise _foreign(dtype, "Zarr v3")
+        raise foreign(dtype, "Zarr v3")
     configuration: dict[str, Json] = {"length_bytes": dtype.itemsize}
     if dtype.names is not None:
         fields = [[name, render_data_type(dtype[name])] for name in dtype.names]
@@ -184,7 +167,8 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
     raise UnsupportedError(f"Zarr v3 has no data type for {quote(dtype)}", place="data_type")
 
 
-def _foreign(dtype: DType, version: str) -> UnsupportedError:
+def foreign(dtype: DType, version: str) -> UnsupportedError:
+    """Return the error for a dtype of another package that a version has no data type for."""
     return UnsupportedError(
         f"this package knows no data type of {version} for {dtype.name}",
         remedy="Convert it with astype",
@@ -193,80 +177,10 @@ def _foreign(dtype: DType, version: str) -> UnsupportedError:
 
 
 def _means(value: Json, little: DType, text: bool) -> bool:
-    """Tell whether a spelling is one of v3's, not of another version, and means a dtype."""
+    """Return whether a spelling belongs to v3 and means a dtype."""
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:
         return little.kind == "O" and text == (value == _TEXT)
     core = _find_named_type(value, "data_type")
     return core is not None and core == little  # NumPy takes None for float64
-
-
-def parse_draft_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Give dtype and spelling of a ``data_type`` of the draft.
-
-    An unknown extension is what it falls back to if `fallback` permits; else the error says so.
-    """
-    place = "data_type"
-    if isinstance(value, str):
-        dtype = _find_draft_type(value, place)
-        if dtype is None:
-            raise unknown("data type", value, place)
-        return dtype, value
-    members = read_object(value, place)
-    check_members(members, ("extension", "type", "fallback"), place)
-    extension = read_text(required(members, "extension", place), f"{place}.extension")
-    known = _EXTENSION.match(extension)
-    if known is None and extension != _NUMPY_TYPES:
-        dtype = _parse_fallback(extension, members.get("fallback"), fallback)
-    else:
-        described, place = required(members, "type", place), f"{place}.type"
-        match described:
-            case [["", raw]]:  # how NumPy describes raw bytes
-                described = raw
-        dtype, _ = typestrings.parse_data_type(described, place)
-        if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
-            raise unknown("data type", described, place)
-    return dtype, json.dumps(value, ensure_ascii=False)
-
-
-def _find_draft_type(name: str, place: str) -> DType | None:
-    """Give the dtype of a name, or of the typestring of a number; None for anything else."""
-    return np.dtype(name) if _TYPESTRING.fullmatch(name) else _find_core_type(name, place)
-
-
-def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
-    place = "data_type.fallback"
-    error = unknown("data type", extension, "data_type")
-    for name in value if isinstance(value, list) else [value]:
-        dtype = None if name is None else _find_draft_type(read_text(name, place), place)
-        if dtype is not None and fallback:
-            return dtype
-        if dtype is not None:
-            error.remedy = f"Open with data_type_fallback=True to read it as {name}"
-            break
-    raise error
-
-
-def render_draft_type(dtype: DType, spelling: str) -> Json:
-    """Give the ``data_type`` of a dtype: its spelling, if that has this meaning.
-
-    Otherwise numbers have their names, which say nothing of the byte order, and all others are
-    typestrings of an extension with raw bytes to fall back on.
-    """
-    value = json.loads(spelling) if spelling.startswith("{") else spelling
-    extended = isinstance(value, dict) and "extension" in value
-    known = extended or _find_draft_type(spelling, "data_type") is not None
-    if known and parse_draft_type(value, fallback=True)[0] == dtype:
-        return value
-    if dtype.newbyteorder("<") in _NUMBERS.values():
-        return dtype.name
-    if not typestrings.of_numpy(dtype):
-        raise _foreign(dtype, "the draft of Zarr v3")
-    if dtype.kind not in "mMOSUV":
-        raise unknown("data type", dtype, "data_type")
-    raw = f"r{dtype.itemsize * 8}"
-    if dtype.kind == "V" and dtype.names is None:
-        return raw
-    members = {"extension": _NUMPY_TYPES, "type": typestrings.render_data_type(dtype)}
-    return members if dtype.kind == "O" else members | {"fallback": raw}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import LimitError, MetadataError, Place, unexpected
+from xr_nczarr.errors import LimitError, MetadataError, Place, quote, unexpected
 from xr_nczarr.formats.json_text import StrictText, parse_json, strict_text
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
@@ -24,6 +24,7 @@ MAX_ITEM_BYTES = 16 << 20
 
 _VALUE_BYTES = 256  # that a parsed value can take: two bytes of text make an object of Python
 
+_NO_NAMES = frozenset(("", ".", ".."))
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -233,3 +234,10 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
         place = name if place is None else f"{place}.{name}"
         raise MetadataError("found nothing, expected this member", place=place)
     return members[name]
+
+
+def check_key(key: str, place: str, document: str) -> None:
+    """Raise MetadataError for a key in a consolidated document that could lead elsewhere."""
+    if not _NO_NAMES.isdisjoint(key.split("/")):
+        problem = f"found the key {quote(key)}, expected names joined by '/'"
+        raise MetadataError(problem, place=place, key=document)

@@ -1,49 +1,45 @@
-"""Documents that are there already, changed in a few members: all else stays as it is spelled."""
+"""Changes of single members of stored documents: all others stay as they are spelled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from xr_nczarr.formats.documents import Document, render_json
+from xr_nczarr.formats.format import Format, NodeKind
 from xr_nczarr.model import Json, key_prefix
-
-_ATTRIBUTES = (".zattrs", "attrs")
-_ARRAY = (".zarray", "meta", "array.json", "zarr.json")
-_GROUP = (".zgroup", "group.json", "zarr.json")
 
 
 class Change(NamedTuple):
-    """One member of a node to be set to `value`.
+    """A new `value` for one member of a node.
 
-    `holder` is where it is: among the node's ``"attributes"``, in its own document (``"members"``),
-    or in the sidecar of that name. The names in `member` lead to it from there; none are needed for
-    a whole sidecar.
+    `holder` is ``"attributes"``, ``"members"`` (of the node's own document) or the name of a
+    sidecar. `member` holds the names that lead from there to the value; it is empty for a whole
+    sidecar.
     """
 
     path: str
-    kind: Literal["array", "group"]
+    kind: NodeKind
     holder: str
     member: tuple[str, ...]
     value: Json
 
 
-def locate(change: Change, node_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Give the one of a node's keys whose document holds a member, and the names leading to it."""
-    endings = _ARRAY if change.kind == "array" else _GROUP
-    document = next(key for ending in endings for key in node_keys if key.endswith(ending))
+def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
+    """Return the key of the document that holds a member, and the names that lead to it."""
+    document = zarr.document_key(change.path, change.kind)
     if change.holder == "members":
         return document, change.member
     if change.holder == "attributes":
-        apart = [key for key in node_keys if key.endswith(_ATTRIBUTES)]
-        return (apart[0], change.member) if apart else (document, ("attributes", *change.member))
+        key = zarr.attributes_key(change.path)
+        return (document, ("attributes", *change.member)) if key is None else (key, change.member)
     return key_prefix(change.path) + change.holder, change.member
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
-    """Give a document's bytes with some members set, those that are not there added at the end.
+    """Return the bytes of a document with some members set; new members come last.
 
-    `changes` hold each one's new value by the names that lead to it through objects.
+    `changes` maps the names that lead to a member through objects to its new value.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

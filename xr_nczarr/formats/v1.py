@@ -1,4 +1,4 @@
-"""Zarr v1: an array is ``meta`` beside ``attrs``; there are no groups, but directories of arrays.
+"""Zarr v1: an array is ``meta`` beside ``attrs``; directories of arrays stand in for groups.
 
 Matches the specification and what zarr-python 1 wrote.
 """
@@ -21,6 +21,7 @@ from xr_nczarr.formats.documents import (
     required,
     without,
 )
+from xr_nczarr.formats.format import Format
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -34,9 +35,6 @@ from xr_nczarr.model import (
     key_prefix,
 )
 
-ZARR_FORMAT = "1"
-CONSOLIDATED_KEY = None
-
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")
 _OTHER_MEMBERS = ("zarr_format", "compression", "compression_opts")
@@ -44,65 +42,75 @@ _OTHER_MEMBERS = ("zarr_format", "compression", "compression_opts")
 _LEVELS = ("zlib", "bz2")
 
 
-def root_keys() -> tuple[str, ...]:
-    """Give the keys to fetch at the root."""
-    return node_keys("/")
+class V1(Format):
+    """Zarr v1."""
 
+    version = "1"
+    is_rare = True
+    has_groups = False
+    has_filters = False
+    mixes_byte_orders = True
+    requires_fill_value = False
+    separates_attributes = True
+    separates_compressor = True
+    deflate = "zlib"
 
-def node_keys(path: str) -> tuple[str, ...]:
-    """Give the keys of the documents that make up the node at `path`."""
-    prefix = key_prefix(path)
-    return (prefix + _ARRAY, prefix + _ATTRIBUTES)
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        prefix = key_prefix(path)
+        return (prefix + _ARRAY, prefix + _ATTRIBUTES)
 
+    def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
+        return v2.chunk_keys(path, separator=separator or ".")
 
-listing_prefix = v2.listing_prefix
-child_names = v2.child_names
+    def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
+        document = documents.get(self.node_keys(path)[0])
+        members = None if document is None else document.value
+        return isinstance(members, dict) and members.get("zarr_format") == 1
 
+    def parse_node(
+        self,
+        path: str,
+        documents: Mapping[str, Document],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        parsed: dict[Hashable, ArrayNode] | None = None,
+    ) -> Node | None:
+        """Parse the array at `path`; without ``meta``, return the group that was listed."""
+        key, attributes_key = self.node_keys(path)
+        if key not in documents:
+            return None if path == "/" else GroupNode(path=path, explicit=False)
+        fields: dict[str, Any] = {}
+        try:
+            members = read_members(documents[key], zarr_format=1)
+            fields["shape"] = read_lengths(required(members, "shape"), "shape")
+            if attributes_key in documents:
+                fields["attributes"] = documents[attributes_key].attributes()
+            fields["members"] = without(members, (*_MEMBERS, *_OTHER_MEMBERS))
+            metadata = {name: members[name] for name in _MEMBERS if name in members}
+            metadata["compressor"] = _parse_compression(members)
+            return v2.parse_array(path, metadata, limits=limits, **fields)
+        except NczarrError as error:
+            return BrokenNode(path=path, error=error.located(key=key), **fields)
 
-def chunk_keys(path: str) -> ChunkKeys:
-    """Give the chunk keys of the array at `path`."""
-    return v2.chunk_keys(path, separator=".")
-
-
-def recognise(documents: Mapping[str, Document], path: str = "/") -> bool:
-    """Tell whether there is an array of this version at `path`; a directory of them has nothing."""
-    key = node_keys(path)[0]
-    if key not in documents:
-        return False
-    members = documents[key].value
-    return isinstance(members, dict) and members.get("zarr_format") == 1
-
-
-def parse_node(
-    path: str,
-    documents: Mapping[str, Document],
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    parsed: dict[Hashable, ArrayNode] | None = None,  # noqa: ARG001
-) -> Node | None:
-    """Give the array at `path`; without ``meta``, the directory that was listed.
-
-    What is wrong with it comes back as BrokenNode.
-    """
-    key, attributes_key = node_keys(path)
-    if key not in documents:
-        return None if path == "/" else GroupNode(path=path, explicit=False)
-    known: dict[str, Any] = {}
-    try:
-        members = read_members(documents[key], zarr_format=1)
-        known["shape"] = read_lengths(required(members, "shape"), "shape")
-        if attributes_key in documents:
-            known["attributes"] = documents[attributes_key].attributes()
-        known["members"] = without(members, (*_MEMBERS, *_OTHER_MEMBERS))
-        metadata = {name: members[name] for name in _MEMBERS if name in members}
-        metadata["compressor"] = _parse_compression(members)
-        return v2.parse_array(path, metadata, limits=limits, **known)
-    except NczarrError as error:
-        return BrokenNode(path=path, error=error.located(key=key), **known)
+    def render_node(self, node: Node) -> dict[str, bytes]:
+        """Render the two documents of an array; nothing for a group without attributes."""
+        if isinstance(node, BrokenNode):
+            raise node.error
+        if isinstance(node, GroupNode):
+            if node.attributes or node.members or node.sidecars:
+                raise UnsupportedError(
+                    "found attributes of a group, which Zarr v1 does not have", variable=node.path
+                )
+            return {}
+        key, attributes_key = self.node_keys(node.path)
+        return {
+            key: render_json(_render_array(node)),
+            attributes_key: render_json({**node.attributes}),
+        }
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Give the compression as v2 spells it: numcodecs' id and configuration."""
+    """Return the compression in the spelling of v2: numcodecs' id and configuration."""
     name = members.get("compression")
     if name is None or name == "none":
         return None
@@ -114,37 +122,20 @@ def _parse_compression(members: Mapping[str, Json]) -> Json:
     return {"id": read_text(name, "compression"), **read_object(options, place)}
 
 
-def render_node(node: Node) -> dict[str, bytes]:
-    """Give the two documents of an array by their keys; none for a group without attributes.
-
-    It is an UnsupportedError to have what v1 cannot express: attributes of groups, filters.
-    """
-    if isinstance(node, BrokenNode):
-        raise node.error
-    if isinstance(node, GroupNode):
-        if node.attributes or node.members or node.sidecars:
-            raise UnsupportedError(
-                "found attributes of a group, which Zarr v1 does not have", variable=node.path
-            )
-        return {}
-    key, attributes_key = node_keys(node.path)
-    return {key: render_json(_render_array(node)), attributes_key: render_json({**node.attributes})}
-
-
 def _render_array(node: ArrayNode) -> dict[str, Json]:
     members = v2.render_array(node)
     compressors = [spec for spec in node.codecs if spec.place == "compressor"]
     names = [spec.name for spec in node.codecs if spec.place == "filters"]
     if names or len(compressors) > 1 or "dimension_separator" in members:
-        found = f"the filters {', '.join(names)}" if names else "nested chunk keys"
+        feature = f"the filters {', '.join(names)}" if names else "nested chunk keys"
         raise UnsupportedError(
-            f"found {found}, which Zarr v1 does not have",
+            f"found {feature}, which Zarr v1 does not have",
             remedy="Write with one compressor alone (shuffle=False), or as zarr_format=2",
             variable=node.path,
         )
     name, options = _render_compression(compressors[0]) if compressors else (None, None)
     if node.dtype.kind == "f" and isinstance(members["fill_value"], str):
-        # zarr-python 1 knew no spelling but that of Python's JSON: bare NaN and Infinity.
+        # zarr-python 1 writes and reads NaN and Infinity without quotes, as Python's JSON does.
         members["fill_value"] = float(members["fill_value"])
     rendered = {"zarr_format": 1, **{name: members[name] for name in _MEMBERS}}
     return rendered | {"compression": name, "compression_opts": options} | dict(node.members)

@@ -1,4 +1,4 @@
-"""Zarr v2: ``.zarray`` or ``.zgroup`` beside ``.zattrs``, all of them again in ``.zmetadata``.
+"""Zarr v2: ``.zarray`` or ``.zgroup`` beside ``.zattrs``, and all of them in ``.zmetadata``.
 
 Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0 write.
 """
@@ -11,6 +11,7 @@ from typing import Any
 from xr_nczarr.errors import MetadataError, NczarrError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import (
     Document,
+    check_key,
     read_chunk_shape,
     read_lengths,
     read_members,
@@ -21,6 +22,7 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
+from xr_nczarr.formats.format import Format, NodeKind
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -35,89 +37,131 @@ from xr_nczarr.model import (
     key_prefix,
 )
 
-ZARR_FORMAT = "2"
-CONSOLIDATED_KEY = ".zmetadata"
-"""Key of the document that may hold all others."""
-
-_ARRAY, _GROUP, _ATTRIBUTES = ".zarray", ".zgroup", ".zattrs"
-_DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, CONSOLIDATED_KEY))
-_NO_NAMES = frozenset(("", ".", ".."))
+_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
+_DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
 _MEMBERS = frozenset(
     ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
 ) | {"dimension_separator"}
 
 
-def root_keys() -> tuple[str, ...]:
-    """Give the keys to fetch at the root."""
-    return (CONSOLIDATED_KEY, *node_keys("/"))
+class V2(Format):
+    """Zarr v2."""
+
+    version = "2"
+    consolidated_key = _CONSOLIDATED
+    consolidated_by_default = True
+    has_sidecars = True
+    mixes_byte_orders = True
+    requires_fill_value = False
+    separates_attributes = True
+    separates_compressor = True
+    chunk_key_encodings = ("v2",)
+    deflate = "zlib"
+
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        prefix = key_prefix(path)
+        return (prefix + _ARRAY, prefix + _GROUP, prefix + _ATTRIBUTES)
+
+    def document_key(self, path: str, kind: NodeKind) -> str:
+        return key_prefix(path) + (_ARRAY if kind == "array" else _GROUP)
+
+    def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
+        return chunk_keys(path, separator=separator)
+
+    def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
+        return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
+
+    def parse_node(
+        self,
+        path: str,
+        documents: Mapping[str, Document],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        parsed: dict[Hashable, ArrayNode] | None = None,
+    ) -> Node | None:
+        """Parse the node at `path`; None without ``.zarray`` and ``.zgroup``.
+
+        Hidden documents beside its own, such as those of netcdf-c 4.8.0, become its sidecars.
+        """
+        array_key, group_key, attributes_key = self.node_keys(path)
+        key = array_key if array_key in documents else group_key
+        if key not in documents:
+            return None
+        fields: dict[str, Any] = {}
+        parsed = {} if parsed is None else parsed
+        try:
+            content = documents[key].content
+            array = parsed.get(content) if key == array_key else None
+            members = {} if array is not None else read_members(documents[key], zarr_format=2)
+            if array is not None:
+                fields["shape"] = array.shape
+            elif key == array_key:
+                fields["shape"] = read_lengths(required(members, "shape"), "shape")
+            if attributes_key in documents:
+                fields["attributes"] = documents[attributes_key].attributes()
+            fields["sidecars"] = _parse_sidecars(key_prefix(path), documents)
+            if key == group_key:
+                return GroupNode(path=path, members=without(members, ("zarr_format",)), **fields)
+            if array is None:
+                extra = without(members, _MEMBERS)
+                array = parse_array(
+                    "/", members, shape=fields["shape"], limits=limits, members=extra
+                )
+                parsed[content] = array
+            del fields["shape"]
+            return array.placed(path, **fields)
+        except NczarrError as error:
+            return BrokenNode(path=path, error=error.located(key=key), **fields)
+
+    def render_node(self, node: Node) -> dict[str, bytes]:
+        if isinstance(node, BrokenNode):
+            raise node.error
+        array_key, group_key, attributes_key = self.node_keys(node.path)
+        key, members = group_key, {"zarr_format": 2}
+        if isinstance(node, ArrayNode):
+            key, members = array_key, members | render_array(node)
+        documents = {key: members | dict(node.members), attributes_key: dict(node.attributes)}
+        for name, value in node.sidecars.items():
+            documents[key_prefix(node.path) + name] = value
+        return {key: render_json(value) for key, value in documents.items()}
+
+    def expand_consolidated(self, document: Document) -> dict[str, Document]:
+        """Return the documents in ``.zmetadata`` by their keys, in its order.
+
+        Raises
+        ------
+        MetadataError
+            Also for a document without ``zarr_consolidated_format``, which all writers add.
+        """
+        members = read_object(document.value, None)
+        version = members.get("zarr_consolidated_format")
+        if version is None:
+            raise MetadataError(
+                "found nothing: the document does not say that it is consolidated metadata",
+                remedy="Open with consolidated=False to read the single documents",
+                place="zarr_consolidated_format",
+            )
+        if type(version) is not int or version != 1:
+            raise unexpected(version, "1", "zarr_consolidated_format")
+        held = read_object(required(members, "metadata"), "metadata")
+        inner = document.member("metadata")
+        return {key: _parse_member(inner, key, value) for key, value in held.items()}
+
+    def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Render ``.zmetadata``, with every document as it is spelled."""
+        held = (
+            b"%b: %b" % (render_json(key), _checked(key, data))
+            for key, data in documents.items()
+            if key.rpartition("/")[2] in (_ARRAY, _GROUP, _ATTRIBUTES)
+        )
+        metadata = b", ".join(held)
+        return {_CONSOLIDATED: b'{"metadata": {%b}, "zarr_consolidated_format": 1}' % metadata}
 
 
-def node_keys(path: str) -> tuple[str, ...]:
-    """Give the keys of the documents that make up the node at `path`."""
+def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
+    """Return the chunk keys of the array at `path`; `separator` is empty if it is not declared."""
     prefix = key_prefix(path)
-    return (prefix + _ARRAY, prefix + _GROUP, prefix + _ATTRIBUTES)
-
-
-listing_prefix = key_prefix
-
-
-def child_names(objects: list[str], prefixes: list[str]) -> list[str]:  # noqa: ARG001
-    """Give the names that may be children of a group, from the listing below its prefix."""
-    return prefixes
-
-
-def recognise(documents: Mapping[str, Document]) -> bool:
-    """Tell whether the documents of the root are of this version."""
-    return any(key in documents for key in (CONSOLIDATED_KEY, _GROUP, _ARRAY))
-
-
-def chunk_keys(path: str, *, separator: str | None = None) -> ChunkKeys:
-    """Give the chunk keys of the array at `path`; None for a separator that is not declared."""
-    prefix = key_prefix(path)
-    alternative = "/" if separator is None else ""
-    return ChunkKeys(prefix, separator or ".", f"{prefix}0", alternative)
-
-
-def parse_node(
-    path: str,
-    documents: Mapping[str, Document],
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    parsed: dict[Hashable, ArrayNode] | None = None,
-) -> Node | None:
-    """Give the node at `path`, None when it has neither ``.zarray`` nor ``.zgroup``.
-
-    What is wrong with it comes back as BrokenNode. Hidden documents beside its own, such as those
-    of netcdf-c 4.8.0, become its sidecars. `parsed` are the arrays of this opening by the content
-    of their document, which most of them share; all that is parsed is added.
-    """
-    array_key, group_key, attributes_key = node_keys(path)
-    key = array_key if array_key in documents else group_key
-    if key not in documents:
-        return None
-    known: dict[str, Any] = {}
-    parsed = {} if parsed is None else parsed
-    try:
-        content = documents[key].content
-        array = parsed.get(content) if key == array_key else None
-        members = {} if array is not None else read_members(documents[key], zarr_format=2)
-        if array is not None:
-            known["shape"] = array.shape
-        elif key == array_key:
-            known["shape"] = read_lengths(required(members, "shape"), "shape")
-        if attributes_key in documents:
-            known["attributes"] = documents[attributes_key].attributes()
-        known["sidecars"] = _parse_sidecars(key_prefix(path), documents)
-        if key == group_key:
-            return GroupNode(path=path, members=without(members, ("zarr_format",)), **known)
-        if array is None:
-            extra = without(members, _MEMBERS)
-            array = parse_array("/", members, shape=known["shape"], limits=limits, members=extra)
-            parsed[content] = array
-        del known["shape"]
-        return array.placed(path, **known)
-    except NczarrError as error:
-        return BrokenNode(path=path, error=error.located(key=key), **known)
+    return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
 
 
 def _parse_sidecars(prefix: str, documents: Mapping[str, Document]) -> dict[str, Json]:
@@ -130,11 +174,16 @@ def _parse_sidecars(prefix: str, documents: Mapping[str, Document]) -> dict[str,
 
 
 def parse_array(
-    path: str, metadata: Mapping[str, Json], *, shape: tuple[int, ...], limits: Limits, **known: Any
+    path: str,
+    metadata: Mapping[str, Json],
+    *,
+    shape: tuple[int, ...],
+    limits: Limits,
+    **fields: Any,
 ) -> ArrayNode:
-    """Give the array that the members of ``.zarray`` describe.
+    """Parse the array that the members of ``.zarray`` describe.
 
-    Members without which an array can be read, which netcdf-c 4.8.0 leaves out, may be absent.
+    Members that netcdf-c 4.8.0 leaves out, and without which an array can be read, may be absent.
     """
     rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
@@ -146,7 +195,7 @@ def parse_array(
     if read_text(metadata.get("order", "C"), "order", ("C", "F")) == "F":
         transpose = CodecSpec("transpose", {"order": [*reversed(range(rank))]}, "order")
         codecs = (transpose, *codecs)
-    separator = None
+    separator = ""
     if "dimension_separator" in metadata:
         separator = read_text(metadata["dimension_separator"], "dimension_separator", (".", "/"))
     return ArrayNode(
@@ -163,7 +212,7 @@ def parse_array(
         ),
         codecs=codecs,
         chunk_keys=chunk_keys(path, separator=separator),
-        **known,
+        **fields,
     )
 
 
@@ -178,7 +227,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Give the configuration of a codec as numcodecs spells it, also where GDAL does not."""
+    """Return the configuration of a codec in numcodecs' spelling, from GDAL's as well."""
     if name != "lzma" or "delta" not in configuration:
         return configuration
     delta = {"id": 3, "dist": configuration["delta"]}
@@ -186,22 +235,8 @@ def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
     return {"format": 1, "check": -1, "preset": None, "filters": [delta, lzma]}
 
 
-def render_node(node: Node) -> dict[str, bytes]:
-    """Give the documents of a node by their keys, if v2 can express its types, codecs and keys."""
-    if isinstance(node, BrokenNode):
-        raise node.error
-    array_key, group_key, attributes_key = node_keys(node.path)
-    key, members = group_key, {"zarr_format": 2}
-    if isinstance(node, ArrayNode):
-        key, members = array_key, members | render_array(node)
-    documents = {key: members | dict(node.members), attributes_key: dict(node.attributes)}
-    for name, value in node.sidecars.items():
-        documents[key_prefix(node.path) + name] = value
-    return {key: render_json(value) for key, value in documents.items()}
-
-
 def render_array(node: ArrayNode) -> dict[str, Json]:
-    """Give the members of ``.zarray``, without `zarr_format` and without those of extensions."""
+    """Render the members of ``.zarray`` but `zarr_format` and those of extensions."""
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
         raise _inexpressible(f"chunk keys like {node.chunk_keys.key((0, 0))}", node)
@@ -237,55 +272,14 @@ def _inexpressible(found: str, node: ArrayNode) -> UnsupportedError:
     )
 
 
-def expand_consolidated(document: Document) -> dict[str, Document]:
-    """Return all documents that a consolidated document holds by their keys, in its order.
-
-    Raises
-    ------
-    MetadataError
-        Also for a document that does not say that it is one: all writers say so.
-    """
-    members = read_object(document.value, None)
-    version = members.get("zarr_consolidated_format")
-    if version is None:
-        raise MetadataError(
-            "found nothing: the document does not say that it is consolidated metadata",
-            remedy="Open with consolidated=False to read the single documents",
-            place="zarr_consolidated_format",
-        )
-    if type(version) is not int or version != 1:
-        raise unexpected(version, "1", "zarr_consolidated_format")
-    held = read_object(required(members, "metadata"), "metadata")
-    inner = document.member("metadata")
-    return {key: _member(inner, key, value) for key, value in held.items()}
-
-
-def _member(inner: Document, key: str, value: Json) -> Document:
+def _parse_member(inner: Document, key: str, value: Json) -> Document:
     check_key(key, "metadata", inner.key)
     # Some writers store the text of each document.
-    found = Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
+    document = Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
     if key.endswith(_GROUP) and isinstance(value, dict) and "consolidated_metadata" in value:
-        # zarr-python 3 says so of each group within; the group's own document does not.
-        found.value = without(value, ("consolidated_metadata",))
-    return found
-
-
-def check_key(key: str, place: str, document: str) -> None:
-    """Refuse a key that a consolidated document names and that could lead elsewhere."""
-    if not _NO_NAMES.isdisjoint(key.split("/")):
-        problem = f"found the key {quote(key)}, expected names joined by '/'"
-        raise MetadataError(problem, place=place, key=document)
-
-
-def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Give the document that holds all others, each as it is spelled."""
-    held = (
-        b"%b: %b" % (render_json(key), _checked(key, data))
-        for key, data in documents.items()
-        if key.rpartition("/")[2] in (_ARRAY, _GROUP, _ATTRIBUTES)
-    )
-    metadata = b", ".join(held)
-    return {CONSOLIDATED_KEY: b'{"metadata": {%b}, "zarr_consolidated_format": 1}' % metadata}
+        # zarr-python 3 adds it to each group here, but not to the group's own document.
+        document.value = without(value, ("consolidated_metadata",))
+    return document
 
 
 def _checked(key: str, data: bytes) -> bytes:

@@ -6,7 +6,7 @@ development branch write.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import named, parse_data_type, render_data_type, unknown
 from xr_nczarr.formats.documents import (
     Document,
+    check_key,
     content_of,
     read_chunk_shape,
     read_integer,
@@ -29,13 +30,14 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
-from xr_nczarr.formats.v3_codecs import complete as complete
-from xr_nczarr.formats.v3_codecs import parse_chain, render_chain
+from xr_nczarr.formats.format import Format
+from xr_nczarr.formats.v3_codecs import complete_chain, parse_chain, render_chain
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
     BrokenNode,
     ChunkKeys,
+    CodecSpec,
     GroupNode,
     Json,
     Limits,
@@ -43,11 +45,9 @@ from xr_nczarr.model import (
     key_prefix,
 )
 
-ZARR_FORMAT = "3"
-
 Runs = tuple[tuple[tuple[int, int], ...], ...]
 
-_DOCUMENT = CONSOLIDATED_KEY = "zarr.json"  # the root's own may hold all others
+_DOCUMENT = "zarr.json"  # the root's may hold all others
 _CONSOLIDATED = "consolidated_metadata"
 _GROUP_MEMBERS = frozenset(("zarr_format", "node_type", "attributes", _CONSOLIDATED))
 _ARRAY_MEMBERS = frozenset(
@@ -55,73 +55,119 @@ _ARRAY_MEMBERS = frozenset(
 ) | {"chunk_grid", "chunk_key_encoding", "dimension_names", "storage_transformers"}
 
 
-def root_keys() -> tuple[str, ...]:
-    """Give the keys to fetch at the root."""
-    return (_DOCUMENT,)
+class V3(Format):
+    """Zarr v3."""
+
+    version = "3"
+    consolidated_key = _DOCUMENT
+    has_shards = True
+    has_dimension_names = True
+    chunk_key_encodings = ("default", "v2")
+
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        return (key_prefix(path) + _DOCUMENT,)
+
+    def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
+        return _chunk_keys(path, encoding or "default", separator or "/")
+
+    def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
+        """Return whether there is a document of v3, and not of its draft, at `path`."""
+        (key,) = self.node_keys(path)
+        if key not in documents:
+            return False
+        members = documents[key].value
+        return not isinstance(members, dict) or (
+            not isinstance(members.get("zarr_format"), str) and "metadata_encoding" not in members
+        )
+
+    def parse_node(
+        self,
+        path: str,
+        documents: Mapping[str, Document],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        parsed: dict[Hashable, ArrayNode] | None = None,
+    ) -> Node | None:
+        (key,) = self.node_keys(path)
+        if key not in documents:
+            return None
+        document = documents[key]
+        fields: dict[str, Any] = {}
+        try:
+            members = read_members(document, zarr_format=3)
+            if "attributes" in members:
+                fields["attributes"] = document.attributes("attributes")
+            kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
+            if kind == "group":
+                extra = _extra_members(members, _GROUP_MEMBERS)
+                return GroupNode(path=path, members=extra, **fields)
+            parsed = {} if parsed is None else parsed
+            content = content_of({**members, "attributes": None})
+            array = parsed.get(content)
+            if array is None:
+                shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
+                array = parsed[content] = _parse_array(members, shape, limits)
+                del fields["shape"]
+            return array.placed(path, **fields)
+        except NczarrError as error:
+            return BrokenNode(path=path, error=error.located(key=key), **fields)
+
+    def render_node(self, node: Node) -> dict[str, bytes]:
+        if isinstance(node, BrokenNode):
+            raise node.error
+        if isinstance(node, ArrayNode):
+            members = _render_array(node) | _extra_members(node.members, _ARRAY_MEMBERS)
+        else:
+            members = {"node_type": "group"} | _extra_members(node.members, _GROUP_MEMBERS)
+        members = {"zarr_format": 3, **members, "attributes": dict(node.attributes)}
+        return dict.fromkeys(self.node_keys(node.path), render_json(members))
+
+    def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
+        members = document.value
+        consolidated = members.get(_CONSOLIDATED) if isinstance(members, dict) else None
+        if consolidated is None or read_object(consolidated, _CONSOLIDATED).get("kind") != "inline":
+            return None
+        nodes = read_object(consolidated.get("metadata"), f"{_CONSOLIDATED}.metadata")
+        inline = document.member(_CONSOLIDATED).member("metadata")
+        documents = {_DOCUMENT: document}
+        for name, node in nodes.items():
+            check_key(name, _CONSOLIDATED, _DOCUMENT)
+            key = f"{name}/{_DOCUMENT}"
+            documents[key] = inline.member(name, key=key)
+            if isinstance(node, dict) and _CONSOLIDATED in node:
+                # zarr-python adds it to each group here, but not to the group's own document.
+                documents[key].value = without(node, (_CONSOLIDATED,))
+        return documents
+
+    def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Render the root's document with those of all other nodes; nothing for a root array."""
+        root = Document(_DOCUMENT, documents[_DOCUMENT]).value
+        if root["node_type"] != "group":
+            return {}
+        metadata = {
+            key.removesuffix(f"/{_DOCUMENT}"): Document(key, documents[key]).value
+            for key in documents
+            if key != _DOCUMENT
+        }
+        consolidated = {"kind": "inline", "must_understand": False, "metadata": metadata}
+        return {_DOCUMENT: render_json(root | {_CONSOLIDATED: consolidated})}
+
+    def complete(
+        self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
+    ) -> tuple[CodecSpec, ...]:
+        kinds = {spec.name: kind for spec in specs if (kind := kind_of(spec.name)) is not None}
+        return complete_chain(specs, kinds) if kinds else tuple(specs)
 
 
-def node_keys(path: str) -> tuple[str, ...]:
-    """Give the keys of the documents that make up the node at `path`."""
-    return (key_prefix(path) + _DOCUMENT,)
-
-
-listing_prefix = v2.listing_prefix
-child_names = v2.child_names
-
-
-def recognise(documents: Mapping[str, Document]) -> bool:
-    """Tell whether the documents of the root are of this version, and not of its draft."""
-    document = documents.get(_DOCUMENT)
-    if document is None:
-        return False
-    members = document.value
-    return not isinstance(members, dict) or (
-        not isinstance(members.get("zarr_format"), str) and "metadata_encoding" not in members
-    )
-
-
-def chunk_keys(path: str, *, encoding: str = "default", separator: str = "/") -> ChunkKeys:
-    """Give the chunk keys of the array at `path`; the other encoding is ``"v2"``."""
+def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
     if encoding == "v2":
         return v2.chunk_keys(path, separator=separator)
     prefix = f"{key_prefix(path)}c"
     return ChunkKeys(prefix + separator, separator, prefix)
 
 
-def parse_node(
-    path: str,
-    documents: Mapping[str, Document],
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    parsed: dict[Hashable, ArrayNode] | None = None,
-) -> Node | None:
-    """Give the node at `path`, None when it has no document; what is wrong as BrokenNode."""
-    (key,) = node_keys(path)
-    if key not in documents:
-        return None
-    document = documents[key]
-    known: dict[str, Any] = {}
-    try:
-        members = read_members(document, zarr_format=3)
-        if "attributes" in members:
-            known["attributes"] = document.attributes("attributes")
-        kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
-        if kind == "group":
-            return GroupNode(path=path, members=_extra_members(members, _GROUP_MEMBERS), **known)
-        parsed = {} if parsed is None else parsed
-        content = content_of({**members, "attributes": None})
-        array = parsed.get(content)
-        if array is None:
-            shape = known["shape"] = read_lengths(required(members, "shape"), "shape")
-            array = parsed[content] = _parse_array(members, shape, limits)
-            del known["shape"]
-        return array.placed(path, **known)
-    except NczarrError as error:
-        return BrokenNode(path=path, error=error.located(key=key), **known)
-
-
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Give the members of extensions, all of which must say that they may be ignored."""
+    """Return the members of extensions; raise UnsupportedError for one that must be understood."""
     extra = without(members, known)
     for name, value in extra.items():
         if not isinstance(value, dict) or value.get("must_understand") is not False:
@@ -130,7 +176,7 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
-    """Give the array without attributes, as if it were the root."""
+    """Parse the array as if it were the root, without attributes."""
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = named(item, "storage_transformers")
@@ -141,9 +187,9 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
     chain = parse_chain(required(members, "codecs"), dtype, cells)
     if runs and chain.shards:
         inner = chain.shards[1].shape if chain.shards[1:] else chain.chunk_shape
-        for cell, each in zip(inner, runs, strict=True):
-            if any(length % cell for length, _ in each):
-                raise unexpected(_render_runs(each), f"multiples of {cell}", "chunk_grid")
+        for cell, lengths in zip(inner, runs, strict=True):
+            if any(length % cell for length, _ in lengths):
+                raise unexpected(_render_runs(lengths), f"multiples of {cell}", "chunk_grid")
     place = "codecs" if chain.shards else "chunk_grid"
     for chunks in (chain.chunk_shape, *(shard.shape for shard in chain.shards if shard.codecs)):
         read_chunk_shape(list(chunks), place, dtype=dtype, rank=rank, limits=limits)
@@ -166,7 +212,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Give the shape of the (largest) cells, and the runs of a grid that is not regular."""
+    """Parse the shape of the (largest) cells, and the runs of a grid that is not regular."""
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"
     if name == "rectilinear":
@@ -175,7 +221,7 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
         if len(listed) != len(shape):
             raise unexpected(listed, f"{len(shape)} lists, one for each dimension", place)
         runs = tuple([_parse_runs(*pair, place) for pair in zip(listed, shape, strict=True)])
-        return tuple([max(length for length, _ in each) for each in runs]), runs
+        return tuple([max(length for length, _ in lengths) for lengths in runs]), runs
     if name != "regular":
         raise unknown("chunk grid", name, "chunk_grid")
     cells = read_lengths(required(configuration, "chunk_shape", place), place)
@@ -187,7 +233,7 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 
 
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
-    """Give the runs along a dimension: one length for all chunks, or lengths and repetitions."""
+    """Parse the runs along a dimension: one length for all chunks, or lengths and repetitions."""
     if not isinstance(value, list):
         length = read_integer(value, place, least=1)
         return ((length, max(1, -(-size // length))),)
@@ -206,11 +252,11 @@ def _render_runs(runs: tuple[tuple[int, int], ...]) -> Json:
 
 def _parse_chunk_keys(value: Json) -> ChunkKeys:
     name, configuration = named(value, "chunk_key_encoding")
-    if name not in ("default", "v2"):
+    if name not in V3.chunk_key_encodings:
         raise unknown("chunk key encoding", name, "chunk_key_encoding")
     separator = configuration.get("separator", "/" if name == "default" else ".")
     read_text(separator, "chunk_key_encoding.configuration", ("/", "."))
-    return chunk_keys("/", encoding=name, separator=separator)
+    return _chunk_keys("/", name, separator)
 
 
 def _parse_dimension_names(value: Json, rank: int) -> tuple[str | None, ...] | None:
@@ -220,18 +266,6 @@ def _parse_dimension_names(value: Json, rank: int) -> tuple[str | None, ...] | N
     if len(names) != rank or any(name is not None and not isinstance(name, str) for name in names):
         raise unexpected(names, f"{rank} names or nulls", "dimension_names")
     return tuple(names)
-
-
-def render_node(node: Node) -> dict[str, bytes]:
-    """Give the one document of a node, by its key, if v3 can express it."""
-    if isinstance(node, BrokenNode):
-        raise node.error
-    if isinstance(node, ArrayNode):
-        members = _render_array(node) | _extra_members(node.members, _ARRAY_MEMBERS)
-    else:
-        members = {"node_type": "group"} | _extra_members(node.members, _GROUP_MEMBERS)
-    members = {"zarr_format": 3, **members, "attributes": dict(node.attributes)}
-    return dict.fromkeys(node_keys(node.path), render_json(members))
 
 
 def _render_array(node: ArrayNode) -> dict[str, Json]:
@@ -257,42 +291,9 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
 
 
 def _render_chunk_keys(path: str, keys: ChunkKeys) -> Json:
-    for encoding in ("default", "v2"):
-        if keys == chunk_keys(path, encoding=encoding, separator=keys.separator):
+    for encoding in V3.chunk_key_encodings:
+        if keys == _chunk_keys(path, encoding, keys.separator):
             return {"name": encoding, "configuration": {"separator": keys.separator}}
     raise UnsupportedError(
         f"v3 has no encoding for chunk keys like {quote(keys.key((0, 0)))}", variable=path
     )
-
-
-def expand_consolidated(document: Document) -> dict[str, Document] | None:
-    """Give key → document of all nodes from the root's, None when it holds only its own."""
-    members = document.value
-    consolidated = members.get(_CONSOLIDATED) if isinstance(members, dict) else None
-    if consolidated is None or read_object(consolidated, _CONSOLIDATED).get("kind") != "inline":
-        return None
-    nodes = read_object(consolidated.get("metadata"), f"{_CONSOLIDATED}.metadata")
-    inline = document.member(_CONSOLIDATED).member("metadata")
-    documents = {_DOCUMENT: document}
-    for name, node in nodes.items():
-        v2.check_key(name, _CONSOLIDATED, _DOCUMENT)
-        key = f"{name}/{_DOCUMENT}"
-        documents[key] = inline.member(name, key=key)
-        if isinstance(node, dict) and _CONSOLIDATED in node:
-            # zarr-python says so of each group again; the group's own document does not.
-            documents[key].value = without(node, (_CONSOLIDATED,))
-    return documents
-
-
-def render_consolidated(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Give the root's document with those of all other nodes in it; nothing for a root array."""
-    root = Document(_DOCUMENT, documents[_DOCUMENT]).value
-    if root["node_type"] != "group":
-        return {}
-    metadata = {
-        key.removesuffix(f"/{_DOCUMENT}"): Document(key, documents[key]).value
-        for key in documents
-        if key != _DOCUMENT
-    }
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": metadata}
-    return {_DOCUMENT: render_json(root | {_CONSOLIDATED: consolidated})}

@@ -1,11 +1,7 @@
-"""The codecs of arrays of Zarr v3, and of its draft of May 2022 ⇄ codec specs.
-
-With them come the byte order and, in v3, the levels of sharding.
-"""
+"""The codecs of an array of Zarr v3 ⇄ codec specs, the byte order and the levels of sharding."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
-from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import (
     DType,
     check_members,
@@ -23,7 +18,6 @@ from xr_nczarr.formats.data_types import (
 from xr_nczarr.formats.documents import (
     read_lengths,
     read_list,
-    read_object,
     read_text,
     required,
     without,
@@ -59,10 +53,6 @@ _REGISTERED: dict[str, dict[str, Json]] = {
 _NO_SERIALIZERS = _ARRAY_TO_ARRAY | (_REGISTERED.keys() - _ARRAY_TO_BYTES)
 _INDEX_TYPE = np.dtype("<u8")
 _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
-
-_LAYOUT = "chunk_memory_layout"
-_URI = "https://purl.org/zarr/spec/codecs/{}/1.0"
-_KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.[0-9]+")
 
 
 class Chain(NamedTuple):
@@ -174,10 +164,10 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
         configuration = without(configuration, ("id",))
     elif name in NUMBERS:
         configuration = NUMBERS[name](configuration, dtype, place)
-    return _parse_spec(name, configuration, place, rank, item)
+    return parse_spec(name, configuration, place, rank, item)
 
 
-def _parse_spec(
+def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
 ) -> CodecSpec:
     """Give a codec as the registry spells it, from its name and configuration in v3.
@@ -230,7 +220,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
             stored, last = encoded_type(spec, stored), number
     endian = serializers[0].configuration.get("endian")
     # zarr-python leaves it out for structures, which it stores as they lie in memory.
-    if endian is None and stored.names is None and _byte_order(stored) is not None:
+    if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
     if not of_numpy(stored):
         return dtype, tuple(specs)
@@ -245,7 +235,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
     return dtype, tuple(changed)
 
 
-def _byte_order(dtype: DType) -> str | None:
+def byte_order(dtype: DType) -> str | None:
     """Give ``"little"`` or ``"big"``; None where single bytes, or objects, have no order."""
     little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
     if not little and not big:
@@ -255,7 +245,7 @@ def _byte_order(dtype: DType) -> str | None:
 
 def render_chain(node: ArrayNode) -> list[Json]:
     """Return the ``codecs`` of a node; those of another version are spelled as v3 has them."""
-    specs = _with_bytes(node.codecs)
+    specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
         raise UnsupportedError("found no codec that v3 has for items of variable length")
@@ -293,14 +283,12 @@ def _is_foreign(spec: CodecSpec) -> bool:
     return _is_spelled(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
 
 
-def complete(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
+def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
     """Return codecs as v3 spells them, with ``bytes`` where it belongs.
 
-    `kinds` are of those that are not known here: ``array-array``, ``array-bytes`` or
-    ``bytes-bytes``, by what they encode and make of it.
+    `kinds` maps the names of codecs from other packages to ``array-array``, ``array-bytes`` or
+    ``bytes-bytes``.
     """
-    if not kinds:
-        return tuple(specs)
     every_kind = _check_order(specs, kinds)
     spelled = []
     for spec in specs:
@@ -331,7 +319,7 @@ def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
     return (*names, False).index(False)
 
 
-def _with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
+def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     """Give codecs with ``bytes`` between those on arrays and those on bytes."""
     if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
@@ -353,7 +341,7 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
     stored = _is_spelled(spec)
     if name == "bytes" and dtype is not None:
-        endian = configuration.get("endian", _byte_order(dtype))
+        endian = configuration.get("endian", byte_order(dtype))
         configuration = {} if endian is None else {"endian": endian}
         if stored and endian is not None:
             implied = "little" if dtype.names else None
@@ -377,70 +365,3 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
         # zarr-python demands a configuration of these, be it empty.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
-
-
-def draft_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Give the filters that zarr-python keeps among the draft's attributes, if they are any."""
-    filters = members.get("attributes", {}).get("filters")
-    if "codecs" in members or not isinstance(filters, list):
-        return []
-    named = [isinstance(item, dict) and isinstance(item.get("id"), str) for item in filters]
-    return filters if all(named) else []
-
-
-def parse_draft_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
-    """Give the codecs of an array: its memory layout, `filters`, ``codecs``, ``compressor``."""
-    specs: list[CodecSpec] = []
-    order = required(members, _LAYOUT)
-    if isinstance(order, dict):
-        raise unknown("chunk memory layout", order.get("extension"), _LAYOUT)
-    if read_text(order, _LAYOUT, ("C", "F")) == "F":
-        specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
-    specs += [CodecSpec(item["id"], without(item, ("id",)), "filters", item) for item in filters]
-    for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
-        specs.append(_parse_draft_codec(item, f"codecs[{i}]", rank))
-    if members.get("compressor") is not None:
-        spec = _parse_draft_codec(members["compressor"], "compressor", rank)
-        specs.append(replace(spec, place="compressor"))
-    return specs
-
-
-def _reversal(rank: int) -> dict[str, Json]:
-    return {"order": [*reversed(range(rank))]}
-
-
-def _parse_draft_codec(item: Json, place: str, rank: int) -> CodecSpec:
-    check_members(read_object(item, place), ("type", "codec", "configuration"), place)
-    uri = read_text(required(item, "codec" if "codec" in item else "type", place), place)
-    match = _KNOWN_URI.fullmatch(uri)
-    if match is None:
-        raise unknown("codec", uri, place)
-    configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
-    return _parse_spec(match[1], v2.respelled(match[1], configuration), place, rank, item)
-
-
-def render_draft_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
-    """Give ``chunk_memory_layout`` and ``codecs`` of a node.
-
-    `spelled` is what its rendered type says; in another byte order than the node's the codec
-    ``endian`` is needed.
-    """
-    specs = list(node.codecs)
-    reversal = _reversal(len(node.shape))
-    fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
-    specs = specs[fortran:]
-    if spelled != node.dtype:
-        specs = _with_bytes(specs)
-    endian = _byte_order(node.dtype) or "little"
-    rendered = [_render_draft_codec(spec, endian) for spec in specs]
-    return {_LAYOUT: "F" if fortran else "C", "codecs": rendered}
-
-
-def _render_draft_codec(spec: CodecSpec, endian: str) -> Json:
-    if spec.name == "bytes":
-        return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
-    if spec.name in NUMBERS:
-        raise unknown("codec", spec.name, "codecs")
-    if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
-        return spec.document
-    return {"type": _URI.format(spec.name), "configuration": dict(spec.configuration)}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import ModuleType
 
 from xr_nczarr.errors import Place, UnsupportedError
-from xr_nczarr.formats import FORMATS, v3_draft
+from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
 from xr_nczarr.model import Hierarchy, Json
@@ -14,17 +13,17 @@ from xr_nczarr.storage import Store
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
-    """Give the documents of a hierarchy by their keys, children first, the root's last.
+    """Render the documents of a hierarchy by their keys, children first, the root's last.
 
     In this order an interrupted write is not taken for a dataset.
     """
-    module = FORMATS[hierarchy.zarr_format]
+    zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
     for path in sorted(hierarchy.nodes, key=_children_first):
         with Place(key=path):
-            documents.update(module.render_node(hierarchy.nodes[path]))
-    if consolidated and module.CONSOLIDATED_KEY is not None:
-        documents |= module.render_consolidated(documents)
+            documents.update(zarr.render_node(hierarchy.nodes[path]))
+    if consolidated:
+        documents |= zarr.render_consolidated(documents)
     return documents
 
 
@@ -32,36 +31,36 @@ def _children_first(path: str) -> tuple[bool, int]:
     return path == "/", -path.count("/")
 
 
-def writable_format(store: Store, zarr_format: str) -> ModuleType:
-    """Give the module that renders new nodes of a store.
+def writable_format(store: Store, zarr_format: str) -> Format:
+    """Return the format that renders new nodes of a store.
 
     Raises
     ------
     UnsupportedError
-        For a store of the v3 draft whose keys are not those of its document.
+        For a store in a variant of the format that is only read.
     """
-    module = FORMATS[zarr_format]
-    if module is v3_draft:
-        found = store.fetch_present(module.root_keys())
-        documents = {key: Document(key, data) for key, data in found}
-        if v3_draft.layout(documents) != v3_draft.Layout():
+    zarr = FORMATS[zarr_format]
+    if zarr.has_variants:
+        stored = store.fetch_present(zarr.root_keys())
+        documents = {key: Document(key, data) for key, data in stored}
+        if zarr.resolved(documents) != zarr:
             raise UnsupportedError(
-                "its keys are not those of the document of the draft: it is only read",
+                f"the store spells its keys in a variant of Zarr {zarr_format} that is only read",
                 remedy="Write its contents to a new store",
                 store=store.name,
             )
-    return module
+    return zarr
 
 
 def edit_documents(store: Store, zarr_format: str, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Give the stored documents with members changed, by key, in the order of `changes`.
+    """Return the stored documents with members changed, by key, in the order of `changes`.
 
-    All else in them stays as it is spelled; nothing is put.
+    All other members stay as they are spelled. Nothing is put.
     """
-    module = FORMATS[zarr_format]
+    zarr = FORMATS[zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
     for change in changes:
-        key, member = locate(change, module.node_keys(change.path))
+        key, member = locate(change, zarr)
         by_key.setdefault(key, {})[member] = change.value
     return {
         key: edited(Document(key, b"{}" if data is None else data), by_key[key])
@@ -72,15 +71,14 @@ def edit_documents(store: Store, zarr_format: str, changes: Iterable[Change]) ->
 def refresh_consolidated(
     store: Store, zarr_format: str, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Give the consolidated document of the nodes at `paths`, as stored but for what is `changed`.
+    """Return the consolidated document of the nodes at `paths`, with the `changed` documents in it.
 
-    Empty for a version that has none.
+    Empty for a version without consolidated metadata.
     """
-    module = FORMATS[zarr_format]
-    if module.CONSOLIDATED_KEY is None:
+    zarr = FORMATS[zarr_format]
+    if zarr.consolidated_key is None:
         return {}
     paths = sorted(paths, key=_children_first)
-    keys = list(dict.fromkeys(key for path in paths for key in module.node_keys(path)))
+    keys = list(dict.fromkeys(key for path in paths for key in zarr.node_keys(path)))
     stored = {key: bytes(data) for key, data in store.fetch_present(keys)}
-    consolidated: dict[str, bytes] = module.render_consolidated({**stored, **changed})
-    return consolidated
+    return zarr.render_consolidated({**stored, **changed})

@@ -15,10 +15,8 @@ _BATCH_KEYS = 1024
 
 def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
     """Return the keys that documents may have; `sidecars` are names beside those of each node."""
-    module, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
-    keys = [*module.root_keys(), *(key for path in nodes for key in module.node_keys(path))]
-    if module.CONSOLIDATED_KEY is not None:
-        keys.append(module.CONSOLIDATED_KEY)
+    zarr, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
+    keys = [*zarr.root_keys(), *(key for path in nodes for key in zarr.node_keys(path))]
     keys += [key_prefix(path) + name for path in nodes for name in sidecars]
     return list(dict.fromkeys(keys))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Literal
 
 from xr_nczarr.errors import (
@@ -16,7 +15,7 @@ from xr_nczarr.errors import (
     UnsupportedError,
     quote,
 )
-from xr_nczarr.formats import FORMATS, v1, v2, v3_draft
+from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy.journal import JOURNAL, has_chunks, parse_journal
 from xr_nczarr.model import (
@@ -44,8 +43,8 @@ from xr_nczarr.storage import (
 Consolidated = Literal["check"] | bool | None
 Children = tuple[list[str], list[str]]
 
-_RARE = (v3_draft, v1)
 _PROBED = 100  # directories, when nothing else was found
+_RECORDS = ".zmetadata"  # also the key of what a reference set in parquet consists of
 
 
 def open_hierarchy(
@@ -70,7 +69,7 @@ def open_hierarchy(
     Parameters
     ----------
     zarr_format
-        ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``; None to recognise it.
+        A key of `FORMATS`; None to recognize the version.
     consolidated
         Whether to read the consolidated document alone, single documents alone, or (None)
         whatever is there. ``"check"`` reads both and compares.
@@ -137,7 +136,7 @@ def is_record_document(data: Bytes) -> bool:
     if b'"record_size"' not in bytes(data):
         return False
     try:
-        members = Document(v2.CONSOLIDATED_KEY, data, consolidated=True).value
+        members = Document(".zmetadata", data, consolidated=True).value
     except MetadataError:
         return False
     return isinstance(members, dict) and "record_size" in members
@@ -165,15 +164,14 @@ class _Search:
         self.probed = self.store.probing()
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
-        modules = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
+        candidates = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
         if consolidated is True:
-            return self._consolidated_only(modules)
-        documents, module = self._recognise(modules)
+            return self._consolidated_only(candidates)
+        documents, zarr = self._recognize(candidates)
         journal = documents.pop(JOURNAL, None)
-        self.module: ModuleType | v3_draft.Layout = module
-        if module is v3_draft:  # its root document says how the keys are spelled
-            self.module = v3_draft.layout(documents, data_type_fallback=self.data_type_fallback)
-            missing = [key for key in self.module.node_keys("/") if key not in documents]
+        self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
+        if self.zarr != zarr:  # the root's documents may have other keys
+            missing = [key for key in self.zarr.node_keys("/") if key not in documents]
             documents |= self._fetch(missing)
         if self.with_sidecars:
             documents |= self._fetch(key for key in self._node_keys("/") if key not in documents)
@@ -191,56 +189,56 @@ class _Search:
                     self._check(members)
                 return self._from_documents(members)
             if consolidated == "check":
-                raise self._not_consolidated([module])
+                raise self._not_consolidated([zarr])
         self._walk(documents)
-        if module is v1 and not any(isinstance(node, ArrayNode) for node in self.nodes.values()):
-            raise self._nothing_found(modules)
-        return Hierarchy(nodes=self.nodes, zarr_format=module.ZARR_FORMAT, before=self.replaced)
+        if not zarr.has_groups and not any(isinstance(n, ArrayNode) for n in self.nodes.values()):
+            raise self._nothing_found(candidates)
+        return Hierarchy(nodes=self.nodes, zarr_format=zarr.version, before=self.replaced)
 
-    def _recognise(self, modules: Sequence[ModuleType]) -> tuple[dict[str, Document], ModuleType]:
+    def _recognize(self, candidates: Sequence[Format]) -> tuple[dict[str, Document], Format]:
         """Fetch the root's documents, those of rare versions only when no other is there."""
         documents: dict[str, Document] = {}
-        usual = [module for module in modules if module not in _RARE]
+        usual = [zarr for zarr in candidates if not zarr.is_rare]
         # One by one: what is a document of v1's is a directory of the draft's.
-        for wave in (usual, *([module] for module in modules if module in _RARE)):
-            keys = [key for module in wave for key in module.root_keys() if key not in documents]
+        for wave in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
+            keys = [key for zarr in wave for key in zarr.root_keys() if key not in documents]
             if wave is usual:
                 keys.append(JOURNAL)
             documents |= self._fetch(keys)
-            for module in wave:
-                if module.recognise(documents):
-                    return documents, module
-        # The root of a tree of v1 arrays bears no document.
-        if modules == [v1] or (v1 in modules and self._has_arrays_of_v1()):
-            return documents, v1
-        raise self._nothing_found(modules)
+            for zarr in wave:
+                if zarr.recognizes(documents):
+                    return documents, zarr
+        for zarr in candidates:
+            if not zarr.has_groups and (len(candidates) == 1 or self._has_arrays(zarr)):
+                return documents, zarr
+        raise self._nothing_found(candidates)
 
-    def _has_arrays_of_v1(self) -> bool:
-        """Tell whether one of the first directories below the root, if they list, is such array."""
+    def _has_arrays(self, zarr: Format) -> bool:
+        """Return whether one of the first directories below the root, if they list, is an array."""
         try:
             listing = self.probed.list_names("")
         except UnsupportedError:
             return False
-        paths = [f"/{name}" for name in v1.child_names(*listing)[:_PROBED]]
-        documents = self._fetch(v1.node_keys(path)[0] for path in paths)
-        return any(v1.recognise(documents, path) for path in paths)
+        paths = [f"/{name}" for name in zarr.child_names(*listing)[:_PROBED]]
+        documents = self._fetch(zarr.document_key(path, "array") for path in paths)
+        return any(zarr.recognizes(documents, path) for path in paths)
 
-    def _consolidated_only(self, modules: Sequence[ModuleType]) -> Hierarchy:
-        able = [module for module in modules if module.CONSOLIDATED_KEY is not None]
-        for module in sorted(able, key=lambda module: module is not v2):
-            self.module = module
-            members = self._expanded(self._fetch([module.CONSOLIDATED_KEY]))
+    def _consolidated_only(self, candidates: Sequence[Format]) -> Hierarchy:
+        for zarr in sorted(candidates, key=lambda zarr: not zarr.consolidated_by_default):
+            if zarr.consolidated_key is None:
+                continue
+            self.zarr = zarr
+            members = self._expanded(self._fetch([zarr.consolidated_key]))
             if members is not None:
                 return self._from_documents(members)
-        raise self._not_consolidated(modules)
+        raise self._not_consolidated(candidates)
 
     def _expanded(self, documents: dict[str, Document]) -> dict[str, Document] | None:
-        document = documents.get(self.module.CONSOLIDATED_KEY or "")
-        if document is None or isinstance(self.module, v3_draft.Layout):
+        document = documents.get(self.zarr.consolidated_key or "")
+        if document is None:
             return None
         with Place(key=document.key):
-            expanded: dict[str, Document] | None = self.module.expand_consolidated(document)
-        return expanded
+            return self.zarr.expand_consolidated(document)
 
     def _from_documents(self, documents: dict[str, Document]) -> Hierarchy:
         by_path: dict[str, dict[str, Document]] = {"/": {}}
@@ -260,14 +258,14 @@ class _Search:
             self._add(self._parse_node(path, by_path[path]) or GroupNode(path=path, explicit=False))
         return Hierarchy(
             nodes=self.nodes,
-            zarr_format=self.module.ZARR_FORMAT,
+            zarr_format=self.zarr.version,
             consolidated=True,
             before=self.replaced,
         )
 
     def _check(self, members: dict[str, Document]) -> None:
         single = self._fetch(members)
-        consolidated_key = self.module.CONSOLIDATED_KEY
+        consolidated_key = self.zarr.consolidated_key
         for key, document in members.items():
             found = single.get(key)
             if found is None or found.value != document.value:
@@ -285,8 +283,8 @@ class _Search:
             raise root.error
         self._add(root or GroupNode(path="/", explicit=False))
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
-        # That a tree is v1 only its arrays tell.
-        descend = self.subgroups or self.module is v1
+        # Without documents of groups, only the arrays show what the store is.
+        descend = self.subgroups or not self.zarr.has_groups
         while groups:
             paths = [
                 path for group in groups for path in self._child_paths(group) if self._wanted(path)
@@ -306,12 +304,16 @@ class _Search:
         keys = {path: self._node_keys(path) for path in paths}
         documents: dict[str, Document] = {}
         wanted = [key for names in keys.values() for key in names]
-        if self.module is v2 and not self.store.remote:
-            # Another wave costs nothing here: a group's document is asked for where no array's is.
-            documents = self._fetch(
-                key for array, _, *more in keys.values() for key in (array, *more)
-            )
-            wanted = [group for array, group, *_ in keys.values() if array not in documents]
+        if not self.store.remote:
+            # Another wave costs nothing here: fetch a group's document only where no array's is.
+            kinds = {
+                self.zarr.document_key(path, "array"): self.zarr.document_key(path, "group")
+                for path in paths
+            }
+            groups = {group for array, group in kinds.items() if group != array}
+            documents = self._fetch(key for key in wanted if key not in groups)
+            wanted = [group for array, group in kinds.items() if array not in documents]
+            wanted = [key for key in wanted if key in groups]
         documents |= self._fetch(wanted)
         nodes = (
             self._parse_node(path, {key: documents[key] for key in names if key in documents})
@@ -320,10 +322,7 @@ class _Search:
         return [node for node in nodes if node is not None]
 
     def _parse_node(self, path: str, documents: Mapping[str, Document]) -> Node | None:
-        node: Node | None = self.module.parse_node(
-            path, documents, limits=self.limits, parsed=self.parsed
-        )
-        return node
+        return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _child_paths(self, group: GroupNode) -> list[str]:
         listed = self.listed_children(group) or self._list_children(group)
@@ -336,7 +335,7 @@ class _Search:
     def _list_children(self, group: GroupNode) -> Children:
         """List a group whose metadata name no children, with the sidecars that may do so."""
         try:
-            listing = self.probed.list_names(self.module.listing_prefix(group.path))
+            listing = self.probed.list_names(self.zarr.listing_prefix(group.path))
         except (AccessDeniedError, UnsupportedError) as error:
             listed = self._children_in_sidecars(group)
             if listed is None:
@@ -344,12 +343,13 @@ class _Search:
             return listed
         shown = {key_prefix(group.path) + name for name in listing.objects}
         # An index page that does not even show the group's own document hides sidecars too.
-        hiding = self.module is v2 and group.explicit and shown.isdisjoint(v2.node_keys(group.path))
+        own = self.zarr.node_keys(group.path)
+        hiding = self.zarr.has_sidecars and group.explicit and shown.isdisjoint(own)
         if hiding or any(name in listing.objects for name in self.sidecars):
             listed = self._children_in_sidecars(group)
             if listed is not None:
                 return listed
-        return self.module.child_names(*listing), []
+        return self.zarr.child_names(*listing), []
 
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
         self.with_sidecars = True
@@ -360,14 +360,14 @@ class _Search:
         return self.listed_children(node)
 
     def _node_keys(self, path: str) -> list[str]:
-        keys = list(self.module.node_keys(path))
+        keys = list(self.zarr.node_keys(path))
         if self.with_sidecars:
             keys += [key_prefix(path) + name for name in self.sidecars]
         return keys
 
     def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
         names = list(dict.fromkeys(keys))
-        consolidated_keys = {module.CONSOLIDATED_KEY for module in FORMATS.values()}
+        consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
         waves = [(self.probed, names)]
         if not self.store.remote:  # where two waves cost no more, none reads what is too large
             single = self.store.bounded(self.limits.max_metadata_bytes)
@@ -381,7 +381,7 @@ class _Search:
         }
         if self.probed is not self.store:
             found = self._without_pages(found, asked=names)
-        records = found.get(v2.CONSOLIDATED_KEY)
+        records = found.get(_RECORDS)
         if records is not None and is_record_document(records):
             raise RecordSetError(bytes(records))
         return {
@@ -428,8 +428,8 @@ class _Search:
             return
         for _, folder, name, other in names_alike(path[1:] for path in self.nodes):
             group = f"/{folder}"
-            listing = self.store.list_names(self.module.listing_prefix(group))
-            if {name, other}.issubset(self.module.child_names(*listing)):
+            listing = self.store.list_names(self.zarr.listing_prefix(group))
+            if {name, other}.issubset(self.zarr.child_names(*listing)):
                 continue
             paths = tuple(f"{child_path(group, each)}/" for each in (name, other))
             error = MetadataError(
@@ -459,18 +459,18 @@ class _Search:
             place=path,
         )
 
-    def _nothing_found(self, modules: Sequence[ModuleType]) -> NotFoundError:
+    def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
         if self.probed is not self.store:  # where a page is in its place, this says so
-            next(self.store.fetch(modules[0].root_keys()[:1]))
-        looked = ", ".join(dict.fromkeys(key for module in modules for key in module.root_keys()))
+            next(self.store.fetch(candidates[0].root_keys()[:1]))
+        looked = ", ".join(dict.fromkeys(key for zarr in candidates for key in zarr.root_keys()))
         return NotFoundError(
             f"found no Zarr metadata (looked for {looked})",
             remedy="Check the path; a store within a store needs group=, an unfinished write "
             "has to be finished or removed",
         )
 
-    def _not_consolidated(self, modules: Sequence[ModuleType]) -> NotFoundError:
-        keys = ", ".join(filter(None, (module.CONSOLIDATED_KEY for module in modules)))
+    def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:
+        keys = ", ".join(filter(None, (zarr.consolidated_key for zarr in candidates)))
         return NotFoundError(
             f"found no consolidated metadata ({keys})",
             remedy="Open with consolidated=None or False, or consolidate the store",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote
+from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Hierarchy, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
@@ -25,16 +26,20 @@ from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, spell_type
 
 _NEWEST, _PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]
-_LAYOUTS = {
-    ("2", "nczarr"): (_NEWEST,),
-    ("2", "universal"): (_NEWEST, BESIDE),
-    ("3", "nczarr"): (_PREVIEW,),
-    ("3-draft", "nczarr"): (_PREVIEW,),
-    **{
-        ("2", name): (BY_DIALECT[name],)
-        for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")
-    },
+_IN_NETCDF_C = {
+    "nczarr": (_NEWEST,),
+    "universal": (_NEWEST, BESIDE),
+    **{name: (BY_DIALECT[name],) for name in ("nczarr-4.8.1", "nczarr-4.9.1", "nczarr-4.9.3")},
 }
+
+
+def _dialects(zarr: Format) -> dict[str, tuple[Vintage, ...]]:
+    """Return the dialects that a version of Zarr can hold, and the layouts of each."""
+    if not zarr.has_groups:
+        return {"zarr": ()}
+    if zarr.separates_attributes:
+        return {"zarr": (), **_IN_NETCDF_C}
+    return {"zarr": (), "nczarr": (_PREVIEW,)}
 
 
 def annotate(
@@ -61,30 +66,28 @@ def annotate(
     attribute's type, is an UnsupportedError; a variable that could not be read raises its own
     error.
     """
-    vintages = () if dialect == "zarr" else _LAYOUTS.get((zarr_format, dialect))
-    if vintages is None:
-        known = ["zarr", *(name for version, name in _LAYOUTS if version == zarr_format)]
+    zarr = FORMATS[zarr_format]
+    dialects = _dialects(zarr)
+    if dialect not in dialects:
         raise UnsupportedError(
             f"found dialect {quote(dialect)} for Zarr version {quote(zarr_format)}, expected"
-            f" {' or '.join(known)}"
+            f" {' or '.join(dialects)}"
         )
-    writer = _Writer(zarr_format, vintages, array_dimensions and zarr_format != "3")
+    writer = _Writer(zarr, dialects[dialect], array_dimensions and not zarr.has_dimension_names)
     return Hierarchy(nodes=dict(writer.nodes_of(group, {})), zarr_format=zarr_format)
 
 
 class _Writer:
     """How to write: the version, the layouts side by side, and whether for xarray too."""
 
-    def __init__(
-        self, zarr_format: str, vintages: tuple[Vintage, ...], array_dimensions: bool
-    ) -> None:
-        self.version_3 = zarr_format.startswith("3")
-        self.names_dimensions = zarr_format == "3"
+    def __init__(self, zarr: Format, vintages: tuple[Vintage, ...], array_dimensions: bool) -> None:
+        self.zarr = zarr
         self.vintages = vintages
         self.universal = BESIDE in vintages
         self.typed = bool(vintages)
+        self.appendix_e = _PREVIEW in vintages
         self.array_dimensions = array_dimensions
-        self.scalar_shape = (1,) if vintages and not self.version_3 else ()
+        self.scalar_shape = (1,) if vintages and not self.appendix_e else ()
 
     def nodes_of(
         self, group: Group, inherited: Mapping[str, Dimension]
@@ -135,7 +138,7 @@ class _Writer:
             held[vintage.holder][vintage.array] = annotation
         return replace(
             node,
-            dimension_names=tuple(names) if self.names_dimensions else None,
+            dimension_names=tuple(names) if self.zarr.has_dimension_names else None,
             **self.with_types(
                 variable.attributes, held, variable.path, (node.dtype, variable.kind)
             ),
@@ -151,20 +154,21 @@ class _Writer:
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Give the array with the type, the fill value and the shape that its document shows."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
-        # In pure Zarr v3 the two are independent, as xarray has it.
-        if declared is not None and (self.typed or not self.version_3 or fill is None):
+        required = self.zarr.requires_fill_value
+        # In pure Zarr, xarray keeps the two apart where every array has a fill value.
+        if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
-        if fill is None and self.version_3:
+        if fill is None and required:
             fill = default_fill(node.dtype)
         dtype, type_name = node.dtype, ""
         if dtype.kind == "S" and variable.kind in ("char", "string"):
             width = dtype.itemsize
-            if self.version_3 and self.typed:
+            if self.appendix_e:
                 is_char = variable.kind == "char"
                 dtype = np.dtype("uint8" if is_char else f"V{width}")
                 type_name = "uint8" if is_char else f"r{8 * width}"
                 fill = np.frombuffer(bytes(fill).ljust(width, b"\0"), dtype)[0]
-            elif not self.version_3:
+            elif self.zarr.separates_attributes:
                 # zarr-python opens no group that has a ``>S1`` in it.
                 is_netcdf_char = variable.kind == "char" and self.typed and not self.universal
                 type_name = ">S1" if is_netcdf_char else f"|S{width}"
@@ -193,14 +197,13 @@ class _Writer:
                 continue
             with Place(variable=path, place=f"attribute {name}"):
                 if name == "_FillValue" and meant is not None:
-                    encoded = encode_fill_value(
-                        value, *meant, typed=self.typed, version_3=self.version_3
-                    )
+                    packed = self.zarr.requires_fill_value
+                    encoded = encode_fill_value(value, *meant, typed=self.typed, packed=packed)
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
             if encoded is not None:
                 # netcdf-c opens nothing where a user's attribute is of the type JSON.
-                text = encoded[1] == JSON and not self.version_3
+                text = encoded[1] == JSON and not self.appendix_e
                 attributes[name], types[name] = encoded[0], TEXT if text else encoded[1]
         attributes |= held["attributes"]
         own = {name: JSON for name in held["attributes"] if name != XARRAY_DIMENSIONS}
@@ -228,13 +231,12 @@ def _held(node: Node | None) -> dict[str, dict[str, Json]]:
 def _superblock(vintage: Vintage) -> Json:
     if vintage.holder == "sidecars":
         return {"zarr_format": 2, "nczarr_version": "1.0.0"}
-    is_preview = vintage.dialect == "nczarr-preview"
-    return {"version": "3.0.0", "format": 3} if is_preview else {"version": "2.0.0"}
+    return {"version": "3.0.0", "format": 3} if vintage == _PREVIEW else {"version": "2.0.0"}
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
     """Give the recorded types in the layout's own form: a mapping, or Appendix E's list."""
-    if vintage.dialect != "nczarr-preview":
+    if vintage != _PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
@@ -242,7 +244,7 @@ def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
     sizes = {name: spell_size(each, vintage.dialect) for name, each in group.dimensions.items()}
     return {
-        vintage.dimensions: [*sizes.values()] if vintage.dialect == "nczarr-preview" else sizes,
+        vintage.dimensions: [*sizes.values()] if vintage == _PREVIEW else sizes,
         vintage.arrays: list(group.variables),
         vintage.groups: list(group.groups),
     }
@@ -250,7 +252,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 def spell_size(dimension: Dimension, dialect: str) -> Json:
     """Give what a dialect says of a dimension: under its name, or in Appendix E's list."""
-    if dialect == "nczarr-preview":
+    if dialect == _PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
     if dialect == "nczarr-4.9.3" and dimension.unlimited:
@@ -262,7 +264,7 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
     annotation: dict[str, Json] = {
         vintage.references: [dimension.path for dimension in variable.dimensions]
     }
-    if vintage.dialect == "nczarr-preview":
+    if vintage == _PREVIEW:
         if variable.kind in ("char", "string"):
             annotation["type_alias"] = variable.kind
         return annotation

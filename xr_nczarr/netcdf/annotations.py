@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from xr_nczarr.errors import MetadataError, unexpected
+from xr_nczarr.formats import Format
 from xr_nczarr.model import GroupNode, Json, Node, key_prefix
 
 Holder = Literal["attributes", "members", "sidecars"]
@@ -277,18 +278,19 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
     return "", None
 
 
-def document_key(node: Node, place: str | None, zarr_format: str) -> str | None:
-    """Give the key of the document that holds `place`, in the versions NCZarr is defined for."""
-    prefix = key_prefix(node.path)
-    if zarr_format == "3":
-        return f"{prefix}zarr.json"
-    if zarr_format != "2" or place is None:
+def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
+    """Return the key of the document that holds `place`; None if several could."""
+    if zarr.has_variants:
         return None
-    if place[:1] == ".":
-        return prefix + "." + place.split(".")[1]
-    if place.split(".")[0] in node.members:
-        return prefix + (".zgroup" if isinstance(node, GroupNode) else ".zarray")
-    return f"{prefix}.zattrs"
+    document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
+    attributes = zarr.attributes_key(node.path)
+    if attributes is None:
+        return document
+    if place is not None and place[:1] == ".":
+        return key_prefix(node.path) + "." + place.split(".")[1]
+    if place is not None and place.split(".")[0] in node.members:
+        return document
+    return None if place is None else attributes
 
 
 def is_universal(root: Node | None) -> bool:

@@ -158,12 +158,12 @@ def _is_truth(stored: Json | None) -> bool:
 
 
 def decode_fill_value(
-    attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, version_3: bool
+    attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, packed: bool
 ) -> Any:
-    """Give the attribute `_FillValue` as a scalar of a variable's dtype, None if it is none.
+    """Return the attribute `_FillValue` as a scalar of a variable's dtype, None if it does not fit.
 
-    In version 3 bytes that are no text of netCDF are in base64, as xarray writes them there; floats
-    may be in any version.
+    If `packed`, bytes other than netCDF's text are in base64, as xarray spells them beside arrays
+    that must have a fill value. Floats may be in base64 anywhere.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -177,10 +177,10 @@ def decode_fill_value(
         fits = number is not None and not 65520 <= abs(number) < np.inf
         return dtype.type(number) if fits else None
     if dtype.kind == "S":
-        if version_3 and type(value) is int:
+        if packed and type(value) is int:
             return np.bytes_(bytes([value]).rstrip(b"\0")) if 0 <= value < 256 else None
         text = value if isinstance(value, str) else attributes.literal("_FillValue")
-        if version_3 and not is_text:
+        if packed and not is_text:
             return np.bytes_(base64.b64decode(text)) if _BASE64.fullmatch(text) else None
         return np.bytes_(text.encode("utf-8", "surrogatepass"))
     if dtype.kind in "UO" and isinstance(value, str):
@@ -194,21 +194,21 @@ def decode_fill_value(
 
 
 def encode_fill_value(
-    value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, version_3: bool
+    value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, packed: bool
 ) -> tuple[Json, str] | None:
     """Return a `_FillValue` as JSON and the name of its type: the inverse of `decode_fill_value`.
 
-    None for types of which only the array's own fill value can say it.
+    None for types whose fill value no attribute can hold.
     """
     if kind == "string":
         return _text(value), STRING
-    if dtype.kind in "VmM" or (dtype.kind == "c" and not version_3):
+    if dtype.kind in "VmM" or (dtype.kind == "c" and not packed):
         return None
-    if version_3 and dtype.kind == "f":
+    if packed and dtype.kind == "f":
         return _packed(value), DTYPE_NAMES.get(dtype, JSON)
     if dtype.kind == "c":
         return [_packed(value.real), _packed(value.imag)], JSON
-    if version_3 and isinstance(value, bytes):
+    if packed and isinstance(value, bytes):
         return (value[0] if value else 0, TEXT) if dtype.kind == "u" else (_base64(value), JSON)
     return encode_attribute(value, typed=typed)
 

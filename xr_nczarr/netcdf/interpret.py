@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote, unexpected
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
@@ -89,6 +90,7 @@ class _Interpreter:
     annotations: dict[str, GroupAnnotation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.zarr = FORMATS[self.hierarchy.zarr_format]
         self.scope = DimensionScope(self.groups, self.annotations)
 
     def run(self) -> Group:
@@ -207,7 +209,7 @@ class _Interpreter:
         )
 
     def locate(self, problem: MetadataError, node: Node) -> MetadataError:
-        return problem.located(key=document_key(node, problem.place, self.hierarchy.zarr_format))
+        return problem.located(key=document_key(node, problem.place, self.zarr))
 
     def meant(self, node: ArrayNode, annotation: ArrayAnnotation | None) -> tuple[ArrayNode, Kind]:
         """Give the array as its bytes are meant, and the variable's kind."""
@@ -239,8 +241,8 @@ class _Interpreter:
     ) -> None:
         """Put `_FillValue` into the variable's own type."""
         is_text = kind in ("char", "string")
-        version_3 = self.hierarchy.zarr_format.startswith("3")
-        value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, version_3=version_3)
+        packed = self.zarr.requires_fill_value
+        value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, packed=packed)
         if value is None:
             group.reports.append(f"{quote(node.path)}: its _FillValue is no {node.dtype}")
         else:
@@ -258,7 +260,7 @@ class _Interpreter:
             return stored.kind in "cV" and node.fill_value not in _usual_fills(node.dtype)
         if self.fill_value_masks is not None:
             return self.fill_value_masks
-        if self.hierarchy.zarr_format not in ("1", "2"):
+        if self.zarr.requires_fill_value:
             return False
         if self.is_written_by_netcdf():
             return node.fill_value not in _usual_fills(node.dtype)

@@ -329,7 +329,7 @@ def _encoding(
         if spec.name not in ("bytes", "transpose")
     ]
     encoding: dict[str, Any] = {"chunks": chunks, "codecs": codecs}
-    if layout.zarr_format == "3" and len(node.shards) == 1 and not node.chunk_runs:
+    if layout.zarr.has_shards and len(node.shards) == 1 and not node.chunk_runs:
         # Elsewhere each chunk becomes an object of its own.
         location = "start" if node.shards[0].index_at_start else "end"
         encoding["shards"] = {"shape": node.object_shape, "index_location": location}

@@ -100,7 +100,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
     """
     with _changing(target, storage_options, "consolidate") as (store, opened):
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
-        key = FORMATS[zarr_format].CONSOLIDATED_KEY
+        key = FORMATS[zarr_format].consolidated_key
         if opened.root.dialect == "nczarr-4.8.0":
             raise UnsupportedError(
                 "found the layout of netcdf-c 4.8.0, which consolidated metadata do not hold",
@@ -163,7 +163,7 @@ def upgrade(
         stale = [key for key in sidecars if key not in documents]
         removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
-            key = FORMATS[source.zarr_format].CONSOLIDATED_KEY
+            key = FORMATS[source.zarr_format].consolidated_key
             with workspace(store, empty=False, staged=False) as work:
                 for phase in _phases(changed, key, after in ("nczarr-4.9.3", "nczarr-preview")):
                     work.put((key, changed[key]) for key in phase)

@@ -17,6 +17,7 @@ Concern = tuple[str, str, str, str]
 
 ZARR, XARRAY, NETCDF_C = "zarr-python", "xarray's zarr engine", "netcdf-c"
 OLD_NETCDF_C = "netcdf-c ≤ 4.9.2"
+_VERSIONS = {NETCDF_C: ("2",), f"{ZARR}, {XARRAY}": ("2", "3")}  # that they read
 _UPGRADE = "nczarr upgrade writes what they read"
 _NAME = "nczarr upgrade --dialect zarr writes them"
 _UNIVERSAL = "nczarr upgrade --dialect universal, or nczarr copy --dialect universal"
@@ -28,24 +29,25 @@ def concerns(opened: OpenedStore) -> Iterator[Concern]:
     """Yield what netcdf-c, zarr-python and xarray's zarr engine cannot open or read wrongly."""
     version, root = opened.hierarchy.zarr_format, opened.root
     universal = is_universal(root.node)
-    if version != "2":
-        yield NETCDF_C, "/", f"do not know Zarr version {version}", "nczarr copy to version 2"
-        if version != "3":
-            yield f"{ZARR}, {XARRAY}", "/", "know versions 2 and 3 alone", "nczarr copy"
-    elif root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not universal:
+    in_netcdf = version in _VERSIONS[NETCDF_C]
+    for programs, versions in _VERSIONS.items():
+        if version not in versions:
+            problem = f"do not know Zarr version {version}"
+            yield programs, "/", problem, "nczarr copy to version 2"
+    if in_netcdf and root.dialect in ("nczarr-4.9.3", "nczarr-preview") and not universal:
         problem = "take annotations for attributes, or open nothing (4.9.1, and what may grow)"
         yield OLD_NETCDF_C, "/", problem, _UNIVERSAL
     read_by_old = universal or root.dialect in ("zarr", "nczarr-4.8.1", "nczarr-4.9.1")
-    old = version == "2" and read_by_old
+    old = in_netcdf and read_by_old
     for variable in root.all_variables():
         node = opened.hierarchy.nodes.get(variable.path)
         if old and isinstance(node, ArrayNode) and any(map(gt, node.chunk_shape, node.shape)):
             problem = "open no store with chunks longer than a dimension (4.9.0 does not)"
             yield OLD_NETCDF_C, node.path, problem, "nczarr copy --dialect universal"
-        if isinstance(node, ArrayNode) and version == "2":
+        if isinstance(node, ArrayNode) and in_netcdf:
             yield from _in_zarr(variable, node, plain=root.dialect == "zarr")
             yield from _in_netcdf(variable, node)
-        if isinstance(node, ArrayNode) and version != "2" and node.dimension_names is None:
+        if isinstance(node, ArrayNode) and not in_netcdf and node.dimension_names is None:
             yield XARRAY, node.path, "opens no group with an array without names", "nczarr copy"
 
 
@@ -104,11 +106,11 @@ def _is_number(value: object) -> bool:
 
 def in_documents(opened: OpenedStore) -> Iterator[Concern]:
     """Yield what strict parsers refuse in the documents, and what netcdf-c reads otherwise."""
-    module = FORMATS[opened.hierarchy.zarr_format]
+    zarr = FORMATS[opened.hierarchy.zarr_format]
     nodes = opened.hierarchy.nodes.items()
     # Of what we cannot read either, the error is told.
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
-    keys = [key for path in whole for key in module.node_keys(path)]
+    keys = [key for path in whole for key in zarr.node_keys(path)]
     for key, data in opened.store.fetch_present(keys):
         try:
             json.loads(bytes(data))

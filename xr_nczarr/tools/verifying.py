@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -225,22 +224,22 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
     """Compare each document that the consolidated one holds, or should, with the single one."""
-    module = FORMATS[opened.hierarchy.zarr_format]
-    key = module.CONSOLIDATED_KEY
+    zarr = FORMATS[opened.hierarchy.zarr_format]
+    key = zarr.consolidated_key
     if opened.options.consolidated is True or key is None:
         return
-    if not any(opened.store.fetch_present(module.node_keys("/"))):  # it is all that there is
+    if not any(opened.store.fetch_present(zarr.node_keys("/"))):  # it is all that there is
         return
     (data,) = opened.store.fetch([key])
     try:
         document = data and Document(key, data, limits=opened.options.limits, consolidated=True)
-        held = document and module.expand_consolidated(document)
+        held = document and zarr.expand_consolidated(document)
     except MetadataError as error:
         yield replace(_error(key, error), remedy=_CONSOLIDATE)
         return
     if not held:
         return
-    nodes = [name for path in opened.hierarchy.nodes for name in module.node_keys(path)]
+    nodes = [name for path in opened.hierarchy.nodes for name in zarr.node_keys(path)]
     names = list(dict.fromkeys([*held, *nodes]))
     for name, single in zip(names, opened.store.fetch(names), strict=True):
         inner = held.get(name)
@@ -344,16 +343,15 @@ def _decode(
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Tell the keys that are neither a chunk's nor a document's, nor below what is broken."""
-    module, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
-    known = {key for path in nodes for key in module.node_keys(path)}
-    known |= {module.CONSOLIDATED_KEY, *module.root_keys()}
+    """Yield the keys that belong to no document or array, and lie below nothing broken."""
+    zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
+    documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
     broken |= {each.path for each in opened.root.all_variables() if each.error is not None}
     for key in keys:
         folder, _, name = key.rpartition("/")
-        document = key in known or (name in SIDECARS and f"/{folder}" in nodes)
-        above = _folders(folder, draft=opened.hierarchy.zarr_format == "3-draft")
+        document = key in documents or (name in SIDECARS and f"/{folder}" in nodes)
+        above = _paths_above(zarr.node_path(folder))
         holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run it again")
@@ -368,13 +366,9 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
             yield Finding("warning", key, "is no part of the store", _ORPHAN)
 
 
-def _folders(folder: str, *, draft: bool) -> list[str]:
-    """Give the paths of a key's folder and all above; none for the documents of v3's draft."""
-    if draft and folder.partition("/")[0] == "meta":
-        return []
-    path = "/" + (re.sub("^data(/root)?(/|$)", "", folder) if draft else folder)
-    found = [path]
-    while path != "/":
-        path = parent_path(path)
-        found.append(path)
-    return found
+def _paths_above(path: str | None) -> list[str]:
+    """Return a path and all above it; nothing for None."""
+    paths = [] if path is None else [path]
+    while paths and paths[-1] != "/":
+        paths.append(parent_path(paths[-1]))
+    return paths

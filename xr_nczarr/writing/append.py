@@ -12,6 +12,7 @@ from xarray.coding.times import CFTimedeltaCoder
 from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.reader import GroupSource, OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
@@ -86,9 +87,9 @@ class _Planner:
         return self.request.group if self.options.mode == "w" else None
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Refuse what needs a group where there is none: in version 1, in a store of one array."""
+        """Raise ConflictError for new variables in a store that has no group for them."""
         root = self.opened.hierarchy.nodes["/"]
-        if new and (self.zarr_format == "1" or not isinstance(root, GroupNode)):
+        if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
                 f"found {', '.join(new)}, which arrays without a group have no place for",
                 remedy="Leave it out, or write variables of other names to stores of their own",
@@ -273,16 +274,16 @@ class _Planner:
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(self.zarr_format, jobs=self.jobs, widths=self.widths)
-        module = writable_format(store, self.zarr_format)
+        zarr = writable_format(store, self.zarr_format)
         replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
         kept = [path for path in hierarchy.nodes if path not in gone]
         if replaced is not None:
             refuse_reading({path: new.data for path, new in self.tree.written.items()}, store, gone)
-            chunks = module.chunk_keys(replaced).prefix
-            below = {module.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
+            chunks = zarr.chunk_keys(replaced).prefix
+            below = {zarr.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
             # No reader may find the group while its chunks go: that would be fill values.
-            plan.removed += [key for path in sorted(gone) for key in module.node_keys(path)]
+            plan.removed += [key for path in sorted(gone) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
                 plan.leading = refresh_consolidated(store, self.zarr_format, kept, {})
@@ -303,7 +304,7 @@ class _Planner:
             added = [path for path in made.nodes if path in gone or path not in hierarchy.nodes]
             check_names(store, self.zarr_format, {path: made.nodes[path] for path in added}, kept)
             for path in added:
-                plan.documents.update(module.render_node(made.nodes[path]))
+                plan.documents.update(zarr.render_node(made.nodes[path]))
             plan.jobs += self.tree.jobs(made)
         self.tree.report_changes()
         self._list_children(added)
@@ -371,7 +372,7 @@ def _layout_of(opened: OpenedStore, asked: Layout) -> Layout:
         dialect = "nczarr"
     elif is_universal(root):
         dialect = "universal"
-    return replace(asked, zarr_format=hierarchy.zarr_format, dialect=dialect)
+    return replace(asked, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def _pieces(

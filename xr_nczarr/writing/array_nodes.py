@@ -11,7 +11,6 @@ import numpy as np
 
 from xr_nczarr.codecs import check_codec, check_fill, registered_kind
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.writing.chunking import chunk_shape, fit_opened, shard_specs
@@ -50,7 +49,7 @@ def make_node(
         For codecs that were requested for this write, and that there are not.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
-    module = FORMATS[layout.zarr_format]
+    zarr = layout.zarr
     shape = tuple(encoded.data.shape)
     blocks = getattr(encoded.data, "chunks", None)
     if encoded.kind == "char":
@@ -60,25 +59,23 @@ def make_node(
         if not explicit:
             encoding, fitted = fit_opened(encoding, encoded.dimensions, shape, growing)
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
-        chunk_keys = module.chunk_keys(path, **requested_chunk_keys(encoding, layout.zarr_format))
+        chunk_keys = zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr))
     if layout.chunks_within:
         chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-    # Other versions do not have shards: what was left over from a version 3 store is no request.
-    shards = encoding.get("shards") if explicit or layout.zarr_format == "3" else None
+    # In a version without shards, those that opening left are no request.
+    shards = encoding.get("shards") if explicit or zarr.has_shards else None
     required = explicit or encoding.get("chunks") == chunk
     note = None
     items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
-    place = "codecs" if layout.version_3 else "filters"
+    place = "filters" if zarr.separates_compressor else "codecs"
     leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
     itemsize = encoded.dtype.itemsize
     if encoded.kind == "string" and not encoded.dtype.hasobject:
         itemsize = _POINTER_BYTES
 
     def node(codecs: Sequence[Mapping[str, Any]]) -> ArrayNode:
-        specs = (*leading, *codec_specs(codecs, itemsize, version_3=layout.version_3))
-        if layout.zarr_format == "3":
-            kinds = {spec.name: registered_kind(spec.name) for spec in specs}
-            specs = module.complete(specs, {name: kind for name, kind in kinds.items() if kind})
+        specs = (*leading, *codec_specs(codecs, itemsize, zarr))
+        specs = zarr.complete(specs, registered_kind)
         return ArrayNode(
             path=path,
             shape=shape,
@@ -91,15 +88,15 @@ def make_node(
         )
 
     try:
-        made = node(_fitting(requested_codecs(encoding, layout.zarr_format), encoded))
+        made = node(_fitting(requested_codecs(encoding, zarr), encoded))
         check_codec(made)
         made = _with_held_fill(made, encoding.get("fill_value") is not None)
-        module.render_node(made)
+        zarr.render_node(made)
     except NczarrError as error:
         if explicit:
             raise error.located(variable=path) from error.__cause__
         made, note = node(()), f"{path} ({error.problem})"
-        module.render_node(made)  # the codecs were not the reason
+        zarr.render_node(made)  # the codecs were not the reason
     within = f" in shards {made.shards[0].shape}" if made.shards else ""
     level = logging.INFO if fitted else logging.DEBUG
     _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)

@@ -162,7 +162,7 @@ def prepare(plan: WritePlan, store: Store) -> None:
         store.put([(UNFINISHED, b"{}")])
         objects, prefixes = store.list_names("")
         # What is left of an older store, of any version, must not be taken for one while it goes.
-        roots = (key for each in FORMATS for key in reversed(_root_keys(each)))
+        roots = (key for zarr in FORMATS.values() for key in zarr.root_keys())
         first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
         rest = [*objects, *(f"{name}/" for name in prefixes)]
         for name in dict.fromkeys([*first, *rest]):
@@ -173,15 +173,6 @@ def prepare(plan: WritePlan, store: Store) -> None:
         store.delete(prefix)
 
 
-def _root_keys(zarr_format: str) -> list[str]:
-    """Give the keys of the root's documents, that by which a store is recognised last."""
-    module = FORMATS[zarr_format]
-    consolidated = module.CONSOLIDATED_KEY
-    keys = {*module.node_keys("/"), *filter(None, [consolidated])}
-    entry = consolidated or "zarr.json"  # the draft's entry document
-    return sorted(keys, key=lambda key: (key == entry, not key.endswith("attrs"), key))
-
-
 def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
     """Put the documents of a plan: those of the root, one after another, behind all others."""
     journal = in_place and not plan.new and bool(plan.documents)
@@ -189,7 +180,7 @@ def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
         put_journal(store, plan.documents, plan.jobs, plan.chunks)
     flush(store)
     store.put(plan.chunks.items())
-    last = _root_keys(plan.zarr_format)
+    last = FORMATS[plan.zarr_format].root_keys()[::-1]
     store.put((key, data) for key, data in plan.documents.items() if key not in last)
     for key in last:
         if key in plan.documents:

@@ -19,6 +19,7 @@ from xarray.coding.strings import (
 
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError
+from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.hierarchy import JOURNAL
 from xr_nczarr.netcdf.annotations import (
     BY_DIALECT,
@@ -49,12 +50,15 @@ from xr_nczarr.writing.text import (
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
 
+DEFAULT_FORMAT = FORMATS["2"]
+"""The version that is written unless the caller names another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """What to write: the Zarr version, the dialect, and whether to name dimensions for xarray."""
 
-    zarr_format: str = "2"
+    zarr: Format = DEFAULT_FORMAT
     dialect: str = "nczarr"
     array_dimensions: bool = True
 
@@ -64,9 +68,9 @@ class Layout:
         return self.dialect == "zarr"
 
     @property
-    def version_3(self) -> bool:
-        """Whether the array documents are those of Zarr version 3 or its draft."""
-        return self.zarr_format.startswith("3")
+    def has_strings(self) -> bool:
+        """Whether text can have any length; netcdf-c has fixed widths beside ``.zattrs``."""
+        return self.pure or not self.zarr.separates_attributes
 
     @property
     def unlimited(self) -> bool:
@@ -296,8 +300,8 @@ def encode_variable(
     if is_unicode_dtype(variable.dtype):
         kind: Kind = "string"
         width = encoding.pop(WIDTH, attributes.pop(WIDTH, None))
-        fixed = not layout.pure and (width is not None or not layout.version_3)
-        if layout.zarr_format == "1":  # which has no codec for items of variable length
+        fixed = not layout.pure and (width is not None or not layout.has_strings)
+        if not layout.zarr.has_filters:  # nor a codec for items of variable length
             data = np.asarray(data).astype(str)
             dtype = data.dtype
         else:
@@ -317,8 +321,8 @@ def encode_variable(
     if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
         data, described = quantized(data, encoding)
         attributes |= described
-    # In pure Zarr v3 it is independent of `_FillValue`, as xarray has it.
-    independent = layout.pure and layout.version_3
+    # Where every array has a fill value, xarray keeps `_FillValue` apart from it.
+    independent = layout.pure and layout.zarr.requires_fill_value
     fill_value = _asked_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
@@ -328,7 +332,7 @@ def encode_variable(
         attributes.pop("_FillValue", None)
     if declared is not None and not (independent and fill_value is not None):
         fill_value = declared
-    elif fill_value is None and (layout.version_3 or not (layout.pure or undefined)):
+    elif fill_value is None and (layout.zarr.requires_fill_value or not (layout.pure or undefined)):
         fill_value = b"" if dtype.hasobject and kind == "other" else default_fill(dtype)
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),

@@ -64,7 +64,7 @@ def relayout(
             fill = None if fill is None else fill_scalar(fill, dtype)
             if "_FillValue" in attributes:
                 attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
-        elif dtype.names is not None and layout.version_3:  # which has one byte order for all
+        elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
             dtype = dtype.newbyteorder("=")
             data = data.astype(dtype)
     if layout.pure and not dtype.hasobject:
@@ -89,7 +89,7 @@ def _strings(
     if layout.pure:
         if is_fixed:
             data = blockwise(decode_strings, data, _OBJECT)
-        if layout.zarr_format == "1":  # which has no codec for items of variable length
+        if not layout.zarr.has_filters:  # nor a codec for items of variable length
             data = np.asarray(data).astype(str)
         return data, data.dtype
     if is_fixed:
@@ -103,19 +103,19 @@ def _strings(
             f"found a string of {longest} bytes in UTF-8, and the attribute {name} allows {width}",
             remedy="Correct or remove the attribute in the source",
         )
-    fixed = width is not None or not layout.version_3
+    fixed = width is not None or not layout.has_strings
     return string_data(data, width, fixed=fixed, fill=variable.attributes.get("_FillValue"))
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return the fill value of the array, which must not hide values that its source shows.
 
-    Before version 3 readers of plain Zarr take it for a `_FillValue`. NaN hides no other value, and
-    in NCZarr netCDF's defaults hide none. Without one, missing chunks read as zeros.
+    Where arrays need none, readers of plain Zarr take it for a `_FillValue`. NaN hides no other
+    value, and in NCZarr netCDF's defaults hide none. Without one, missing chunks read as zeros.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
-    if layout.version_3:
+    if layout.zarr.requires_fill_value:
         return variable.fill_value
     if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.pure]:
         return fill

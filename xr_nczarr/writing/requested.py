@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.formats import Format
 from xr_nczarr.model import CodecSpec
 
 CODEC_KEYS = ("compressor", "compressors", "filters", "codecs")
@@ -44,26 +45,25 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
         )
 
 
-def requested_codecs(encoding: Mapping[str, Any], zarr_format: str = "2") -> list[dict[str, Any]]:
-    """Give the codecs asked for as numcodecs configurations, in the order of encoding.
+def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
+    """Return the requested codecs as numcodecs configurations, in the order of encoding.
 
-    zarr's words win over our own ``codecs``, and those over netCDF's, unless netCDF's flags were
-    changed since the variable was opened. Without any, chunks are stored as they are: what
-    `to_netcdf` does, and what every build of netcdf-c reads without plugins. In version 1, which
-    has no filters, netCDF's compression comes without shuffle, unless that is asked for.
+    The keys of engine zarr win over our own ``codecs``, and those over netCDF's, unless netCDF's
+    flags were changed since the variable was opened. Without any, chunks are stored as they are:
+    `to_netcdf` does so, and every build of netcdf-c reads them without plugins. In a version
+    without filters, netCDF's compression comes without shuffle unless that is requested.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         found = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
         return [codec for codec in found if codec["id"] not in _IMPLIED]
     codecs = encoding.get("codecs")
     if codecs is None or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
-        codecs = _from_flags({"shuffle": False, **encoding} if zarr_format == "1" else encoding)
+        codecs = _from_flags(encoding if zarr.has_filters else {"shuffle": False, **encoding})
         codecs = [*_configurations(encoding, "serializer"), *codecs]
-    renamed = {"gzip": "zlib"}  # as netcdf-c knows it
-    if zarr_format.startswith("3"):
-        # As every reader knows it; of those that know numcodecs' filters, also by the other name.
-        filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
-        renamed = {} if filtered else {"zlib": "gzip"}
+    filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
+    renamed = dict.fromkeys(("gzip", "zlib"), zarr.deflate)
+    if filtered and zarr.deflate == "gzip":  # who reads numcodecs' filters knows zlib as well
+        renamed = {}
     return [
         {**codec, "id": renamed.get(codec["id"], codec["id"])}
         for codec in codecs
@@ -78,7 +78,7 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
-def requested_chunk_keys(encoding: Mapping[str, Any], zarr_format: str) -> dict[str, str]:
+def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
     """Return the arguments of a format's `chunk_keys` that zarr's ``chunk_key_encoding`` means.
 
     Raises
@@ -94,15 +94,15 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr_format: str) -> dict[
         raise TypeError(f"chunk_key_encoding is a mapping or an object of zarr's; found {words!r}")
     name, configuration = words.get("name"), {**words, **words.get("configuration", {})}
     separator = configuration.get("separator", "/" if name == "default" else ".")
-    names = {"2": ("v2",), "3": ("default", "v2")}.get(zarr_format, ())
+    names = zarr.chunk_key_encodings
     if name not in names or separator not in (".", "/"):
         raise ConflictError(
-            f"Zarr version {zarr_format} has no chunk_key_encoding {dict(words)!r}",
+            f"Zarr version {zarr.version} has no chunk_key_encoding {dict(words)!r}",
             remedy=f"Choose {' or '.join(names)}, with the separator '.' or '/'"
             if names
             else "Leave it out",
         )
-    return {"separator": separator} | ({"encoding": name} if zarr_format == "3" else {})
+    return {"encoding": name, "separator": separator}
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
@@ -183,12 +183,12 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def codec_specs(
-    codecs: Sequence[Mapping[str, Any]], itemsize: int, *, version_3: bool
+    codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Give configurations as specs: the last is the compressor, those before it are filters.
+    """Return configurations as specs: the last is the compressor, those before it are filters.
 
-    `itemsize` is that of what shuffle works on: netcdf-c takes it whatever is stored, so it is
-    stored.
+    `itemsize` is the size in bytes of the elements that are shuffled. It is stored, because
+    netcdf-c uses the stored size.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):
@@ -197,6 +197,9 @@ def codec_specs(
         if name == "shuffle":
             configuration["elementsize"] = itemsize
         place = "compressor" if number == len(codecs) and name != "shuffle" else "filters"
-        place = "codecs" if version_3 else "order" if name == "transpose" else place
+        if not zarr.separates_compressor:
+            place = "codecs"
+        elif name == "transpose":
+            place = "order"
         specs.append(CodecSpec(name, configuration, place))
     return tuple(specs)

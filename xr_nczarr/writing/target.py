@@ -51,7 +51,7 @@ def exists(opened: OpenedStore, path: str) -> bool:
 def _holds_no_store(store: Store) -> bool:
     """Tell whether something is there that nobody wrote as a store."""
     names = _names(store)
-    known = {UNFINISHED, *(key for module in FORMATS.values() for key in module.root_keys())}
+    known = {UNFINISHED, *(key for zarr in FORMATS.values() for key in zarr.root_keys())}
     objects = {*names.objects} - {WRITER_LOCK}
     return bool(objects or names.prefixes) and not known & objects
 
@@ -76,13 +76,11 @@ def check_names(
 
     `kept` are the paths of nodes that are there and stay; see `Store.check_new_keys`.
     """
-    module = FORMATS[zarr_format]
+    zarr = FORMATS[zarr_format]
     keys = {
-        key: path
-        for path in added
-        for key in (*module.node_keys(path), module.chunk_keys(path).scalar)
+        key: path for path in added for key in (*zarr.node_keys(path), zarr.chunk_keys(path).scalar)
     }
-    there = (key for path in kept for key in module.node_keys(path))
+    there = (key for path in kept for key in zarr.node_keys(path))
     try:
         store.check_new_keys(keys, there)
     except NczarrError as error:

@@ -79,8 +79,8 @@ class Tree:
         self.add_variables(path, encoded, unlimited, growing)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError if Zarr version 1 is to hold more than one array in the root."""
-        if self.layout.zarr_format == "1" and (count != 1 or path != "/" or attributes):
+        """Raise UnsupportedError for more than one array in a version without groups."""
+        if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
                 f"found {count} variables and {len(attributes)} attributes in {path}; a "
                 "store of Zarr version 1 is one array",
@@ -118,7 +118,7 @@ class Tree:
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         others = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
         dimensions = (*dimensions, *others)
-        location = "/" if self.layout.zarr_format == "1" else child_path(group.path, name)
+        location = child_path(group.path, name) if self.layout.zarr.has_groups else "/"
         grows = [each.unlimited or each.name in growing for each in dimensions]
         node, note = make_node(
             variable,
@@ -155,7 +155,7 @@ class Tree:
         """Give the hierarchy as it is to be stored."""
         return annotate(
             self.root,
-            zarr_format=self.layout.zarr_format,
+            zarr_format=self.layout.zarr.version,
             dialect=self.layout.dialect,
             array_dimensions=self.layout.array_dimensions,
         )

@@ -71,8 +71,8 @@ def _wider(node: ArrayNode, width: int) -> ArrayNode:
 
 def _changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
     """Yield the members of an array's document in which two nodes differ."""
-    module = writable_format(opened.store, opened.hierarchy.zarr_format)
-    old, new = (module.render_node(each.without_annotations()) for each in (node, wider))
+    zarr = writable_format(opened.store, opened.hierarchy.zarr_format)
+    old, new = (zarr.render_node(each.without_annotations()) for each in (node, wider))
     for key in new:
         before, after = json.loads(old[key]), json.loads(new[key])
         for name in after:

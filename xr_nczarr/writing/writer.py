@@ -14,6 +14,7 @@ from xr_nczarr.backend.options import check_choice
 from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
+from xr_nczarr.formats import FORMATS, find_format
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
 from xr_nczarr.storage import (
     Access,
@@ -25,7 +26,7 @@ from xr_nczarr.writing.append import plan_modification
 from xr_nczarr.writing.blocks import in_blocks
 from xr_nczarr.writing.commit import WriteMode, WriteOptions, WritePlan, execute
 from xr_nczarr.writing.datasets import Request, normalise
-from xr_nczarr.writing.encoded import Layout
+from xr_nczarr.writing.encoded import DEFAULT_FORMAT, Layout
 from xr_nczarr.writing.journal import close_journal, holds, settle
 from xr_nczarr.writing.lock import sole_writer
 from xr_nczarr.writing.sources import refuse_reading
@@ -256,7 +257,7 @@ def _plan(
             again = plan_modification(opened, request, layout, repeated)
             if holds(store, appended, again.jobs):  # killed when it had done everything
                 close_journal(store)
-                return WritePlan(layout.zarr_format)
+                return WritePlan(layout.zarr.version)
         close_journal(store)
     return plan_modification(opened, request, layout, options)
 
@@ -266,7 +267,7 @@ def _finish_creation(opened: OpenedStore, store: Store, consolidated: bool | Non
     (unfinished,) = store.fetch([UNFINISHED])
     if unfinished is not None:
         version, nodes = opened.hierarchy.zarr_format, opened.hierarchy.nodes
-        if consolidated or (consolidated is None and version == "2"):
+        if consolidated or (consolidated is None and FORMATS[version].consolidated_by_default):
             store.put(refresh_consolidated(store, version, nodes, {}).items())
         store.delete(UNFINISHED)
 
@@ -290,13 +291,13 @@ def plan_creation(
 
 def creation_of(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
     """Return the plan of a new store that holds a tree, in place of whatever is there."""
-    hierarchy, zarr_format = tree.hierarchy(), tree.layout.zarr_format
+    hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
     if consolidated is None:
-        consolidated = zarr_format == "2"
-    check_names(store, zarr_format, hierarchy.nodes)
+        consolidated = zarr.consolidated_by_default
+    check_names(store, zarr.version, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
     tree.report_changes()
-    return WritePlan(zarr_format, tree.jobs(hierarchy), documents, new=True)
+    return WritePlan(zarr.version, tree.jobs(hierarchy), documents, new=True)
 
 
 def _resolved_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
@@ -317,14 +318,12 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
     kind, said = location.format, location.zarr_format
     if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
         raise _contradiction(kind, f"dialect={dialect!r}")
-    if said and str(zarr_format) not in (said, "2"):
+    if said and str(zarr_format) not in (said, DEFAULT_FORMAT.version):
         raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
-    version = str(said or zarr_format)
-    if version not in ("1", "2", "3", "3-draft"):
-        raise ValueError(f"zarr_format is one of 1, 2, 3, '3-draft'; found {zarr_format!r}")
+    zarr = find_format(said or zarr_format)
     return Layout(
-        zarr_format=version,
-        dialect="zarr" if kind == "zarr" or version == "1" else dialect,
+        zarr=zarr,
+        dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
         array_dimensions=location.xarray is not False,
     )
 

@@ -1,0 +1,170 @@
+"""What a version of Zarr is to the rest of the package: one subclass of `Format`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.model import (
+    DEFAULT_LIMITS,
+    ArrayNode,
+    ChunkKeys,
+    CodecSpec,
+    Limits,
+    Node,
+    key_prefix,
+)
+
+NodeKind = Literal["array", "group"]
+
+
+class Format(ABC):
+    """The documents, keys and abilities of one version of Zarr.
+
+    Parsing returns a BrokenNode for a node that cannot be used. Rendering raises UnsupportedError
+    for what the version cannot express, and the error of a BrokenNode.
+
+    Attributes
+    ----------
+    version
+        The version as `Hierarchy.zarr_format` holds it.
+    consolidated_key
+        Key of the document that may hold all others; None for a version without one.
+    consolidated_by_default
+        Whether a new store gets consolidated metadata unless the caller says otherwise.
+    is_rare
+        Whether its documents are fetched only where those of no other version are found.
+    has_variants
+        Whether stores differ in how they spell keys, which `resolved` finds out.
+    has_groups
+        Whether groups have documents; otherwise a directory of arrays is a group.
+    has_filters
+        Whether codecs other than one compressor can be expressed.
+    has_shards
+        Whether a stored object can hold several chunks.
+    has_sidecars
+        Whether hidden documents beside the node's own belong to it.
+    has_dimension_names
+        Whether the document of an array can name its dimensions.
+    mixes_byte_orders
+        Whether the fields of a structure can differ in their byte order.
+    requires_fill_value
+        Whether every array has a fill value, which therefore says nothing of missing values.
+    separates_attributes
+        Whether the attributes of a node are a document of their own.
+    separates_compressor
+        Whether the compressor, the filters and the order are members of their own.
+    chunk_key_encodings
+        Names of the encodings that `chunk_keys` takes.
+    deflate
+        Name of the codec that its readers know DEFLATE by.
+    """
+
+    version: ClassVar[str]
+    consolidated_key: ClassVar[str | None] = None
+    consolidated_by_default: ClassVar[bool] = False
+    is_rare: ClassVar[bool] = False
+    has_variants: ClassVar[bool] = False
+    has_groups: ClassVar[bool] = True
+    has_filters: ClassVar[bool] = True
+    has_shards: ClassVar[bool] = False
+    has_sidecars: ClassVar[bool] = False
+    has_dimension_names: ClassVar[bool] = False
+    mixes_byte_orders: ClassVar[bool] = False
+    requires_fill_value: ClassVar[bool] = True
+    separates_attributes: ClassVar[bool] = False
+    separates_compressor: ClassVar[bool] = False
+    chunk_key_encodings: ClassVar[tuple[str, ...]] = ()
+    deflate: ClassVar[str] = "gzip"
+
+    @abstractmethod
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        """Return the keys of the documents that the node at `path` may have."""
+
+    def root_keys(self) -> tuple[str, ...]:
+        """Return the keys to fetch at the root; the last to be written comes first."""
+        consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
+        return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
+
+    def document_key(self, path: str, kind: NodeKind) -> str:
+        """Return the key of the document that makes a node an array or a group."""
+        return self.node_keys(path)[0]
+
+    def attributes_key(self, path: str) -> str | None:
+        """Return the key of the attributes; None where the node's own document holds them."""
+        return self.node_keys(path)[-1] if self.separates_attributes else None
+
+    @abstractmethod
+    def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
+        """Return the chunk keys of the array at `path`.
+
+        `encoding` is one of `chunk_key_encodings`. Both are the version's default if empty.
+        """
+
+    def listing_prefix(self, path: str) -> str:
+        """Return the prefix to list to find the children of the group at `path`."""
+        return key_prefix(path)
+
+    def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
+        """Return the names that may be children of a group, from the listing of its prefix."""
+        return prefixes
+
+    def node_path(self, folder: str) -> str | None:
+        """Return the path of the node that owns a folder of keys; None for shared folders."""
+        return f"/{folder}"
+
+    @abstractmethod
+    def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
+        """Return whether documents of the node at `path` are those of this version."""
+
+    def resolved(
+        self,
+        documents: Mapping[str, Document],
+        *,
+        data_type_fallback: bool = False,
+    ) -> Format:
+        """Return the variant of the format that the store with these root documents has.
+
+        `data_type_fallback` says whether data types that are not known are read as the types that
+        they fall back to, where the version has such.
+        """
+        return self
+
+    @abstractmethod
+    def parse_node(
+        self,
+        path: str,
+        documents: Mapping[str, Document],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        parsed: dict[Hashable, ArrayNode] | None = None,
+    ) -> Node | None:
+        """Parse the node at `path`; None where there is no node.
+
+        `parsed` holds the arrays of this opening by the content of their document, which many
+        arrays share. It is extended in place.
+        """
+
+    @abstractmethod
+    def render_node(self, node: Node) -> dict[str, bytes]:
+        """Render the documents of a node by their keys, in the order of writing."""
+
+    def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
+        """Return the documents in a consolidated one by their keys; None if it has only its own."""
+        return None
+
+    def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Render the document that holds all others, by its key; nothing if there can be none."""
+        return {}
+
+    def complete(
+        self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
+    ) -> tuple[CodecSpec, ...]:
+        """Return codecs with those added that the version demands.
+
+        `kind_of` returns ``array-array``, ``array-bytes`` or ``bytes-bytes`` for the name of a
+        codec from another package, None for other names.
+        """
+        return tuple(specs)

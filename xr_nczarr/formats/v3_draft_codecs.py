@@ -1,0 +1,85 @@
+"""The codecs of an array of the v3 draft ⇄ codec specs, the memory layout included."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from xr_nczarr.formats.data_types import DType, check_members, unknown
+from xr_nczarr.formats.documents import read_list, read_object, read_text, required, without
+from xr_nczarr.formats.v2 import respelled
+from xr_nczarr.formats.v3_casts import NUMBERS
+from xr_nczarr.formats.v3_codecs import byte_order, parse_spec, with_bytes
+from xr_nczarr.model import ArrayNode, CodecSpec, Json
+
+_LAYOUT = "chunk_memory_layout"
+_URI = "https://purl.org/zarr/spec/codecs/{}/1.0"
+_KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.[0-9]+")
+
+
+def parse_filters(members: Mapping[str, Json]) -> list[Json]:
+    """Give the filters that zarr-python keeps among the draft's attributes, if they are any."""
+    filters = members.get("attributes", {}).get("filters")
+    if "codecs" in members or not isinstance(filters, list):
+        return []
+    named = [isinstance(item, dict) and isinstance(item.get("id"), str) for item in filters]
+    return filters if all(named) else []
+
+
+def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
+    """Give the codecs of an array: its memory layout, `filters`, ``codecs``, ``compressor``."""
+    specs: list[CodecSpec] = []
+    order = required(members, _LAYOUT)
+    if isinstance(order, dict):
+        raise unknown("chunk memory layout", order.get("extension"), _LAYOUT)
+    if read_text(order, _LAYOUT, ("C", "F")) == "F":
+        specs.append(CodecSpec("transpose", _reversal(rank), _LAYOUT, order))
+    specs += [CodecSpec(item["id"], without(item, ("id",)), "filters", item) for item in filters]
+    for i, item in enumerate(read_list(members.get("codecs", []), "codecs")):
+        specs.append(_parse_codec(item, f"codecs[{i}]", rank))
+    if members.get("compressor") is not None:
+        spec = _parse_codec(members["compressor"], "compressor", rank)
+        specs.append(replace(spec, place="compressor"))
+    return specs
+
+
+def _reversal(rank: int) -> dict[str, Json]:
+    return {"order": [*reversed(range(rank))]}
+
+
+def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
+    check_members(read_object(item, place), ("type", "codec", "configuration"), place)
+    uri = read_text(required(item, "codec" if "codec" in item else "type", place), place)
+    match = _KNOWN_URI.fullmatch(uri)
+    if match is None:
+        raise unknown("codec", uri, place)
+    configuration = read_object(item.get("configuration", {}), f"{place}.configuration")
+    return parse_spec(match[1], respelled(match[1], configuration), place, rank, item)
+
+
+def render_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
+    """Give ``chunk_memory_layout`` and ``codecs`` of a node.
+
+    `spelled` is what its rendered type says; in another byte order than the node's the codec
+    ``endian`` is needed.
+    """
+    specs = list(node.codecs)
+    reversal = _reversal(len(node.shape))
+    fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
+    specs = specs[fortran:]
+    if spelled != node.dtype:
+        specs = with_bytes(specs)
+    endian = byte_order(node.dtype) or "little"
+    rendered = [_render_codec(spec, endian) for spec in specs]
+    return {_LAYOUT: "F" if fortran else "C", "codecs": rendered}
+
+
+def _render_codec(spec: CodecSpec, endian: str) -> Json:
+    if spec.name == "bytes":
+        return {"type": _URI.format("endian"), "configuration": {"endian": endian}}
+    if spec.name in NUMBERS:
+        raise unknown("codec", spec.name, "codecs")
+    if spec.place == "codecs" and isinstance(spec.document, dict) and "type" in spec.document:
+        return spec.document
+    return {"type": _URI.format(spec.name), "configuration": dict(spec.configuration)}

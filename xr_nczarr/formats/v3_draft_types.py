@@ -1,0 +1,110 @@
+"""Data types of the v3 draft ⇄ NumPy's: names, typestrings of numbers, and extensions.
+
+A data type is parsed into a dtype and its spelling, as those of v3 are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+
+from xr_nczarr.formats import typestrings
+from xr_nczarr.formats.data_types import (
+    NUMBERS,
+    DType,
+    check_members,
+    find_core_type,
+    foreign,
+    unknown,
+)
+from xr_nczarr.formats.documents import read_object, read_text, required
+from xr_nczarr.model import Json
+
+_TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
+# Names in the URIs of extensions, and their kinds in NumPy: those in the document's example and
+# those that zarr-python 2.12 to 2.18 writes.
+_EXTENSION_KINDS = {
+    "datetime": "mM",
+    "complex": "c",
+    "object": "O",
+    "bytestring": "S",
+    "unicode": "U",
+    "structured": "V",
+}
+_EXTENSION = re.compile(
+    r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
+    rf"({'|'.join(_EXTENSION_KINDS)})"
+)
+_NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
+
+
+def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
+    """Give dtype and spelling of a ``data_type`` of the draft.
+
+    An unknown extension is what it falls back to if `fallback` permits; else the error says so.
+    """
+    place = "data_type"
+    if isinstance(value, str):
+        dtype = _find_type(value, place)
+        if dtype is None:
+            raise unknown("data type", value, place)
+        return dtype, value
+    members = read_object(value, place)
+    check_members(members, ("extension", "type", "fallback"), place)
+    extension = read_text(required(members, "extension", place), f"{place}.extension")
+    known = _EXTENSION.match(extension)
+    if known is None and extension != _NUMPY_TYPES:
+        dtype = _parse_fallback(extension, members.get("fallback"), fallback)
+    else:
+        described, place = required(members, "type", place), f"{place}.type"
+        match described:
+            case [["", raw]]:  # how NumPy describes raw bytes
+                described = raw
+        dtype, _ = typestrings.parse_data_type(described, place)
+        if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
+            raise unknown("data type", described, place)
+    return dtype, json.dumps(value, ensure_ascii=False)
+
+
+def _find_type(name: str, place: str) -> DType | None:
+    """Give the dtype of a name, or of the typestring of a number; None for anything else."""
+    return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
+
+
+def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
+    place = "data_type.fallback"
+    error = unknown("data type", extension, "data_type")
+    for name in value if isinstance(value, list) else [value]:
+        dtype = None if name is None else _find_type(read_text(name, place), place)
+        if dtype is not None and fallback:
+            return dtype
+        if dtype is not None:
+            error.remedy = f"Open with data_type_fallback=True to read it as {name}"
+            break
+    raise error
+
+
+def render_data_type(dtype: DType, spelling: str) -> Json:
+    """Give the ``data_type`` of a dtype: its spelling, if that has this meaning.
+
+    Otherwise numbers have their names, which say nothing of the byte order, and all others are
+    typestrings of an extension with raw bytes to fall back on.
+    """
+    value = json.loads(spelling) if spelling.startswith("{") else spelling
+    extended = isinstance(value, dict) and "extension" in value
+    known = extended or _find_type(spelling, "data_type") is not None
+    if known and parse_data_type(value, fallback=True)[0] == dtype:
+        return value
+    if dtype.newbyteorder("<") in NUMBERS.values():
+        return dtype.name
+    if not typestrings.of_numpy(dtype):
+        raise foreign(dtype, "the draft of Zarr v3")
+    if dtype.kind not in "mMOSUV":
+        raise unknown("data type", dtype, "data_type")
+    raw = f"r{dtype.itemsize * 8}"
+    if dtype.kind == "V" and dtype.names is None:
+        return raw
+    members = {"extension": _NUMPY_TYPES, "type": typestrings.render_data_type(dtype)}
+    return members if dtype.kind == "O" else members | {"fallback": raw}
