@@ -113,7 +113,7 @@ def test_arrays_lie_in_directories():
     node = v1.parse_node("/a/b", documents(ZLIB, prefix="a/b/"))
     assert node.chunk_keys.key((1, 2)) == "a/b/1.2"
     assert set(v1.render_node(node)) == {"a/b/meta", "a/b/attrs"}
-    assert v1.parse_node("/", {}) is None
+    assert v1.parse_node("/", {}) == GroupNode(path="/", explicit=False)
     directory = v1.parse_node("/a", {})
     assert directory == GroupNode(path="/a", explicit=False)
     assert v1.render_node(directory) == {}

@@ -393,7 +393,7 @@ def test_a_codec_that_needs_its_neighbors_is_not_undone_within_a_shard():
         ([cast_value("float32", out_of_range="wrap"), LITTLE], "wrap for float32"),
         ([cast_value("int8", more=1), BYTES], "member more"),
         ([cast_value("int8", scalar_map={"both": []}), BYTES], "member both"),
-        ([cast_value("int8", scalar_map={"encode": [[1]]}), BYTES], "what it becomes"),
+        ([cast_value("int8", scalar_map={"encode": [[1]]}), BYTES], "a pair of values"),
         ([cast_value("int8", scalar_map={"encode": [["x", 1]]}), BYTES], "'x'"),
         ([cast_value("int8", scalar_map={"decode": [[300, 1]]}), BYTES], "300"),
         ([scale_offset(scale=0), LITTLE], "scale = 0"),

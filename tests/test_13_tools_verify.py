@@ -309,7 +309,7 @@ DAMAGES = {
     damage_chunk: ("a/1.1", "checksum"),
     cut_chunk: ("t/0", "expected 4,096 (chunk (512,)"),
     make_consolidated_stale: (".zmetadata", "stale"),
-    cut_consolidated: (".zmetadata", "found what is not JSON"),
+    cut_consolidated: (".zmetadata", "found text that is not JSON"),
     hide_from_consolidated: (".zmetadata", "does not hold b/.zarray"),
     remove_array: ("/", "missing"),
     change_shape: ("a/.zattrs", "9 elements"),

@@ -1,6 +1,6 @@
 """Documents: the JSON under a key, and the checks that every version needs on its members.
 
-The checks raise MetadataError with the place in the document; who parses a node adds the key.
+The checks raise MetadataError with the place in the document; `Format.parse_node` adds the key.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
 MAX_DIMENSIONS = 64
 MAX_ITEM_BYTES = 16 << 20
 
-_VALUE_BYTES = 256  # that a parsed value can take: two bytes of text make an object of Python
+_VALUE_BYTES = 256  # at most, of a parsed value: two bytes of text become a Python object
 
 _NO_NAMES = frozenset(("", ".", ".."))
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Document:
-    """The JSON stored under one key, parsed when it is first asked for.
+    """The JSON stored under one key, parsed on first use.
 
     Parameters
     ----------
@@ -69,8 +69,10 @@ class Document:
     def value(self) -> Json:
         """The JSON value.
 
-        What is no JSON in UTF-8, repeated names and nesting beyond ``max_depth`` are a
-        MetadataError.
+        Raises
+        ------
+        MetadataError
+            For text that is not JSON in UTF-8, repeated names and nesting beyond ``max_depth``.
         """
         with Place(key=self.key):
             text = self._text()
@@ -81,22 +83,22 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """What documents have in common that say the same: not equal where they do not."""
+        """A key that documents with different values do not share."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Give member `name` of this document's object as a document stored under `key`."""
+        """Return member `name` of this document's object as a document stored under `key`."""
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Give this document's object, or the one that is its `member`, as user attributes."""
+        """Return this document's object, or the object in its `member`, as user attributes."""
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
             raise unexpected(source.value, "an object", member).located(key=self.key)
         return Attributes(source.value, source)
 
     def literal(self, name: str) -> str:
-        """Give the text of member `name`'s value as it is spelled in the document."""
+        """Return the text of member `name`'s value as it is spelled in the document."""
         strict, spans = self._members
         begin, end = spans[name]
         return strict.source[strict.locate(begin) : strict.locate(end)]
@@ -136,21 +138,25 @@ class _Member(Document):
 
 
 def render_json(value: Json) -> bytes:
-    r"""Give the JSON of `value` in UTF-8, floats in their shortest exact spelling.
+    r"""Render `value` as JSON in UTF-8, floats in their shortest exact spelling.
 
-    Only what JSON demands is escaped: netcdf-c does not understand ``\u`` escapes. Text that is not
-    Unicode (lone surrogates) is a MetadataError.
+    Only characters that JSON demands are escaped: netcdf-c does not understand ``\u`` escapes.
+
+    Raises
+    ------
+    MetadataError
+        For text that is not Unicode (lone surrogates).
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        found = error.object[: error.end][-40:]
-        problem = f"found text that is not Unicode: {found!r} ({error.reason})"
+        text = error.object[: error.end][-40:]
+        problem = f"found text that is not Unicode: {text!r} ({error.reason})"
         raise MetadataError(problem, remedy="Rename or replace it") from error
 
 
 def content_of(value: Json) -> Hashable:
-    """Give what is equal for equal values of equal types, and takes a tenth of `render_json`."""
+    """Return a key that equal values of equal types share, in a tenth of `render_json`'s time."""
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
     except ValueError as error:  # at 2,000 levels, where ``max_depth`` permits so many
@@ -158,35 +164,35 @@ def content_of(value: Json) -> Hashable:
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
-    """Give `value` if it is an object, else raise MetadataError at `place`."""
+    """Return `value` if it is an object, else raise MetadataError at `place`."""
     if not isinstance(value, dict):
         raise unexpected(value, "an object", place)
     return value
 
 
 def read_list(value: Json, place: str | None) -> list[Json]:
-    """Give `value` if it is a list, else raise MetadataError at `place`."""
+    """Return `value` if it is a list, else raise MetadataError at `place`."""
     if not isinstance(value, list):
         raise unexpected(value, "a list", place)
     return value
 
 
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
-    """Give `value` if it is a string, and one of `choices` when there are any."""
+    """Return `value` if it is a string, and one of `choices` if there are any."""
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
     return value
 
 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
-    """Give `value` if it is an integer (no float, no bool) from `least` to 2**63 - 1."""
+    """Return `value` if it is an integer (no float, no bool) from `least` to 2**63 - 1."""
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
     return value
 
 
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
-    """Give a shape: integers of at least `least`, 64 at most, whose product is below 2**63."""
+    """Return a shape: at most 64 integers from `least` on, with a product below 2**63."""
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
             f"found {len(value)} dimensions, expected at most {MAX_DIMENSIONS}", place=place
@@ -200,7 +206,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Give the shape of a chunk of `rank` dimensions, if it is within ``max_chunk_bytes``."""
+    """Return the shape of a chunk of `rank` dimensions, if it is within ``max_chunk_bytes``."""
     chunk_shape = read_lengths(value, place, least=1)
     if len(chunk_shape) != rank:
         raise unexpected(value, f"{rank} lengths, one for each dimension", place)
@@ -215,21 +221,21 @@ def read_chunk_shape(
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
-    """Give the object that a node's document is, if it is of the version."""
+    """Return the object in a node's document, if its `zarr_format` is the expected one."""
     members = read_object(document.value, None)
-    found = required(members, "zarr_format")
-    if type(found) is not int or found != zarr_format:
-        raise unexpected(found, f"{zarr_format}", "zarr_format")
+    version = required(members, "zarr_format")
+    if type(version) is not int or version != zarr_format:
+        raise unexpected(version, f"{zarr_format}", "zarr_format")
     return members
 
 
 def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
-    """Give the members of an object that are not `known`."""
+    """Return the members of an object that are not `known`."""
     return {name: value for name, value in members.items() if name not in known}
 
 
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
-    """Give the member `name` of the object at `place`; raise MetadataError if it is not there."""
+    """Return the member `name` of the object at `place`; raise MetadataError without it."""
     if name not in members:
         place = name if place is None else f"{place}.{name}"
         raise MetadataError("found nothing, expected this member", place=place)

@@ -32,10 +32,10 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infi
 def parse_v2_fill_value(
     value: Json, dtype: DType, *, type_name: str = "", binary: bool = False
 ) -> Any:
-    """Give the scalar that a fill value of v1 or v2 means; None for null.
+    """Parse a fill value of v1 or v2 into a scalar; None for null.
 
-    The dtype's spelling, `type_name`, marks netcdf-c's characters, whose fill values are plain.
-    Items of variable length are text or `binary`.
+    The dtype's spelling, `type_name`, marks netcdf-c's characters, whose fill values are plain
+    text. Items of variable length are text, or bytes if `binary`.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
@@ -56,18 +56,18 @@ def parse_v2_fill_value(
 def parse_fill_value(
     value: Json | bytes, dtype: DType, *, text: bool = True, raw: DType | None = None
 ) -> Any:
-    """Give the scalar of `dtype` that a fill value means; None for null.
+    """Parse a fill value into a scalar of `dtype`; None for null.
 
-    Items of variable length are `text` or bytes. `raw` is the dtype of raw bytes, None for little
-    endian, which they have in v3 whatever the codecs.
+    Items of variable length are `text` or bytes. `raw` is the dtype of raw bytes; None for little
+    endian, as in v3 with any codecs.
     """
     if value is None:
         return None
     if dtype.kind == "U" or (dtype.kind == "O" and text):
-        found = read_text(value, _PLACE)
-        if dtype.kind == "U" and len(found) > dtype.itemsize // 4:
+        string = read_text(value, _PLACE)
+        if dtype.kind == "U" and len(string) > dtype.itemsize // 4:
             raise unexpected(value, f"at most {dtype.itemsize // 4} characters", _PLACE)
-        return np.str_(found) if dtype.kind == "U" else found
+        return np.str_(string) if dtype.kind == "U" else string
     if dtype.kind == "O":
         return _parse_bytes(value)
     if dtype.names is not None and isinstance(value, dict):
@@ -117,7 +117,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Give the bytes of ``0x…`` or ``0b…`` as they are spelled; None for all but `size` bytes."""
+    """Return the bytes of ``0x…`` or ``0b…`` in their order; None unless they are `size` bytes."""
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
     digits = size * (2 if value[1] == "x" else 8)
@@ -125,7 +125,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Tell whether all text is: NumPy crashes on hashing structures where some is not."""
+    """Return whether all text is Unicode: NumPy crashes on hashing structures with other text."""
     if values.dtype.names is not None:
         return all(_is_unicode(values[name]) for name in values.dtype.names)
     if values.dtype.kind != "U":
@@ -150,12 +150,12 @@ def _parse_number(value: Json, dtype: DType) -> Any:
         # netcdf-c stores characters as uint8 and spells their fill value as text.
         value = ord(value or "\0")
     stored = np.dtype("i8") if dtype.kind in "mM" else dtype.newbyteorder("=")
-    least, most = np.iinfo(stored).min, np.iinfo(stored).max
+    low, high = np.iinfo(stored).min, np.iinfo(stored).max
     if dtype.kind in "mM" and value == "NaT":
-        value = least
+        value = low
     whole = type(value) is int or (isinstance(value, float) and value.is_integer())
-    if not whole or not least <= value <= most:
-        raise unexpected(value, f"an integer from {least} to {most}", _PLACE)
+    if not whole or not low <= value <= high:
+        raise unexpected(value, f"an integer from {low} to {high}", _PLACE)
     return np.array(int(value), stored).view(dtype.newbyteorder("="))[()]
 
 
@@ -164,7 +164,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
     if type(number) not in (int, float):
         raise unexpected(value, 'a number, "NaN", "Infinity" or "-Infinity"', _PLACE)
     try:
-        # Tells what does not round to a number; a bfloat16 has the range of a float32.
+        # Raises for numbers that round to infinity; a bfloat16 has the range of a float32.
         struct.pack(f"<{dtype.char if dtype.kind == 'f' else 'f'}", number)
     except (OverflowError, struct.error) as error:
         raise unexpected(value, f"a number within the range of {dtype.name}", _PLACE) from error
@@ -172,7 +172,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 
 
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
-    """Give the ``fill_value`` of a scalar of `dtype`, null for None."""
+    """Render the ``fill_value`` of v1 and v2 from a scalar of `dtype`; null for None."""
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
@@ -181,10 +181,10 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
 def render_fill_value(
     value: Any, dtype: DType, *, listed: bool = False, named: bool = False
 ) -> Json:
-    """Give the ``fill_value`` of a scalar of `dtype` in v3.
+    """Render the ``fill_value`` of v3 from a scalar of `dtype`.
 
-    None, which v3 does not permit, becomes the zero of the type: the default of zarr-python. Raw
-    bytes are `listed` (the core specification) instead of Base64 (zarr-python); fields are `named`
+    None, which v3 does not permit, becomes the zero of the type, as in zarr-python. Raw bytes are
+    `listed` (the core specification) instead of Base64 (zarr-python). Fields are `named`
     (``struct``) instead of Base64 of all (``structured``).
     """
     if dtype.kind == "O":
@@ -199,7 +199,7 @@ def render_fill_value(
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Give the JSON of a scalar; `exact` spells the bits of a NaN that is not the usual one."""
+    """Return the JSON of a scalar; `exact` spells the bits of a NaN other than NumPy's."""
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-from xr_nczarr.formats.documents import Document
+from xr_nczarr.errors import NczarrError
+from xr_nczarr.formats.documents import Document, render_json
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
+    BrokenNode,
     ChunkKeys,
     CodecSpec,
+    GroupNode,
+    Json,
     Limits,
     Node,
     key_prefix,
@@ -20,11 +25,38 @@ from xr_nczarr.model import (
 NodeKind = Literal["array", "group"]
 
 
+@dataclass(slots=True)
+class Parsing:
+    """A node that is being parsed.
+
+    Attributes
+    ----------
+    key
+        Key of the document that makes the node an array or a group.
+    documents
+        All documents of the node by their keys.
+    parsed
+        See `Format.parse_node`.
+    fields
+        The fields of the node that are parsed so far. A BrokenNode keeps them.
+    """
+
+    path: str
+    kind: NodeKind
+    key: str
+    documents: Mapping[str, Document]
+    limits: Limits
+    parsed: dict[Hashable, ArrayNode]
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Document:
+        """The document that makes the node an array or a group."""
+        return self.documents[self.key]
+
+
 class Format(ABC):
     """The documents, keys and abilities of one version of Zarr.
-
-    Parsing returns a BrokenNode for a node that cannot be used. Rendering raises UnsupportedError
-    for what the version cannot express, and the error of a BrokenNode.
 
     Attributes
     ----------
@@ -35,11 +67,13 @@ class Format(ABC):
     consolidated_by_default
         Whether a new store gets consolidated metadata unless the caller says otherwise.
     is_rare
-        Whether its documents are fetched only where those of no other version are found.
+        Whether its documents are fetched only where no other version has any.
     has_variants
         Whether stores differ in how they spell keys, which `resolved` finds out.
     has_groups
-        Whether groups have documents; otherwise a directory of arrays is a group.
+        Whether groups have documents.
+    implies_groups
+        Whether a directory without documents is a group.
     has_filters
         Whether codecs other than one compressor can be expressed.
     has_shards
@@ -68,6 +102,7 @@ class Format(ABC):
     is_rare: ClassVar[bool] = False
     has_variants: ClassVar[bool] = False
     has_groups: ClassVar[bool] = True
+    implies_groups: ClassVar[bool] = False
     has_filters: ClassVar[bool] = True
     has_shards: ClassVar[bool] = False
     has_sidecars: ClassVar[bool] = False
@@ -117,7 +152,7 @@ class Format(ABC):
 
     @abstractmethod
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether documents of the node at `path` are those of this version."""
+        """Return whether the node at `path` has documents of this version."""
 
     def resolved(
         self,
@@ -132,7 +167,6 @@ class Format(ABC):
         """
         return self
 
-    @abstractmethod
     def parse_node(
         self,
         path: str,
@@ -141,15 +175,45 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path`; None where there is no node.
+        """Parse the node at `path`; None where there is no node, BrokenNode for one in error.
 
         `parsed` holds the arrays of this opening by the content of their document, which many
         arrays share. It is extended in place.
         """
+        kind: NodeKind = "array"
+        key = self.document_key(path, kind)
+        if key not in documents:
+            kind = "group"
+            key = self.document_key(path, kind)
+        if key not in documents:
+            return GroupNode(path=path, explicit=False) if self.implies_groups else None
+        parsing = Parsing(path, kind, key, documents, limits, {} if parsed is None else parsed)
+        try:
+            return self._parse(parsing)
+        except NczarrError as error:
+            return BrokenNode(path=path, error=error.located(key=key), **parsing.fields)
 
     @abstractmethod
+    def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
+        """Parse a node that is there."""
+
     def render_node(self, node: Node) -> dict[str, bytes]:
-        """Render the documents of a node by their keys, in the order of writing."""
+        """Render the documents of a node by their keys, in the order of writing.
+
+        Raises
+        ------
+        UnsupportedError
+            For a node that the version cannot express.
+        NczarrError
+            The error of a BrokenNode.
+        """
+        if isinstance(node, BrokenNode):
+            raise node.error
+        return {key: render_json(value) for key, value in self._render(node).items()}
+
+    @abstractmethod
+    def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
+        """Return the JSON of a node's documents by their keys, in the order of writing."""
 
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
         """Return the documents in a consolidated one by their keys; None if it has only its own."""

@@ -1,7 +1,7 @@
-r"""JSON text to values: strict where everybody is, lax where netcdf-c is.
+r"""JSON text to values: strict, except for the tokens that netcdf-c's grammar adds.
 
-Text is parsed by the standard library's C parser. What that refuses is rewritten first, from the
-grammar netcdf-c writes by: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
+Text is parsed by the standard library's C parser. Text that it rejects is rewritten first, from
+netcdf-c's grammar: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
 ``\'`` within strings.
 """
 
@@ -18,12 +18,12 @@ from itertools import chain, compress
 from xr_nczarr.errors import MetadataError, quote
 from xr_nczarr.model import Json
 
-_MOST_REWRITTEN = 500_000
+_MAX_REWRITTEN = 500_000
 _CONTAINERS = frozenset((dict, list))
 
 _WORD = r"[0-9A-Za-z+.-]"
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
-# All that is strict (control characters within strings included), then a token that is not.
+# All strict tokens (control characters within strings included), then a lax one.
 _LAX = re.compile(
     rf'(?:[^"0-9A-Za-z+.-]++|"(?:[^"\\]++|\\["\\/bfnrtu])*+"'
     rf"|(?:{_NUMBER}|true|false|null|NaN|-?Infinity)(?!{_WORD}))*+"
@@ -39,14 +39,14 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """JSON that every parser reads, and where it lies in the text that was found.
+    """JSON that every parser reads, with its positions in the stored text.
 
     Attributes
     ----------
     text, source
-        The rewritten text and what was found: the same text unless that was lax.
+        The rewritten and the stored text: the same unless the stored text is lax.
     positions, shifts
-        From each of these positions in `text` on, what must be added to give one in `source`.
+        From each of these positions in `text` on, the distance to the position in `source`.
     """
 
     text: str
@@ -55,12 +55,12 @@ class StrictText:
     shifts: Sequence[int] = ()
 
     def locate(self, position: int) -> int:
-        """Give the position in `source` of one in `text`."""
+        """Return the position in `source` of a position in `text`."""
         before = bisect_right(self.positions, position)
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Give where in `text` the values of the object that begins at `start` begin and end."""
+        """Return where in `text` the values of the object at `start` begin and end."""
         spans: dict[str, tuple[int, int]] = {}
         position = self._behind(start, "{")
         while not self.text.startswith("}", position):
@@ -72,7 +72,7 @@ class StrictText:
         return spans
 
     def _behind(self, position: int, token: str = "") -> int:
-        """Give the position behind blanks and, where it follows, a token with its own blanks."""
+        """Return the position after blanks and, if it follows, after a token with its blanks."""
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):
@@ -81,9 +81,12 @@ class StrictText:
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
-    """Give the value of a text.
+    """Parse a text into its value.
 
-    What is no JSON, names repeated in an object and nesting beyond `max_depth` are a MetadataError.
+    Raises
+    ------
+    MetadataError
+        For text that is not JSON, names repeated in an object and nesting beyond `max_depth`.
     """
     try:
         value = _decode(source, max_depth)
@@ -97,7 +100,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Give the text that `parse_json` parsed, which raised nothing."""
+    """Return the strict form of a text that `parse_json` accepts."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -117,7 +120,7 @@ def _decode_rewritten(strict: StrictText, max_depth: int) -> Json:
         return _decode(strict.text, max_depth)
     except json.JSONDecodeError as error:
         problem = json.JSONDecodeError(error.msg, strict.source, strict.locate(error.pos))
-        raise MetadataError(f"found what is not JSON: {problem}") from error
+        raise MetadataError(f"found text that is not JSON: {problem}") from error
     except MetadataError:
         raise
     except ValueError as error:
@@ -163,16 +166,16 @@ def _rewrite(source: str) -> StrictText:
         positions.append(end - shift)
         shifts.append(shift)
         done = end
-        if len(shifts) > _MOST_REWRITTEN:
+        if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"found more than {_MOST_REWRITTEN:,} numbers and words that JSON does not have"
+                f"found more than {_MAX_REWRITTEN:,} numbers and words that JSON does not have"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)
 
 
 def _strict_token(token: str) -> str:
-    """Give the strict spelling of a token; of one that has no meaning, the token itself."""
+    """Return the strict spelling of a token, or a token without meaning as it is."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

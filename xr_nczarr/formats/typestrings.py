@@ -22,11 +22,16 @@ _TYPESTRING = re.compile(
 
 
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Give the dtype that a typestring or a list of fields means, and its spelling as text.
+    """Parse a typestring or a list of fields into a dtype and its spelling as text.
 
-    A number marked as without byte order (``"|i4"``) is taken for little endian. Types that v2 does
-    not have are an UnsupportedError, ``"|J0"`` among them: it marks JSON, never an array. Items
-    above 16 MiB are a LimitError.
+    A number marked as without byte order (``"|i4"``) is read as little endian.
+
+    Raises
+    ------
+    UnsupportedError
+        For types that v2 does not have. ``"|J0"`` is one: it marks JSON, never an array.
+    LimitError
+        For items above 16 MiB.
     """
     if isinstance(value, str):
         return _parse_typestring(value, place), value
@@ -38,7 +43,7 @@ def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
     try:
         return np.dtype(fields), json.dumps(value, ensure_ascii=False)
     except ValueError as error:
-        raise MetadataError(f"found fields that NumPy refuses: {error}", place=place) from error
+        raise MetadataError(f"NumPy rejects the fields: {error}", place=place) from error
 
 
 def _parse_typestring(text: str, place: str) -> DType:
@@ -67,7 +72,7 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Raise what is wrong with items of `size` bytes, if anything: none at all, or too many."""
+    """Raise MetadataError for items of no bytes, and LimitError for items of too many."""
     if not size:
         raise unexpected(value, "a type of at least one byte", place)
     if size > MAX_ITEM_BYTES:
@@ -77,9 +82,12 @@ def check_size(size: int, value: Json, place: str) -> None:
 
 
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
-    """Give the typestring or the fields of a dtype: as `type_name` spells them, if it does.
+    """Render a dtype as typestring or fields: as `type_name` if that spells the dtype.
 
-    Padded structures and extended precision, which v2 cannot express, are an UnsupportedError.
+    Raises
+    ------
+    UnsupportedError
+        For padded structures and extended precision.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
         spelled = json.loads(type_name) if type_name[0] == "[" else type_name
@@ -98,7 +106,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def of_numpy(dtype: DType) -> bool:
-    """Return whether a dtype is NumPy's own; others, as ml_dtypes', say that they are raw bytes."""
+    """Return whether a dtype is NumPy's own; those of ml_dtypes look like raw bytes."""
     return dtype.type.__module__ == "numpy"
 
 

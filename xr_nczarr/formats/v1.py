@@ -5,10 +5,9 @@ Matches the specification and what zarr-python 1 wrote.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import (
     Document,
@@ -17,21 +16,16 @@ from xr_nczarr.formats.documents import (
     read_members,
     read_object,
     read_text,
-    render_json,
     required,
     without,
 )
-from xr_nczarr.formats.format import Format
+from xr_nczarr.formats.format import Format, Parsing
 from xr_nczarr.model import (
-    DEFAULT_LIMITS,
     ArrayNode,
-    BrokenNode,
     ChunkKeys,
     CodecSpec,
     GroupNode,
     Json,
-    Limits,
-    Node,
     key_prefix,
 )
 
@@ -48,6 +42,7 @@ class V1(Format):
     version = "1"
     is_rare = True
     has_groups = False
+    implies_groups = True
     has_filters = False
     mixes_byte_orders = True
     requires_fill_value = False
@@ -67,35 +62,20 @@ class V1(Format):
         members = None if document is None else document.value
         return isinstance(members, dict) and members.get("zarr_format") == 1
 
-    def parse_node(
-        self,
-        path: str,
-        documents: Mapping[str, Document],
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        parsed: dict[Hashable, ArrayNode] | None = None,
-    ) -> Node | None:
-        """Parse the array at `path`; without ``meta``, return the group that was listed."""
-        key, attributes_key = self.node_keys(path)
-        if key not in documents:
-            return None if path == "/" else GroupNode(path=path, explicit=False)
-        fields: dict[str, Any] = {}
-        try:
-            members = read_members(documents[key], zarr_format=1)
-            fields["shape"] = read_lengths(required(members, "shape"), "shape")
-            if attributes_key in documents:
-                fields["attributes"] = documents[attributes_key].attributes()
-            fields["members"] = without(members, (*_MEMBERS, *_OTHER_MEMBERS))
-            metadata = {name: members[name] for name in _MEMBERS if name in members}
-            metadata["compressor"] = _parse_compression(members)
-            return v2.parse_array(path, metadata, limits=limits, **fields)
-        except NczarrError as error:
-            return BrokenNode(path=path, error=error.located(key=key), **fields)
+    def _parse(self, parsing: Parsing) -> ArrayNode:
+        fields = parsing.fields
+        members = read_members(parsing.document, zarr_format=1)
+        fields["shape"] = read_lengths(required(members, "shape"), "shape")
+        attributes = parsing.documents.get(key_prefix(parsing.path) + _ATTRIBUTES)
+        if attributes is not None:
+            fields["attributes"] = attributes.attributes()
+        fields["members"] = without(members, (*_MEMBERS, *_OTHER_MEMBERS))
+        metadata = {name: members[name] for name in _MEMBERS if name in members}
+        metadata["compressor"] = _parse_compression(members)
+        return v2.parse_array(parsing.path, metadata, limits=parsing.limits, **fields)
 
-    def render_node(self, node: Node) -> dict[str, bytes]:
-        """Render the two documents of an array; nothing for a group without attributes."""
-        if isinstance(node, BrokenNode):
-            raise node.error
+    def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
+        """Return the two documents of an array; nothing for a group without attributes."""
         if isinstance(node, GroupNode):
             if node.attributes or node.members or node.sidecars:
                 raise UnsupportedError(
@@ -103,10 +83,7 @@ class V1(Format):
                 )
             return {}
         key, attributes_key = self.node_keys(node.path)
-        return {
-            key: render_json(_render_array(node)),
-            attributes_key: render_json({**node.attributes}),
-        }
+        return {key: _render_array(node), attributes_key: {**node.attributes}}
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:

@@ -5,10 +5,10 @@ Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from xr_nczarr.errors import MetadataError, NczarrError, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import MetadataError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import (
     Document,
     check_key,
@@ -22,18 +22,15 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
-from xr_nczarr.formats.format import Format, NodeKind
+from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
 from xr_nczarr.model import (
-    DEFAULT_LIMITS,
     ArrayNode,
-    BrokenNode,
     ChunkKeys,
     CodecSpec,
     GroupNode,
     Json,
     Limits,
-    Node,
     key_prefix,
 )
 
@@ -71,59 +68,38 @@ class V2(Format):
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
-    def parse_node(
-        self,
-        path: str,
-        documents: Mapping[str, Document],
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        parsed: dict[Hashable, ArrayNode] | None = None,
-    ) -> Node | None:
-        """Parse the node at `path`; None without ``.zarray`` and ``.zgroup``.
+    def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
+        """Parse a node; hidden documents beside its own, as of netcdf-c 4.8.0, are its sidecars."""
+        path, documents, fields = parsing.path, parsing.documents, parsing.fields
+        content = parsing.document.content
+        array = parsing.parsed.get(content) if parsing.kind == "array" else None
+        members = {} if array is not None else read_members(parsing.document, zarr_format=2)
+        if array is not None:
+            fields["shape"] = array.shape
+        elif parsing.kind == "array":
+            fields["shape"] = read_lengths(required(members, "shape"), "shape")
+        attributes = documents.get(key_prefix(path) + _ATTRIBUTES)
+        if attributes is not None:
+            fields["attributes"] = attributes.attributes()
+        fields["sidecars"] = _parse_sidecars(key_prefix(path), documents)
+        if parsing.kind == "group":
+            return GroupNode(path=path, members=without(members, ("zarr_format",)), **fields)
+        shape, limits = fields["shape"], parsing.limits
+        if array is None:
+            extra = without(members, _MEMBERS)
+            array = parse_array("/", members, shape=shape, limits=limits, members=extra)
+            parsing.parsed[content] = array
+        del fields["shape"]
+        return array.placed(path, **fields)
 
-        Hidden documents beside its own, such as those of netcdf-c 4.8.0, become its sidecars.
-        """
-        array_key, group_key, attributes_key = self.node_keys(path)
-        key = array_key if array_key in documents else group_key
-        if key not in documents:
-            return None
-        fields: dict[str, Any] = {}
-        parsed = {} if parsed is None else parsed
-        try:
-            content = documents[key].content
-            array = parsed.get(content) if key == array_key else None
-            members = {} if array is not None else read_members(documents[key], zarr_format=2)
-            if array is not None:
-                fields["shape"] = array.shape
-            elif key == array_key:
-                fields["shape"] = read_lengths(required(members, "shape"), "shape")
-            if attributes_key in documents:
-                fields["attributes"] = documents[attributes_key].attributes()
-            fields["sidecars"] = _parse_sidecars(key_prefix(path), documents)
-            if key == group_key:
-                return GroupNode(path=path, members=without(members, ("zarr_format",)), **fields)
-            if array is None:
-                extra = without(members, _MEMBERS)
-                array = parse_array(
-                    "/", members, shape=fields["shape"], limits=limits, members=extra
-                )
-                parsed[content] = array
-            del fields["shape"]
-            return array.placed(path, **fields)
-        except NczarrError as error:
-            return BrokenNode(path=path, error=error.located(key=key), **fields)
-
-    def render_node(self, node: Node) -> dict[str, bytes]:
-        if isinstance(node, BrokenNode):
-            raise node.error
+    def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         array_key, group_key, attributes_key = self.node_keys(node.path)
         key, members = group_key, {"zarr_format": 2}
         if isinstance(node, ArrayNode):
             key, members = array_key, members | render_array(node)
-        documents = {key: members | dict(node.members), attributes_key: dict(node.attributes)}
-        for name, value in node.sidecars.items():
-            documents[key_prefix(node.path) + name] = value
-        return {key: render_json(value) for key, value in documents.items()}
+        sidecars = {key_prefix(node.path) + name: node.sidecars[name] for name in node.sidecars}
+        members |= node.members
+        return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
     def expand_consolidated(self, document: Document) -> dict[str, Document]:
         """Return the documents in ``.zmetadata`` by their keys, in its order.

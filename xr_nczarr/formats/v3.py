@@ -6,12 +6,11 @@ development branch write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from xr_nczarr.errors import NczarrError, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.data_types import named, parse_data_type, render_data_type, unknown
 from xr_nczarr.formats.documents import (
@@ -30,18 +29,15 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
-from xr_nczarr.formats.format import Format
+from xr_nczarr.formats.format import Format, Parsing
 from xr_nczarr.formats.v3_codecs import complete_chain, parse_chain, render_chain
 from xr_nczarr.model import (
-    DEFAULT_LIMITS,
     ArrayNode,
-    BrokenNode,
     ChunkKeys,
     CodecSpec,
     GroupNode,
     Json,
     Limits,
-    Node,
     key_prefix,
 )
 
@@ -80,47 +76,29 @@ class V3(Format):
             not isinstance(members.get("zarr_format"), str) and "metadata_encoding" not in members
         )
 
-    def parse_node(
-        self,
-        path: str,
-        documents: Mapping[str, Document],
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        parsed: dict[Hashable, ArrayNode] | None = None,
-    ) -> Node | None:
-        (key,) = self.node_keys(path)
-        if key not in documents:
-            return None
-        document = documents[key]
-        fields: dict[str, Any] = {}
-        try:
-            members = read_members(document, zarr_format=3)
-            if "attributes" in members:
-                fields["attributes"] = document.attributes("attributes")
-            kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
-            if kind == "group":
-                extra = _extra_members(members, _GROUP_MEMBERS)
-                return GroupNode(path=path, members=extra, **fields)
-            parsed = {} if parsed is None else parsed
-            content = content_of({**members, "attributes": None})
-            array = parsed.get(content)
-            if array is None:
-                shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
-                array = parsed[content] = _parse_array(members, shape, limits)
-                del fields["shape"]
-            return array.placed(path, **fields)
-        except NczarrError as error:
-            return BrokenNode(path=path, error=error.located(key=key), **fields)
+    def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
+        path, fields = parsing.path, parsing.fields
+        members = read_members(parsing.document, zarr_format=3)
+        if "attributes" in members:
+            fields["attributes"] = parsing.document.attributes("attributes")
+        kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
+        if kind == "group":
+            return GroupNode(path=path, members=_extra_members(members, _GROUP_MEMBERS), **fields)
+        content = content_of({**members, "attributes": None})
+        array = parsing.parsed.get(content)
+        if array is None:
+            shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
+            array = parsing.parsed[content] = _parse_array(members, shape, parsing.limits)
+            del fields["shape"]
+        return array.placed(path, **fields)
 
-    def render_node(self, node: Node) -> dict[str, bytes]:
-        if isinstance(node, BrokenNode):
-            raise node.error
+    def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         if isinstance(node, ArrayNode):
             members = _render_array(node) | _extra_members(node.members, _ARRAY_MEMBERS)
         else:
             members = {"node_type": "group"} | _extra_members(node.members, _GROUP_MEMBERS)
-        members = {"zarr_format": 3, **members, "attributes": dict(node.attributes)}
-        return dict.fromkeys(self.node_keys(node.path), render_json(members))
+        (key,) = self.node_keys(node.path)
+        return {key: {"zarr_format": 3, **members, "attributes": dict(node.attributes)}}
 
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
         members = document.value

@@ -43,16 +43,16 @@ def _parse_cast_value(configuration: Json, dtype: DType, place: str) -> dict[str
 def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Json]:
     pair = read_list(value, place)
     if len(pair) != 2:
-        raise unexpected(value, "a value and what it becomes", place)
+        raise unexpected(value, "a pair of values", place)
     return [_parse_number(item, dtype, place) for item, dtype in zip(pair, types, strict=True)]
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Return a number as it is spelled, but one that is spelled by its bits."""
+    """Return a number as it is spelled, or the value of one that is spelled by its bits."""
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:
-        error.place = place  # not that of fill values, which are spelled in the same way
+        error.place = place  # which `parse_fill_value` does not know
         raise
     if number is None:
         raise unexpected(value, "a number", place)
@@ -66,7 +66,7 @@ def _check_real(dtype: DType, place: str) -> None:
 
 
 def _spelled(number: Any) -> Json:
-    """Return a number as JSON, the names that v3 has for NaN and infinities included."""
+    """Return a number as JSON, with v3's names for NaN and infinities."""
     value = number.item() if isinstance(number, np.generic) else number
     if not isinstance(value, float) or math.isfinite(value):
         return value
@@ -78,7 +78,7 @@ NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
 
 
 def render_parameter(value: Any) -> Json:
-    """Return a parameter of a codec on numbers, or a map of such, as JSON."""
+    """Return a parameter of a codec on numbers, or a map of parameters, as JSON."""
     if isinstance(value, Mapping):
         return {name: render_parameter(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

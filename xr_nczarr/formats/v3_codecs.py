@@ -33,7 +33,7 @@ _OF_EACH_ELEMENT = frozenset(
     ("fixedscaleoffset", "quantize", "bitround", "astype", "scale_offset", "cast_value")
 )
 _ARRAY_TO_ARRAY = _OF_EACH_ELEMENT | {"transpose", "delta", "packbits"}
-# Codecs that can change the data type, and the parameter that names what they change it to.
+# Codecs that can change the data type, and the parameter that names the new one.
 _RETYPING = {
     "cast_value": "data_type",
     "astype": "encode_dtype",
@@ -42,7 +42,7 @@ _RETYPING = {
     "quantize": "astype",
 }
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
-# What v3 has under a name of its own, with the members that it demands.
+# Codecs that v3 registers, with the members that it demands.
 _REGISTERED: dict[str, dict[str, Json]] = {
     "blosc": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     "gzip": {"level": 1},
@@ -56,7 +56,7 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """What the ``codecs`` of an array say: its node's members of the same names."""
+    """The ``codecs`` of an array, as the fields of its node with the same names."""
 
     dtype: DType
     chunk_shape: tuple[int, ...]
@@ -65,17 +65,17 @@ class Chain(NamedTuple):
 
 
 def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = "codecs") -> Chain:
-    """Return what ``codecs`` say of an array whose grid is of cells of `shape`."""
+    """Parse the ``codecs`` of an array with grid cells of `shape`."""
     chain = _parse_level(value, dtype, shape, place)
     dtype, codecs = ordered(dtype, chain.codecs)
     return chain._replace(dtype=dtype, codecs=codecs)
 
 
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
-    """Return the chain of one level of sharding and those within, byte orders not yet moved.
+    """Parse one level of sharding and all levels within, without moving byte orders.
 
-    What a document lists before the codec ``sharding_indexed`` is done to each inner chunk: the
-    codecs that are allowed there move elements, or change each by itself.
+    Codecs before ``sharding_indexed`` apply to each inner chunk. Those that are allowed there move
+    elements, or change every element alone.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
@@ -144,7 +144,7 @@ def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[Code
 
 
 def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
-    """Return the data type of what a codec makes of elements of `dtype`."""
+    """Return the data type that a codec encodes elements of `dtype` to."""
     if spec.name not in _RETYPING:
         return dtype
     made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
@@ -170,9 +170,9 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
 def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
 ) -> CodecSpec:
-    """Give a codec as the registry spells it, from its name and configuration in v3.
+    """Return a codec in the registry's spelling, from its name and configuration in v3.
 
-    ``bytes`` keeps its ``endian``, which `ordered` takes away where the dtype can say it.
+    ``bytes`` keeps its ``endian``, which `ordered` removes where the dtype can hold it.
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
@@ -194,7 +194,7 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Give the order of axes of a transposition; early writers spelled it ``"C"`` or ``"F"``."""
+    """Parse the order of axes of a transposition; early writers spelled it ``"C"`` or ``"F"``."""
     if value in ("C", "F"):
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
@@ -236,7 +236,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
 
 
 def byte_order(dtype: DType) -> str | None:
-    """Give ``"little"`` or ``"big"``; None where single bytes, or objects, have no order."""
+    """Return ``"little"`` or ``"big"``; None where single bytes, or objects, have no order."""
     little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
     if not little and not big:
         raise UnsupportedError(f"found both byte orders in {quote(dtype)}", place="data_type")
@@ -303,7 +303,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Return what each codec takes and gives; an error if one cannot take what it is given."""
+    """Return the kind of each codec; raise UnsupportedError for an order that v3 cannot have."""
     names = [spec.name for spec in specs]
     kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
     kind_of |= dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes") | dict(kinds)
@@ -314,13 +314,13 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
 
 
 def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
-    """Give where the codec from array to bytes belongs that is not among `specs`."""
+    """Return the index at which a codec from array to bytes belongs in `specs`."""
     names = [spec.name in _ARRAY_TO_ARRAY for spec in specs]
     return (*names, False).index(False)
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Give codecs with ``bytes`` between those on arrays and those on bytes."""
+    """Return codecs with ``bytes`` between codecs on arrays and codecs on bytes."""
     if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
     at = _end_of_filters(specs)
@@ -328,7 +328,7 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
-    """Return the JSON of codecs; `dtype` is None for those of a shard's index."""
+    """Return the JSON of codecs; `dtype` is None for a shard's index."""
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))

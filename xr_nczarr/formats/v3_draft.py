@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from xr_nczarr.errors import NczarrError, Place, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import Place, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.data_types import check_members, unknown
 from xr_nczarr.formats.documents import (
     Document,
@@ -23,26 +23,22 @@ from xr_nczarr.formats.documents import (
     read_list,
     read_object,
     read_text,
-    render_json,
     required,
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
-from xr_nczarr.formats.format import Format, NodeKind
+from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.v3 import V3
 from xr_nczarr.formats.v3_codecs import ordered
 from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
 from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
 from xr_nczarr.model import (
-    DEFAULT_LIMITS,
     ArrayNode,
     Attributes,
-    BrokenNode,
     ChunkKeys,
     GroupNode,
     Json,
     Limits,
-    Node,
 )
 
 _ENTRY = "zarr.json"
@@ -73,6 +69,7 @@ class V3Draft(Format):
 
     version = "3-draft"
     is_rare = True
+    implies_groups = True
     has_variants = True
 
     released: bool = False
@@ -148,36 +145,20 @@ class V3Draft(Format):
         released = match[1] is not None or isinstance(encoding, str) or bool(early and not own)
         return V3Draft(released, suffix, later, data_type_fallback)
 
-    def parse_node(
-        self,
-        path: str,
-        documents: Mapping[str, Document],
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        parsed: dict[Hashable, ArrayNode] | None = None,
-    ) -> Node:
-        """Parse the node at `path`; without a document, return an implicit group."""
-        array_key, group_key = self.node_keys(path)[-2:]
-        key = array_key if array_key in documents else group_key
-        if key not in documents:
-            return GroupNode(path=path, explicit=False)
-        document = documents[key]
-        fields: dict[str, Any] = {}
-        try:
-            members = read_object(document.value, None)
-            if "attributes" in members:
-                fields["attributes"] = document.attributes("attributes")
-            if not self.later:
-                names = _GROUP_MEMBERS if key == group_key else _ARRAY_MEMBERS
-                check_members(members, names, None)
-            extensions = _check_extensions(members)
-            fields["members"] = {"extensions": extensions} if extensions else {}
-            if key == group_key:
-                return GroupNode(path=path, **fields)
-            fields["shape"] = read_lengths(required(members, "shape"), "shape")
-            return self._parse_array(path, members, limits, fields)
-        except NczarrError as error:
-            return BrokenNode(path=path, error=error.located(key=key), **fields)
+    def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
+        path, fields = parsing.path, parsing.fields
+        members = read_object(parsing.document.value, None)
+        if "attributes" in members:
+            fields["attributes"] = parsing.document.attributes("attributes")
+        if not self.later:
+            names = _GROUP_MEMBERS if parsing.kind == "group" else _ARRAY_MEMBERS
+            check_members(members, names, None)
+        extensions = _check_extensions(members)
+        fields["members"] = {"extensions": extensions} if extensions else {}
+        if parsing.kind == "group":
+            return GroupNode(path=path, **fields)
+        fields["shape"] = read_lengths(required(members, "shape"), "shape")
+        return self._parse_array(path, members, parsing.limits, fields)
 
     def _parse_array(
         self, path: str, members: dict[str, Json], limits: Limits, fields: dict[str, Any]
@@ -212,13 +193,11 @@ class V3Draft(Format):
             **fields,
         )
 
-    def render_node(self, node: Node) -> dict[str, bytes]:
-        """Render the documents of a node by their keys, the entry point last.
+    def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
+        """Return the JSON of a node's documents, the entry point last.
 
         The variant of the released programs is only read.
         """
-        if isinstance(node, BrokenNode):
-            raise node.error
         if self.released:
             raise UnsupportedError("stores of zarr-python before 3 and of GDAL are only read")
         check_members(node.members, ("extensions",), None)
@@ -231,9 +210,12 @@ class V3Draft(Format):
             documents[self.document_key(node.path, "group")] = members
         if node.path == "/":
             encoding = {"type": "json", "metadata_key_suffix": self.suffix}
-            entry = {"zarr_format": _URI, "metadata_encoding": encoding, "extensions": []}
-            documents[_ENTRY] = entry
-        return {key: render_json(members) for key, members in documents.items()}
+            documents[_ENTRY] = {
+                "zarr_format": _URI,
+                "metadata_encoding": encoding,
+                "extensions": [],
+            }
+        return documents
 
     def _render_array(self, node: ArrayNode) -> Json:
         separator = node.chunk_keys.separator

@@ -19,7 +19,7 @@ _KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.
 
 
 def parse_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Give the filters that zarr-python keeps among the draft's attributes, if they are any."""
+    """Return the filters that zarr-python keeps among the attributes; empty without any."""
     filters = members.get("attributes", {}).get("filters")
     if "codecs" in members or not isinstance(filters, list):
         return []
@@ -28,7 +28,7 @@ def parse_filters(members: Mapping[str, Json]) -> list[Json]:
 
 
 def parse_codecs(members: Mapping[str, Json], filters: Json, rank: int) -> list[CodecSpec]:
-    """Give the codecs of an array: its memory layout, `filters`, ``codecs``, ``compressor``."""
+    """Parse the codecs of an array: its memory layout, `filters`, ``codecs``, ``compressor``."""
     specs: list[CodecSpec] = []
     order = required(members, _LAYOUT)
     if isinstance(order, dict):
@@ -59,10 +59,10 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
 
 
 def render_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
-    """Give ``chunk_memory_layout`` and ``codecs`` of a node.
+    """Render ``chunk_memory_layout`` and ``codecs`` of a node.
 
-    `spelled` is what its rendered type says; in another byte order than the node's the codec
-    ``endian`` is needed.
+    `spelled` is the dtype that the rendered type means. If its byte order is not the node's, the
+    codec ``endian`` is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))

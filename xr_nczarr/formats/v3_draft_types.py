@@ -41,9 +41,9 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Give dtype and spelling of a ``data_type`` of the draft.
+    """Parse a ``data_type`` of the draft into dtype and spelling.
 
-    An unknown extension is what it falls back to if `fallback` permits; else the error says so.
+    If `fallback` is set, an unknown extension is read as the type that it falls back to.
     """
     place = "data_type"
     if isinstance(value, str):
@@ -69,7 +69,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
 
 
 def _find_type(name: str, place: str) -> DType | None:
-    """Give the dtype of a name, or of the typestring of a number; None for anything else."""
+    """Return the dtype of a name, or of the typestring of a number; None for other text."""
     return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
 
 
@@ -87,10 +87,10 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 
 
 def render_data_type(dtype: DType, spelling: str) -> Json:
-    """Give the ``data_type`` of a dtype: its spelling, if that has this meaning.
+    """Render the ``data_type`` of a dtype: its `spelling`, if that means the dtype.
 
-    Otherwise numbers have their names, which say nothing of the byte order, and all others are
-    typestrings of an extension with raw bytes to fall back on.
+    Otherwise numbers are rendered as their names, without byte order, and other types as
+    typestrings of an extension that falls back to raw bytes.
     """
     value = json.loads(spelling) if spelling.startswith("{") else spelling
     extended = isinstance(value, dict) and "extension" in value
