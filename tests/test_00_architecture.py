@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from xr_nczarr.formats import FORMATS
+
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
 
@@ -147,6 +149,26 @@ def test_a_library_stays_in_its_layer(path):
     for name in imports(path):
         layers = LIBRARIES.get(name.split(".")[0])
         assert layers is None or layer_of(path) in layers, f"{name} belongs to {layers}"
+
+
+def compared_versions(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        operands = []
+        if isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "startswith":
+            operands = node.args
+        for operand in operands:
+            items = getattr(operand, "elts", [operand])
+            yield from (item.value for item in items if getattr(item, "value", None) in FORMATS)
+
+
+OUTSIDE_FORMATS = [path for path in FILES if room_of(path) != "formats"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE_FORMATS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_formats_compare_versions(path):
+    assert not list(compared_versions(path))
 
 
 def test_one_module_knows_the_operating_system():
