@@ -316,7 +316,7 @@ def test_what_a_codec_cannot_be_given_is_an_error_of_its_variable(tmp_path, stra
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* refuses its configuration"):
         opened(refused).load()
     behind = store_of(tmp_path / "behind", named("spelled"), named("spelled"), stored=b"")
-    with pytest.raises(MetadataError, match="stands behind a codec that gives bytes"):
+    with pytest.raises(MetadataError, match="follows a codec that returns bytes"):
         opened(behind).load()
     text = {"data_type": "string", "fill_value": ""}
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)

@@ -21,11 +21,11 @@ from xr_nczarr.errors import ChunkError
 HEADER_BYTES = 16
 _VERSION = 2
 _NOT_COMPRESSED = 2
-_SMALLEST_BLOCK = 1 << 10  # below, the starts alone would be larger than what they lead to
+_MIN_BLOCK = 1 << 10  # the starts of smaller blocks would be larger than the blocks
 
 
 class BloscFrame(NamedTuple):
-    """What the header of a frame says: sizes of the data, of a block, and of the frame in bytes."""
+    """The header of a frame: sizes of the data, of a block, and of the frame in bytes."""
 
     header: bytes
     size: int
@@ -38,16 +38,16 @@ class BloscFrame(NamedTuple):
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
     def holding(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Give the numbers of the blocks that hold spans of the data (start and length)."""
-        found: set[int] = set()
+        """Return the numbers of the blocks that hold spans of the data (start and length)."""
+        numbers: set[int] = set()
         for start, length in spans:
-            found.update(range(start // self.block, (start + length - 1) // self.block + 1))
+            numbers.update(range(start // self.block, (start + length - 1) // self.block + 1))
         last = (self.size - 1) // self.block
         # A frame of a short block alone would not be cut as this one is.
-        return sorted(found | {last - 1} if found == {last} else found)
+        return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
     def places(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Give first byte and length of blocks in the frame."""
+        """Return first byte and length of blocks in the frame."""
         starts = np.frombuffer(table, "<i4").astype(np.int64)  # as the length, up to 4 GiB
         places = []
         for start in starts[numbers].tolist():
@@ -60,10 +60,10 @@ class BloscFrame(NamedTuple):
         return places
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Give the data of blocks, one after another."""
+        """Decode blocks, and return their data in one piece."""
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)
-        size = sum(min(self.block, self.size - one * self.block) for one in numbers)
+        size = sum(min(self.block, self.size - number * self.block) for number in numbers)
         sizes = struct.pack(f"<III{len(starts)}i", size, self.block, total, *starts)
         decoded = np.empty(size, UINT8)
         try:
@@ -74,10 +74,10 @@ class BloscFrame(NamedTuple):
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Give the frame that has this header, None if it cannot be taken apart or has another size."""
-    version, flags, found, block, length = struct.unpack("<BxBxIII", header)
-    if version != _VERSION or flags & _NOT_COMPRESSED or found != size:
+    """Parse a header; None for a frame of another size, or without blocks of its own."""
+    version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
+    if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:
         return None
-    if not _SMALLEST_BLOCK <= block < size:
+    if not _MIN_BLOCK <= block < size:
         return None
     return BloscFrame(bytes(header), size, block, length)

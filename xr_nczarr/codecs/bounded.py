@@ -39,11 +39,11 @@ _LEVELS = {4: 3}  # libdeflate's that give the size of zlib's; the others do at 
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
 _PIECE = 256 << 10  # still in the cache when it is copied, and too little to be given back by free
-_MOST_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in the blocks of bgzip are a third
+_MAX_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in the blocks of bgzip are a third
 
 
 def build_compressor(request: Request) -> Step:
-    """Give the step for a compressor of numcodecs, whose parameters have their defaults' types."""
+    """Return the step for a compressor of numcodecs, with parameters of their defaults' types."""
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
     codec = request.construct(settings=request.settings(**defaults))
@@ -53,10 +53,10 @@ def build_compressor(request: Request) -> Step:
 def _stream(
     flow: Flow, codec: Any, unpack: Callable[[], Any], magic: bytes | None, most: int = sys.maxsize
 ) -> Step:
-    """Give the step for decompressors of the standard library, told the most bytes to give.
+    """Return the step for decompressors of the standard library, which take a limit in bytes.
 
-    `magic` begins each further member where a format has several. `most` is what is asked for at
-    once of a decompressor that gives back what it did not consume.
+    `magic` begins each further member where a format has several. `most` limits single calls of a
+    decompressor that returns its unconsumed input.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
@@ -65,7 +65,7 @@ def _stream(
         while more:
             stream = unpack()
             while not stream.eof and at < len(data):
-                # What is behind the end of a member is copied: no more than a window.
+                # Bytes after the end of a member are copied: at most a window.
                 window = data[at : at + _WINDOW]
                 piece = stream.decompress(window, min(flow.bound + 1 - total, most))
                 total += len(piece)
@@ -80,8 +80,8 @@ def _stream(
             members += 1
             follows = magic is not None and bytes(data[at : at + len(magic)]) == magic
             more = follows and total != flow.size
-            if members > _MOST_MEMBERS:
-                raise ChunkError(f"has more than {_MOST_MEMBERS:,} members", remedy=DAMAGED)
+            if members > _MAX_MEMBERS:
+                raise ChunkError(f"has more than {_MAX_MEMBERS:,} members", remedy=DAMAGED)
         flow.check_size(total)
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -99,7 +99,7 @@ def _stream(
 
 
 def _deflate(flow: Flow, codec: Any) -> Step:
-    """Give the step for zlib streams, or for gzip files of one member or several."""
+    """Return the step for zlib streams, or for gzip files of one member or several."""
     name, size = codec.codec_id, flow.size
     wbits, magic = (31, _GZIP) if name == "gzip" else (15, None)
     slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
@@ -113,7 +113,7 @@ def _deflate(flow: Flow, codec: Any) -> Step:
         try:
             result = decompress(data, size)
         except deflate.DeflateError:
-            return slow.decode(data)  # which tells what is wrong
+            return slow.decode(data)  # which raises the precise error
         return result if len(result) == size else slow.decode(data)
 
     if not size or size >> 32:  # libdeflate has to know the size, in 32 bits
@@ -122,7 +122,7 @@ def _deflate(flow: Flow, codec: Any) -> Step:
 
 
 def _lzma(flow: Flow, codec: Any) -> Step:
-    """Give the step for the formats of LZMA: xz, alone, and raw with its filters."""
+    """Return the step for the formats of LZMA: xz, alone, and raw with its filters."""
     if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
         raise MetadataError(f"found format = {codec.format}, expected 1, 2 or 3")
     memory = _LZMA_MEMORY + 2 * flow.bound
@@ -144,10 +144,10 @@ def _framed(
     measure: Callable[[Buffer], tuple[int | None, Buffer]],
     decompress: Callable[..., Any],
 ) -> Step:
-    """Give the step for frames that tell their size, compared before anything is allocated.
+    """Return the step for frames that declare their size, which is checked before allocation.
 
-    `measure` gives that size, and the frame without what lies behind it. It gives None for one
-    that it has found to be small enough.
+    `measure` returns that size, and the frame without the bytes after it. The size is None for a
+    frame that it has checked itself.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -166,7 +166,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Give the step for LZ4 blocks behind their size in four bytes, as numcodecs writes them."""
+    """Return the step for LZ4 blocks after their size in four bytes, as numcodecs writes them."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
@@ -210,24 +210,24 @@ def _pcodec(flow: Flow, codec: Any) -> Step:
 
 def _zstd(flow: Flow, codec: Any) -> Step:
     def measure(data: Buffer) -> tuple[int | None, Buffer]:
-        told, most, end = _zstd_extent(data, flow.size)
-        if told is None and flow.size is None:
+        declared, most, end = _zstd_extent(data, flow.size)
+        if declared is None and flow.size is None:
             flow.check_size(most)
-        return (flow.size if told is None else told), memoryview(data)[:end]
+        return (flow.size if declared is None else declared), memoryview(data)[:end]
 
     return _framed(flow, codec.encode, measure, zstd.decompress)
 
 
 def _zstd_extent(data: Buffer, wanted: int | None) -> tuple[int | None, int, int]:
-    """Walk frames: the size they tell (None when one does not), the most they hold, their end.
+    """Return the declared size of frames (None if one lacks it), an upper bound, and their end.
 
-    What lies behind the frames that hold the `wanted` bytes is not looked at.
+    Bytes after the frames that hold the `wanted` bytes are ignored.
 
     Source: RFC 8878, section 3.1.
     """
-    told: int | None = 0
+    declared: int | None = 0
     most = at = 0
-    while at < len(data) and (not at or told != wanted):
+    while at < len(data) and (not at or declared != wanted):
         magic = _number(data, at, 4)
         if magic in _ZSTD_SKIPPABLE:
             at += 8 + _number(data, at + 4, 4)
@@ -239,7 +239,7 @@ def _zstd_extent(data: Buffer, wanted: int | None) -> tuple[int | None, int, int
         field = 1 << wide if wide else single
         at += 6 - single + (0, 1, 2, 4)[descriptor & 3]
         size = _number(data, at, field) + (256 if field == 2 else 0)
-        told = told + size if field and told is not None else None
+        declared = declared + size if field and declared is not None else None
         at += field
         last = 0
         while not last and at < len(data):
@@ -250,7 +250,7 @@ def _zstd_extent(data: Buffer, wanted: int | None) -> tuple[int | None, int, int
         at += 4 * (descriptor >> 2 & 1) if last else len(data)
     if not 0 < at <= len(data):
         raise ChunkError("ends within a Zstandard frame, or holds none", remedy=DAMAGED)
-    return told, most, at
+    return declared, most, at
 
 
 def _number(data: Buffer, start: int, size: int) -> int:
@@ -270,7 +270,7 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 
 
 def decompressed(data: bytes, most: int) -> bytes:
-    """Give a document that is a gzip file or a Zstandard frame; any other as it is.
+    """Return the content of a gzip file or a Zstandard frame, or any other document as it is.
 
     Raises
     ------
@@ -280,8 +280,8 @@ def decompressed(data: bytes, most: int) -> bytes:
         When it is damaged.
     """
     if _number(data, 0, 4) == _ZSTD_FRAME:
-        told, bound, end = _zstd_extent(data, -1)
-        _check_document(bound if told is None else told, most)
+        declared, bound, end = _zstd_extent(data, -1)
+        _check_document(bound if declared is None else declared, most)
         return bytes(zstd.decompress(memoryview(data)[:end]))
     pieces = [b""] if data.startswith(_GZIP) else [data]
     while data.startswith(_GZIP):

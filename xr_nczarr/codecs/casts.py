@@ -1,7 +1,7 @@
 """Zarr v3's codecs on numbers, ``scale_offset`` and ``cast_value``: exact, or an error.
 
 Source: the registered extensions of these names. Values that the specification leaves to an error
-are a ChunkError, also when they are written.
+raise ChunkError, also when they are written.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Cast:
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
     """Return the floats that finite values are rounded to, from the nearest ones.
 
-    Infinity among those stands for the next power of two: what is less can be rounded down.
+    Infinity stands for the next power of two, from which smaller values can be rounded down.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

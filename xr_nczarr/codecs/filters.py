@@ -21,9 +21,9 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: Request) -> Step | None:
-    """Give the step for HDF5's shuffle: all first bytes, all second bytes, and so on.
+    """Return the step for HDF5's shuffle: all first bytes, all second bytes, and so on.
 
-    Bytes at the end that do not fill an element stay there as they are.
+    Trailing bytes that do not fill an element stay as they are.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
@@ -53,10 +53,10 @@ def build_shuffle(request: Request) -> Step | None:
 
 
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
-    """Put planes of bytes together into elements.
+    """Merge planes of bytes into elements.
 
-    Two are merged into words: shifts of whole arrays are vectorized, twice as fast as the strided
-    copies, which are as fast as merging where there are more. Short planes are copied all at once.
+    Two planes are merged into words: shifts of whole arrays are vectorized, and twice as fast as
+    strided copies. More planes are copied with strides. Short planes are copied all at once.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -73,7 +73,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: Request) -> Step:
-    """Give the step for numcodecs' filters from elements of one dtype to those of another."""
+    """Return the step for numcodecs' filters from elements of one dtype to another dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -101,9 +101,9 @@ def build_typed(request: Request) -> Step:
 def _room(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Give how far from values of `dtype` those may lie that come back of them as `stored`."""
-    floats = [each for each in (dtype, stored) if each.kind == "f"]
-    rounding = 8 * max((np.finfo(each).eps for each in floats), default=0)
+    """Return how far values of `dtype` may move when they are stored as `stored`."""
+    floats = [item for item in (dtype, stored) if item.kind == "f"]
+    rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
         step = 0.5 / abs(codec.scale) + (dtype.kind != "f")
         return step + rounding * (np.abs(values) + abs(codec.offset))
@@ -117,7 +117,7 @@ def _room(
 
 
 def build_bitround(request: Request) -> Step:
-    """Give the step that rounds floats when encoding and does nothing when decoding."""
+    """Return the step that rounds floats when encoding and does nothing when decoding."""
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
 
@@ -129,7 +129,7 @@ def build_bitround(request: Request) -> Step:
 
 
 def build_sized(request: Request) -> Step:
-    """Give the step for codecs that make so many bytes of so many: checksums and the like."""
+    """Return the step for codecs whose encoded size follows from the size: checksums and others."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
         raise MetadataError(f"found packbits for a {flow.chunk}, expected booleans")
@@ -146,13 +146,13 @@ def build_sized(request: Request) -> Step:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Do as numcodecs, without a copy of what is checked."""
+        """Decode as numcodecs does, without a copy of the data."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
-        body, told = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
+        body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
         computed = codec.checksum(body) & 0xFFFFFFFF
-        if len(told) < 4 or computed != int.from_bytes(told, "little"):
-            return step.decode(data)  # which tells what is wrong
+        if len(checksum) < 4 or computed != int.from_bytes(checksum, "little"):
+            return step.decode(data)  # which raises the precise error
         decoded.check_size(len(body))
         return body
 

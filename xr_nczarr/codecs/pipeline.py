@@ -50,16 +50,16 @@ FAILURES = (
     struct.error,
     zlib.error,
 )
-"""What numcodecs, the standard library and NumPy raise for what they cannot take."""
+"""Exceptions of numcodecs, the standard library and NumPy for damaged or unfit data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a step encodes, and decodes to: elements, or a stream of bytes (uint8, no shape).
+    """The decoded side of a step: elements, or a stream of bytes (uint8, no shape).
 
-    Its `size` in bytes is None where it depends on the values; `bound` is the most it can be, by
-    what the chunk's size makes possible or, when `limited`, by the caller's limit. `shuffled` is
-    the element size of a shuffle that has none, and `chunk` the chunk in words, for messages.
+    `size` in bytes is None where it depends on the values. `bound` is the largest size that the
+    chunk's size permits or, if `limited`, the caller's limit. `shuffled` is the element size for a
+    shuffle without one, and `chunk` names the chunk in messages.
     """
 
     chunk: str
@@ -76,56 +76,59 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Give the flow of elements of a fixed size that a step makes of this one."""
+        """Return the flow of elements of a fixed size that a step encodes this one to."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Give the flow of bytes that a step makes of this one."""
+        """Return the flow of bytes that a step encodes this one to."""
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Give the flow behind a compressor; none makes more of what it cannot compress."""
+        """Return the flow after a compressor, with room for data that cannot be compressed."""
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Give a flow of any size, up to the limit of what can grow `growth` times as large."""
+        """Return a flow of any size that stays within the limit when it grows `growth` times."""
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """View the bytes of this flow as its elements; objects are what they are."""
+        """View the bytes of this flow as its elements; return objects unchanged."""
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
-    def check_size(self, found: int, *, cut: bool = False) -> None:
-        """Raise unless this flow can have `found` bytes; `cut` when the data go on behind them."""
-        fits = found <= self.bound if self.size is None else found == self.size
+    def check_size(self, size: int, *, cut: bool = False) -> None:
+        """Raise ChunkError or LimitError unless this flow can have `size` bytes.
+
+        `cut` says that more data follow.
+        """
+        fits = size <= self.bound if self.size is None else size == self.size
         if fits:
             return
-        many = f"more than {self.bound:,}" if cut or self.size is None else f"{found:,}"
+        many = f"more than {self.bound:,}" if cut or self.size is None else f"{size:,}"
         if self.limited and self.size is None:
             raise LimitError(f"decodes to {many} bytes ({self.chunk})", remedy=RAISE_LIMIT)
         wanted = "" if self.size is None else f", expected {self.size:,}"
         raise ChunkError(f"decodes to {many} bytes{wanted} ({self.chunk})", remedy=DAMAGED)
 
-    def check_count(self, found: int) -> None:
-        """Raise unless `found` is the number of elements."""
-        if found != self.count:
-            problem = f"decodes to {found:,} items, expected {self.count:,} ({self.chunk})"
+    def check_count(self, count: int) -> None:
+        """Raise ChunkError unless `count` is the number of elements."""
+        if count != self.count:
+            problem = f"decodes to {count:,} items, expected {self.count:,} ({self.chunk})"
             raise ChunkError(problem, remedy=DAMAGED)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One codec, compiled for what it encodes.
+    """One codec, compiled for the elements or bytes that it encodes.
 
-    `decode` takes the encoded bytes and gives a flat buffer of exactly the decoded ones, or the
-    array of objects; one that `fills` also takes the array of those bytes to fill and give.
-    `encode` is the reverse. `place` is the step in words, for messages. `room` is of filters that
-    do not hold every value: how far from given ones those may lie that come back, or `any_room` of
-    one that itself refuses what it was not told to change.
+    `decode` takes the encoded bytes and returns a flat buffer of exactly the decoded bytes, or the
+    array of objects. If the step `fills`, it also takes an array of bytes to fill and return.
+    `encode` is the reverse. `place` names the step in messages. `room` belongs to filters that do
+    not hold every value: it returns how far decoded values may lie from the encoded ones. It is
+    `any_room` for a filter that itself raises for values that it must not change.
     """
 
     decode: Callable[..., Any]
@@ -137,30 +140,31 @@ class Step:
 
 
 def any_room(_: NDArray[Any]) -> float:
-    """Let any value come back for another."""
+    """Return infinity: any value may decode to another."""
     return math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A step to be built: its spec, and what it encodes."""
+    """A step to be built: its spec, and the flow that it encodes."""
 
     spec: CodecSpec
     flow: Flow
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Give the parameters, each of its default's type: None stands for any."""
-        found = self.spec.configuration
-        unknown = sorted(map(str, found.keys() - defaults.keys()))
+        """Return the parameters, each of its default's type; a default of None permits any type."""
+        configuration = self.spec.configuration
+        unknown = sorted(map(str, configuration.keys() - defaults.keys()))
         if unknown:
             raise MetadataError(f"found unknown parameters: {quote(', '.join(unknown))}")
         return {
-            name: _like(value, found.get(name, value), name) for name, value in defaults.items()
+            name: _like(value, configuration.get(name, value), name)
+            for name, value in defaults.items()
         }
 
     def construct(self, codec_class: Any = None, settings: dict[str, Any] | None = None) -> Any:
-        """Give the codec, of numcodecs' class unless another of its interface is given."""
+        """Return the codec object, of numcodecs' class unless another class is passed."""
         codec_class = codec_class or numcodecs_registry.codec_registry[self.spec.name]
         settings = dict(settings or self.spec.configuration)
         settings.pop("id", None)
@@ -182,7 +186,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Give the step for a codec of numcodecs' interface; what it decodes to is checked."""
+    """Return the step for a codec of numcodecs' interface, whose decoded size is checked."""
 
     def decode(data: Buffer) -> Buffer:
         with np.errstate(all="ignore"):
@@ -216,11 +220,11 @@ def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 class ChunkCodec:
-    """The way between the stored bytes of a chunk and its elements: from `flow` to `encoded`.
+    """The codecs of a chunk as one: from the elements in `flow` to the stored bytes in `encoded`.
 
-    The size of `encoded` is known when nothing in the chain compresses; a `raw` chunk is stored
-    as its elements are, in C order and the node's dtype. One that `fills` decodes right into the
-    array that it is given, others copy there. One that is `narrow` does not hold every value.
+    The size of `encoded` is known if no codec compresses. A `raw` chunk is stored as its elements
+    are, in C order and the node's dtype. A codec that `fills` decodes right into the caller's
+    array; others copy there. A `narrow` codec does not hold every value.
     """
 
     __slots__ = ("_rooms", "_steps", "encoded", "fills", "flow", "narrow", "raw")
@@ -235,7 +239,7 @@ class ChunkCodec:
         self.narrow = bool(self._rooms) and any_room not in self._rooms
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Give the elements of one chunk from its stored bytes.
+        """Decode the stored bytes of one chunk into its elements.
 
         A C-contiguous `out` of the chunk's shape and dtype is filled and returned; without it the
         result may be a read-only view of `data`.
@@ -260,7 +264,7 @@ class ChunkCodec:
         return out
 
     def encode(self, chunk: NDArray[Any]) -> Bytes:
-        """Give the stored bytes of one chunk: of an uncompressed one a view of its memory."""
+        """Encode one chunk; an uncompressed one becomes a view of its memory."""
         flow = self.flow
         chunk = np.asarray(chunk, flow.dtype, order="C")
         if chunk.shape != flow.shape:
@@ -271,9 +275,9 @@ class ChunkCodec:
         return encoded.data if isinstance(encoded, np.ndarray) else encoded
 
     def check_held(self, data: Bytes, where: Any, values: NDArray[Any]) -> None:
-        """Refuse a chunk's stored bytes if other values than these come back of them.
+        """Raise ChunkError if decoding `data` does not reproduce `values` at `where`.
 
-        Rounding is what filters are for; ChunkError tells of what they wrap, or lose.
+        The rounding of the filters is permitted.
         """
         back = self.decode(data)[where]
         with np.errstate(all="ignore"):
@@ -282,14 +286,14 @@ class ChunkCodec:
             if np.any(room):
                 same |= np.isfinite(back) & (np.abs(np.subtract(back, values, dtype="f8")) <= room)
         if not np.all(same):
-            value, other = (each[~same].ravel()[0] for each in (values, back))
+            value, other = (array[~same].ravel()[0] for array in (values, back))
             raise ChunkError(
                 f"the filters do not hold {value}: it would come back as {other}",
                 remedy="Write it with others; those that opening left go with drop_encoding()",
             )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
-        """Give `out`, filled, or else a flat buffer of exactly the decoded bytes (or objects)."""
+        """Fill and return `out`, or return a flat buffer of the decoded bytes (or objects)."""
         steps = self._steps
         size = self.encoded.size
         if size is not None and len(data) != size:
@@ -310,7 +314,7 @@ class ChunkCodec:
         return data
 
     def encode_buffer(self, data: Buffer) -> Any:
-        """Give the stored bytes of a flat buffer of bytes (or of an array of objects)."""
+        """Encode a flat buffer of bytes (or an array of objects) into the stored bytes."""
         for step in self._steps:
             try:
                 data = step.encode(data)

@@ -58,7 +58,7 @@ _OURS = ("bytes", "endian", "transpose", "crc32c")
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
 """How netcdf-c spells the type char; ``|S1`` is a string of length one."""
 _POINTER = 8
-"""Size in bytes of what netcdf-c shuffles for strings."""
+"""Size in bytes of a string's pointer, which netcdf-c shuffles."""
 
 
 def compile_codec(
@@ -69,7 +69,7 @@ def compile_codec(
     allow_pickle: bool = False,
     plugins: bool = True,
 ) -> ChunkCodec:
-    """Give the codec of an array's chunks.
+    """Compile the codec of an array's chunks.
 
     Classes of numcodecs' interface in `custom`, by their id, come before all others.
     `allow_pickle` unpickles objects, which lets whoever wrote them run any code. With `plugins`,
@@ -78,7 +78,7 @@ def compile_codec(
     Raises
     ------
     UnsupportedError, RefusedError
-        For a codec or dtype that is not known, and for pickled objects.
+        For an unknown codec or dtype, and for pickled objects.
     MetadataError, LimitError
         For a configuration that is not the codec's, or does not fit the elements, and for a chunk
         of more than `limits.max_chunk_bytes`.
@@ -144,7 +144,7 @@ def _unheld(fill: Any, spec: CodecSpec, why: str) -> ConflictError:
 def flow_of(
     dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits, type_name: str = ""
 ) -> Flow:
-    """Give the flow of a chunk's elements, within the limits."""
+    """Return the flow of a chunk's elements, within the limits."""
     if dtype.hasobject and dtype.kind != "O":
         raise UnsupportedError(f"found {quote(dtype)}, a structure with items of variable length")
     most, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
@@ -167,7 +167,7 @@ def compile_chain(
     allow_pickle: bool = False,
     plugins: bool = False,
 ) -> ChunkCodec:
-    """Give the codec of `specs`, in the order of encoding, for what `flow` describes."""
+    """Compile `specs`, in the order of encoding, into a codec for the elements of `flow`."""
     steps: list[Step] = []
     encoded, most = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
@@ -195,7 +195,7 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(
     spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool, plugins: bool
 ) -> Builder:
-    """Return what compiles a codec: the caller's, ours, numcodecs', or another package's."""
+    """Return the builder of a codec: the caller's, ours, numcodecs', or another package's."""
     name = spec.name
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
@@ -225,7 +225,7 @@ def _find_builder(
 
 
 def registered_kind(name: str) -> str | None:
-    """Return what a codec takes and gives that only a package for zarr-python has.
+    """Return the kind of a codec that only a package for zarr-python has.
 
     That is "array-array", "array-bytes" or "bytes-bytes"; None for all other codecs.
     """
@@ -249,6 +249,6 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: Request, codec_class: Any) -> Step:
-    """Give the step for a class of which all that is known is what it decodes to."""
+    """Return the step for a class whose encoded size is unknown."""
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -27,7 +27,7 @@ from xr_nczarr.codecs.pipeline import (
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
-# What text can grow to as objects of Python: JSON by what is between commas, `[]` of msgpack.
+# Growth of text that becomes Python objects: JSON by values between commas, `[]` of msgpack.
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
@@ -49,14 +49,14 @@ def build_bytes(request: Request) -> Step | None:
 
 
 def build_transpose(request: Request) -> Step | None:
-    """Give the step that stores the axes in another order; ``"F"`` reverses them."""
+    """Return the step that stores the axes in another order; ``"F"`` reverses them."""
     flow, order = request.flow, request.settings(order=None)["order"]
     shape = flow.shape or ()
     axes = list(range(len(shape)))
     if order in ("C", "F"):
         order = axes if order == "C" else axes[::-1]
-    known = isinstance(order, list | tuple) and flow.shape is not None
-    if not known or sorted(map(repr, order)) != sorted(map(repr, axes)):
+    listed = isinstance(order, list | tuple) and flow.shape is not None
+    if not listed or sorted(map(repr, order)) != sorted(map(repr, axes)):
         raise MetadataError(f"found order = {quote(order)}, expected each of {axes} once")
     if list(order) == axes or flow.count < 2:
         return None
@@ -80,7 +80,7 @@ def build_transpose(request: Request) -> Step | None:
 
 
 def build_vlen(request: Request) -> Step:
-    """Give the step for strings, bytes or arrays behind their lengths (32 bits, little endian)."""
+    """Return the step for strings, bytes or arrays, each after its length (32 bits)."""
     spec, flow, most = request.spec, request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
         raise MetadataError(f"found codec {spec.name} for a {flow.chunk}, expected objects")
@@ -104,7 +104,7 @@ def build_vlen(request: Request) -> Step:
 
 
 def build_text(request: Request) -> Step:
-    """Give the step for JSON or msgpack as numcodecs writes it: items, their dtype and shape."""
+    """Return the step for JSON or msgpack of numcodecs: items, their dtype and shape."""
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
     codec, growth = request.construct(), _PACKED_GROWTH
@@ -141,7 +141,7 @@ def _parse_json(data: Buffer, most: int) -> Json:
 
 
 def _flatten(items: Json) -> list[Json]:
-    """Give the elements of nested lists, behind which their dtype and shape are listed."""
+    """Return the elements of nested lists that end in their dtype and shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError("found no list of items, dtype and shape", remedy=DAMAGED)
     *values, _, shape = items
@@ -155,14 +155,14 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: Request) -> Step:
-    """Give the step for pickled objects; `registry` has checked that the caller allows them."""
+    """Return the step for pickled objects; `registry` has checked that the caller allows them."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: Request) -> Step:
-    """Give the step that stores each label by its number; 0 is any other string, read as empty."""
+    """Return the step that stores labels as numbers; 0 is any other string, read as empty."""
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         dtypes = f"dtype {quote(codec.dtype)} as {quote(codec.astype)}"

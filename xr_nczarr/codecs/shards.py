@@ -80,7 +80,7 @@ class ShardIndex:
         self.wrapped = bool(spec.codecs)
 
     def parse(self, data: Bytes, object_size: int | None = None) -> NDArray[np.uint64]:
-        """Give offset and length of each inner chunk, of shape ``(*grid, 2)``.
+        """Parse the index into offset and length of each inner chunk, of shape ``(*grid, 2)``.
 
         Raises
         ------
@@ -109,12 +109,12 @@ class ShardIndex:
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
     ) -> tuple[int, int] | None:
-        """Give offset and length of an inner chunk in the shard; None when it is missing."""
+        """Return offset and length of an inner chunk in the shard; None when it is missing."""
         offset, length = entries[inner_index].tolist()
         return None if offset == length == _MISSING else (offset, length)
 
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
-        """Give the shard of the encoded inner chunks in `parts`; the others are missing."""
+        """Return the shard of the encoded inner chunks in `parts`; others are marked as missing."""
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
         bodies = []
@@ -126,19 +126,19 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Give the shard itself from the stored object, when codecs lie around it."""
+        """Decode the codecs around a shard."""
         return memoryview(self._around.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
-        """Give the object to store, the reverse of `unwrap`."""
+        """Encode a shard with the codecs around it, the reverse of `unwrap`."""
         return memoryview(self._around.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
         stored = np.unravel_index(at, entries.shape[:-1])
         offset, length = entries[stored].tolist()
         inner_index = tuple([int(stored[axis]) for axis in self._places[:-1]])
-        found = f"inner chunk {inner_index} at {offset:,}, {length:,} bytes long: {where}"
-        return ChunkError(f"the shard index puts {found}", place="shard index", remedy=DAMAGED)
+        placed = f"inner chunk {inner_index} at {offset:,}, {length:,} bytes long: {where}"
+        return ChunkError(f"the shard index puts {placed}", place="shard index", remedy=DAMAGED)
 
 
 def _grid(shape: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def kind_of(name: str) -> str | None:
 
 
 def _load(entry_point: EntryPoint) -> Any:
-    """Return a codec's class; what its package needs may be missing, or of another version."""
+    """Return a codec's class; raise UnsupportedError if its package does not load."""
     try:
         import zarr.core.dtype  # noqa: F401  (since 3.1)
 
@@ -60,14 +60,14 @@ def _load(entry_point: EntryPoint) -> Any:
         raise UnsupportedError(
             f"found codec {quote(repr(entry_point.name))}, whose package does not load: "
             f"{reason_of(error)}",
-            remedy="Install what it needs, and zarr (3.1 or later), for which it is made",
+            remedy="Install its dependencies and zarr 3.1 or later",
         ) from error
 
 
 def build_registered(request: Request, entry_point: EntryPoint) -> Step:
     """Return the step for a codec class of zarr-python's interface.
 
-    What it decodes to is checked; what it decodes is bounded by the caller's limit alone.
+    The decoded size is checked. The encoded size is bounded by the caller's limit alone.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
@@ -110,10 +110,10 @@ class _Adapter:
         if self.stored.dtype.hasobject:
             raise ValueError("it makes items of variable length")
         if self.from_elements and flow.shape is None:
-            raise ValueError("it encodes arrays, and stands behind a codec that gives bytes")
+            raise ValueError("it encodes arrays, but follows a codec that returns bytes")
 
     def encoded(self, request: Request) -> Flow:
-        """Return the flow of what the codec makes."""
+        """Return the flow of the encoded data."""
         return self.stored if self.to_elements else self.flow.unbounded(request.limits)
 
     def decode(self, data: Buffer) -> Any:
