@@ -33,7 +33,7 @@ LAYERS = {
     "tools": {"writing", "backend", "dataset", "chunks", "hierarchy", "formats", *BELOW},
     "accessor": {"tools", "writing", "backend"},
     "__init__": {"accessor", "tools", "writing", "references"},
-    "cli": {"__init__", "references", "backend"},
+    "cli": {"__init__", "references", "backend", "formats"},
     "__main__": {"cli"},
 }
 
@@ -163,7 +163,7 @@ def compared_versions(path):
             yield from (item.value for item in items if getattr(item, "value", None) in FORMATS)
 
 
-OUTSIDE_FORMATS = [path for path in FILES if room_of(path) != "formats"]
+OUTSIDE_FORMATS = [path for path in FILES if layer_of(path) != "formats"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE_FORMATS, ids=lambda path: str(path.relative_to(PACKAGE)))
