@@ -360,7 +360,7 @@ def test_workers_read_in_processes_of_their_own(where, stored, s3_server, worker
 
 def test_arrays_pickle_small_and_tokenize_the_same_twice(stored, s3_server):
     def lazy(target, **options):
-        array = unwrapped(opened(target, **options).variables["v"]._data).array
+        array = unwrapped(opened(target, **options).variables["v"]._data).source
         assert isinstance(array, LazyArray)
         return array
 

@@ -99,6 +99,11 @@ class SelectedArray(_Selectable):
         self.selection = whole(source.shape) if selection is None else selection
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.source.dtype
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of what is selected."""
         return self.selection.shape
