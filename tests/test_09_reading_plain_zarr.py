@@ -280,7 +280,9 @@ def test_values_do_not_wrap_in_a_typed_integer_scale_factor():
 def test_an_integer_scale_factor_beside_missing_values_gives_floats(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
-    with pytest.raises(ValueError, match="cannot convert float NaN to integer"):
+    # The warning is that of xarray 2025, which goes on with whatever the cast made of NaN.
+    reasons = "cannot convert float NaN to integer|invalid value encountered in cast"
+    with pytest.raises((ValueError, RuntimeWarning), match=reasons):
         opened(store, "zarr").load()
     np.testing.assert_array_equal(opened(store), [0, np.nan, 20])
 
