@@ -22,6 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,6 @@ PAGES = sorted(
 )
 NOTEBOOKS = sorted(path.name for path in DOCS.glob("notebooks/*.ipynb"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-SETUP = {  # what a page takes for granted
-    "README.md": """
-import numpy as np, xarray as xr, xr_nczarr
-days = np.datetime64("2026-01-01", "ns") + np.arange(3) * np.timedelta64(1, "D")
-ds = xr.Dataset({"t": (("time", "x"), np.ones((3, 4)))}, coords={"time": days})
-ds, tomorrow = ds[{"time": slice(2)}], ds[{"time": slice(2, 3)}]
-xr_nczarr.to_nczarr(ds, "s3://bucket/store")
-""",
-}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -92,7 +84,6 @@ def run_page(page: str, places: dict[str, str], namespace: dict[str, Any]) -> No
     text = (ROOT / page).read_text()
     for name, address in places.items():
         text = text.replace(name, address)
-    exec(SETUP.get(page, ""), namespace)
     for kind, code, expected, line in blocks(text):
         where = f"{page}:{line}"
         if kind == "python":
@@ -193,3 +184,39 @@ def test_the_pages_of_the_reference_leave_nothing_out() -> None:
     security = (DOCS / "explanation/security.md").read_text()
     for option in OPEN_OPTIONS:
         assert not option.startswith("max_") or f"`{option}`" in security, option
+
+
+def test_the_links_of_the_readme_are_absolute_and_lead_somewhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pages, source = project["urls"]["Documentation"], project["urls"]["Source"]
+    raw = source.replace("github.com", "raw.githubusercontent.com")
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 20
+    for link in links:
+        assert link.startswith("https://"), link
+        page = re.fullmatch(rf"{pages}en/\w+/([\w/-]+)\.html(?:#([\w-]+))?", link)
+        file = re.fullmatch(rf"(?:{source}/blob|{raw})/main/(.+)", link)
+        if page:
+            text = (DOCS / f"{page[1]}.md").read_text()
+            assert not page[2] or f"## {page[2]}" in text.lower(), link
+        elif file:
+            assert (ROOT / file[1]).is_file(), link
+        elif link.startswith((pages, raw)):
+            assert link == pages, link
+
+
+def test_the_version_and_the_floors_are_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / ".github/conda/recipe.yaml").read_text()
+    versions = (DOCS / "reference/versions.md").read_text()
+    assert f'version: "{xr_nczarr.__version__}"' in recipe
+    assert f"\nversion: {xr_nczarr.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    for requirement in project["dependencies"]:
+        name, floor = re.split(">=", requirement.partition(",")[0])
+        conda = {"dask": "dask-core"}.get(name, name)
+        assert f"- {conda} {requirement.removeprefix(name)}\n" in recipe
+        label = {"numpy": "NumPy"}.get(name, name)
+        assert f"| {label} | {floor} |" in versions
+    readme = (ROOT / "README.md").read_text()
+    for extra in project["optional-dependencies"].keys() - {"docs", "test"}:
+        assert f"`{extra}`" in readme, extra
