@@ -1,5 +1,6 @@
 """The documentation: ``python -m sphinx -W -b html docs docs/_build``."""
 
+import logging
 import os
 from typing import Any
 
@@ -14,10 +15,42 @@ author = "the xr_nczarr developers"
 copyright = f"2026, {author}"  # noqa: A001 (Sphinx's name)
 release = xr_nczarr.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"xr_nczarr {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_logo = html_favicon = "_static/logo.svg"
+html_theme_options = {  # the link that edits a page
+    "source_repository": "https://github.com/xr-nczarr/xr_nczarr/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "xarray": ("https://docs.xarray.dev/en/stable", None),
+    "dask": ("https://docs.dask.org/en/stable", None),
+    "distributed": ("https://distributed.dask.org/en/stable", None),
+    "fsspec": ("https://filesystem-spec.readthedocs.io/en/latest", None),
+    "zarr": ("https://zarr.readthedocs.io/en/stable", None),
+}
+intersphinx_timeout = 10
+
+# Commands and code are copied without prompts and without what they print.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_exclude = ".linenos, .go"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -38,23 +71,32 @@ class CommandHelp(Directive):
     """``nczarr-help``: what ``--help`` prints, of the command and of each of its commands."""
 
     def run(self) -> list[nodes.Node]:
-        """Give a section for each command."""
+        """Return a section for each command."""
         os.environ["COLUMNS"] = "90"
         parser = _parser()
         (commands,) = (a for a in parser._actions if isinstance(a.choices, dict))
-        found: list[nodes.Node] = [literal(parser.format_help())]
+        sections: list[nodes.Node] = [literal(parser.format_help())]
         for name, command in commands.choices.items():
             section = nodes.section("", nodes.title("", name), ids=[f"nczarr-{name}"])
             section += literal(command.format_help())
-            found.append(section)
-        return found
+            sections.append(section)
+        return sections
 
 
 def literal(text: str) -> nodes.literal_block:
-    """Give text as a block that is shown as it is."""
+    """Return text as a block that is shown verbatim."""
     return nodes.literal_block(text, text, language="text")
 
 
+def is_reachable(record: logging.LogRecord) -> bool:
+    """Return False for the warning that an inventory of another project cannot be fetched.
+
+    Without a network the documentation is built without links to other projects.
+    """
+    return "failed to reach any of the inventories" not in str(record.msg)
+
+
 def setup(app: Any) -> None:
-    """Make the directive known."""
+    """Register the directive, and let the documentation be built without a network."""
     app.add_directive("nczarr-help", CommandHelp)
+    logging.getLogger("sphinx.sphinx.ext.intersphinx").addFilter(is_reachable)
