@@ -66,7 +66,7 @@ MARKS = ("<!-- measured -->", "<!-- end -->")
 
 
 def write(folder: Path, layout: str, content: str) -> tuple[Path, str]:
-    """Write one variable, and give the store and the variable's path in it."""
+    """Write one variable, and return the store and the variable's path in it."""
     dims, values, encoding = CONTENTS[content]
     zarr_format, dialect = LAYOUTS[layout]
     is_text = content in ("strings", "characters", "non-ASCII characters")
@@ -224,14 +224,17 @@ def write_all(folder: Path) -> Stores:
 
 
 def measured(reader: str, stores: Stores) -> list[str]:
-    """Give the rows of a reader's table."""
+    """Return the rows of a reader's table: layouts that are read alike share one."""
     function, _ = READERS[reader]
-    found: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
+    read: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
     for (layout, content), (path, name) in stores.items():
-        verdicts = found[layout]
+        verdicts = read[layout]
         if verdicts.get("numbers") != "refused":  # else nothing in this layout will be read
             verdicts[content] = verdict(function, path, name, CONTENTS[content][1])
-    return [f"| {layout} | {summary(verdicts)} |" for layout, verdicts in found.items()]
+    alike: dict[str, list[str]] = {}
+    for layout, verdicts in read.items():
+        alike.setdefault(summary(verdicts), []).append(layout)
+    return [f"| {'; '.join(layouts)} | {text} |" for text, layouts in alike.items()]
 
 
 def summary(verdicts: dict[str, str]) -> str:
@@ -248,27 +251,67 @@ def summary(verdicts: dict[str, str]) -> str:
 
 
 def section(reader: str, stores: Stores) -> str:
-    """Give the part of the page on one reader."""
+    """Return the part of the page on one reader."""
     head = f"## {reader} {READERS[reader][1]()}\n\n| Zarr version, dialect | Reads |\n| --- | --- |"
     return "\n".join([head, *measured(reader, stores)]) + "\n"
 
 
+def sections(page: str) -> dict[str, str]:
+    """Return the parts of the page by their headings."""
+    begin, end = (page.index(mark) for mark in MARKS)
+    return {part.partition("\n")[0]: part for part in re.findall("## [^#]*", page[begin:end])}
+
+
+def matrix(parts: dict[str, str]) -> str:
+    """Return the table of readers and layouts that sums up their parts of the page."""
+    lines = [
+        ":::{table}\n:class: matrix\n",
+        f"| | {' | '.join(layout.replace(', ', ' ') for layout in LAYOUTS)} |",
+        "| --- |" + " --- |" * len(LAYOUTS),
+    ]
+    for heading, part in parts.items():
+        verdicts = {
+            layout: reads
+            for layouts, reads in re.findall(r"^\| (\S.*) \| (.*) \|$", part, re.M)
+            for layout in layouts.split("; ")
+        }
+        badges = " | ".join(badge(verdicts[layout]) for layout in LAYOUTS)
+        lines.append(f"| {heading.removeprefix('## ')} | {badges} |")
+    return "\n".join([*lines, ":::\n"])
+
+
+def badge(reads: str) -> str:
+    """Return the colored word for what a reader reads of a layout."""
+    if "**wrong**" in reads:
+        return "{bdg-danger}`some wrong`"
+    words = {"all": "{bdg-success}`all`", "nothing": "{bdg-secondary}`none`"}
+    return words.get(reads, "{bdg-warning}`some`")
+
+
 def main() -> None:
     """Put what was measured into the page, between its two marks; others stay as they are."""
-    text = PAGE.read_text()
-    begin, end = (text.index(mark) for mark in MARKS)
-    sections = {each.partition("\n")[0]: each for each in re.findall("## [^#]*", text[begin:end])}
+    page = PAGE.read_text()
+    parts = sections(page)
     with tempfile.TemporaryDirectory() as folder:
         stores = write_all(Path(folder))
         for reader in READERS:
             if READERS[reader][1]() is not None:
-                found = section(reader, stores)
-                name = f"## {reader} "
-                old = [head for head in sections if head.startswith(name)]
-                sections = {head: each for head, each in sections.items() if head not in old}
-                sections[found.partition("\n")[0]] = found + "\n"
-    ordered = [sections[head] for head in sorted(sections, key=str.casefold)]
-    PAGE.write_text("".join([text[:begin], MARKS[0], "\n\n", *ordered, text[end:]]))
+                part = section(reader, stores)
+                parts = {
+                    head: other
+                    for head, other in parts.items()
+                    if not head.startswith(f"## {reader} ")
+                }
+                parts[part.partition("\n")[0]] = part + "\n"
+    PAGE.write_text(with_parts(page, parts))
+
+
+def with_parts(page: str, parts: dict[str, str]) -> str:
+    """Return the page with these parts, and their matrix, between its two marks."""
+    begin, end = (page.index(mark) for mark in MARKS)
+    ordered = {head: parts[head] for head in sorted(parts, key=str.casefold)}
+    new = [MARKS[0], "\n\n", matrix(ordered), "\n", *ordered.values()]
+    return "".join([page[:begin], *new, page[end:]])
 
 
 if __name__ == "__main__":

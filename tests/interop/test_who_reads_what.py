@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.readers import PAGE, READERS, Stores, section, write_all
+from tests.interop.readers import PAGE, READERS, Stores, matrix, section, sections, write_all
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the readers' own
 
@@ -28,3 +28,8 @@ def test_a_reader_makes_of_our_stores_what_the_table_says(reader: str, stores: S
     if f"## {reader} {found}\n" not in page:
         pytest.skip(f"{reader} {found} is not the version of the table")
     assert section(reader, stores) in page
+
+
+def test_the_matrix_sums_up_the_tables_of_all_readers() -> None:
+    page = PAGE.read_text()
+    assert matrix(sections(page)) in page
