@@ -1,6 +1,7 @@
-"""The pictures of the documentation, rendered anew: ``python -m tests.screenshots``.
+"""The pictures of the documentation, rendered again: ``python -m tests.screenshots``.
 
 Representations are drawn by headless Chromium, the notebooks' plots by matplotlib.
+``python -m tests.screenshots pages docs/_build`` draws every built page, to be looked at.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,14 +25,30 @@ DARK = "body { background: #111; color: #eee; }"
 
 
 def render(folder: Path, content: str, size: str = "1000,700", style: str = "") -> Path:
-    """Give a screenshot by headless Chromium of a page with this content."""
+    """Return a screenshot by headless Chromium of a page with this content."""
     page, image = folder / "page.html", folder / "page.png"
     head = f"<!doctype html><meta charset=utf-8><style>{style}</style>"
     page.write_text(f"{head}<body>{content}", encoding="utf-8")
-    command = ["chromium", *FLAGS.split(), f"--user-data-dir={folder / 'profile'}"]
+    draw_page(page, image, size, folder / "profile")
+    return image
+
+
+def draw_page(page: Path, image: Path, size: str, profile: Path, *flags: str) -> None:
+    """Write a screenshot by headless Chromium of a page."""
+    command = ["chromium", *FLAGS.split(), *flags, f"--user-data-dir={profile}"]
     command += [f"--window-size={size}", f"--screenshot={image}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return image
+
+
+def draw_pages(built: Path, folder: Path) -> None:
+    """Write screenshots of all pages of the built documentation into a folder."""
+    for page in sorted(built.resolve().rglob("*.html")):
+        name = "-".join(page.relative_to(built.resolve()).with_suffix("").parts)
+        if not name.startswith(("_", "genindex", "py-modindex", "search")):
+            profile = folder / "profile"
+            draw_page(page, folder / f"{name}.png", "1400,2400", profile)
+            draw_page(page, folder / f"{name}-phone.png", "500,2400", profile)
+            draw_page(page, folder / f"{name}-dark.png", "1400,2400", profile, "--force-dark-mode")
 
 
 def climate(folder: Path) -> str:
@@ -54,7 +72,7 @@ def climate(folder: Path) -> str:
 
 
 def representations(folder: Path) -> dict[str, str]:
-    """Give the HTML of what a notebook shows of a store, by the name of the picture."""
+    """Return the HTML of what a notebook shows of a store, by the name of the picture."""
     store = climate(folder)
     dataset = xr.open_dataset(store, engine="nczarr")
     selection = {"time": slice(5, 15), "lat": slice(40, 70), "lon": slice(0, 50)}
@@ -83,8 +101,13 @@ def draw(name: str, figure: int) -> None:
     plt.figure(figure).savefig(DOCS / f"images/{name}.png", dpi=70)
 
 
-def main() -> None:
-    """Replace all pictures."""
+def main(arguments: list[str]) -> None:
+    """Replace all pictures, or draw all pages."""
+    if arguments[:1] == ["pages"]:
+        folder = Path(tempfile.mkdtemp(prefix="pages-"))
+        draw_pages(Path(arguments[1]), folder)
+        print(folder)
+        return
     with tempfile.TemporaryDirectory() as folder:
         shown = representations(Path(folder))
         for name, size in {"info": "980,540", "explain": "900,480"}.items():
@@ -95,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

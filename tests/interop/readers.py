@@ -264,20 +264,28 @@ def sections(page: str) -> dict[str, str]:
 
 def matrix(parts: dict[str, str]) -> str:
     """Return the table of readers and layouts that sums up their parts of the page."""
-    lines = [
-        ":::{table}\n:class: matrix\n",
-        f"| | {' | '.join(layout.replace(', ', ' ') for layout in LAYOUTS)} |",
-        "| --- |" + " --- |" * len(LAYOUTS),
-    ]
-    for heading, part in parts.items():
-        verdicts = {
+    verdicts = {
+        heading.removeprefix("## "): {
             layout: reads
             for layouts, reads in re.findall(r"^\| (\S.*) \| (.*) \|$", part, re.M)
             for layout in layouts.split("; ")
         }
-        badges = " | ".join(badge(verdicts[layout]) for layout in LAYOUTS)
-        lines.append(f"| {heading.removeprefix('## ')} | {badges} |")
-    return "\n".join([*lines, ":::\n"])
+        for heading, part in parts.items()
+    }
+    columns = [
+        layout for layout in LAYOUTS if any(r[layout] != "nothing" for r in verdicts.values())
+    ]
+    unread = [layout.replace(", ", " ") for layout in LAYOUTS if layout not in columns]
+    lines = [
+        ":::{table}\n:class: matrix\n",
+        f"| | {' | '.join(layout.replace(', ', ' ') for layout in columns)} |",
+        "| --- |" + " --- |" * len(columns),
+        *(
+            f"| {reader} | {' | '.join(badge(reads[layout]) for layout in columns)} |"
+            for reader, reads in verdicts.items()
+        ),
+    ]
+    return "\n".join([*lines, ":::", "", f"Not read by any of them: {', '.join(unread)}.", ""])
 
 
 def badge(reads: str) -> str:
