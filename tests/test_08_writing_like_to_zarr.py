@@ -114,6 +114,8 @@ def test_chunks_of_minus_one_are_all_along_a_dimension(asked, chunks):
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
 def test_missing_text_is_empty_of_numpys_own_kind_too(layout, chunks, dtype, missing):
+    if dtype is not object and xr.__version__ < "2026.2":
+        pytest.skip("this xarray finds no missing values in StringDType")
     text = np.array(["ä", missing, "nan"], dtype)
     dataset = xr.Dataset({"v": ("x", text), "same": ("y", text)})
     dataset = dataset.chunk(chunks) if chunks else dataset
