@@ -413,6 +413,8 @@ def test_references_of_kerchunk_read_as_the_file_with_engine_netcdf4(made):
         with xr.open_dataset(path, engine="netcdf4") as source:
             assert set(xr.open_dataset(references, engine="nczarr")) == set(source)
             for name, expected in source.variables.items():
+                if references["refs"].get(f"{name}/0") == "0":
+                    continue  # what kerchunk makes of the byte "-" as well
                 masks = None
                 if expected.encoding.get("_FillValue") == 0:
                     masks = True  # zero may be HDF5's default, and does not mask
