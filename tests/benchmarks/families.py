@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks import computing, reading, references, remote, sharded, writing
+from tests.benchmarks import computing, operation, reading, references, remote, sharded, writing
 from tests.benchmarks.harness import Result, Row, run, table
 
 FAMILIES = {
@@ -22,6 +22,7 @@ FAMILIES = {
     "writing": writing.writing,
     "dask": computing.computing,
     "threads": computing.threads,
+    "operation": operation.operation,
     "import": computing.importing,
 }
 
