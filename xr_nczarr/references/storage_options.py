@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsspec import AbstractFileSystem
-from fsspec.implementations.dirfs import DirFileSystem
-
 from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access
@@ -17,6 +14,7 @@ from xr_nczarr.storage.trust import Trust, is_below, origin_of
 from xr_nczarr.storage.url import (
     Location,
     absolute_path,
+    is_filesystem,
     is_protocol,
     local_path,
     merge_options,
@@ -191,9 +189,11 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
     """
     if fs is None:
         return {}, None
+    from fsspec.implementations.dirfs import DirFileSystem
+
     by_protocol: dict[Any, Any] = dict(fs) if isinstance(fs, Mapping) else {None: fs}
     for name, value in by_protocol.items():
-        if isinstance(value, AbstractFileSystem) and not isinstance(value, DirFileSystem):
+        if is_filesystem(value) and not isinstance(value, DirFileSystem):
             by_protocol[name], _ = plain_filesystem(value, "")
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
-
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references.entries import absolute_url
@@ -118,4 +116,6 @@ def key_in(store: Store, url: str) -> str:
     if "::" in url:
         assert isinstance(store, TargetStore)
         return store.root + store.query
-    return str(fsspec.core.strip_protocol(url))
+    from fsspec.core import strip_protocol
+
+    return str(strip_protocol(url))

@@ -12,8 +12,6 @@ from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-import fsspec
-
 from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.memory import NOT_SHARED
@@ -343,7 +341,9 @@ def filesystem_at(
             filesystem = S3(**s3_options(options, retry, IN_FLIGHT))
             root = filesystem._strip_protocol(url)
         else:
-            filesystem, root = fsspec.core.url_to_fs(url, **options)
+            from fsspec.core import url_to_fs
+
+            filesystem, root = url_to_fs(url, **options)
     except ImportError as error:
         raise UnsupportedError(
             f"a package for this kind of URL is missing ({error})",

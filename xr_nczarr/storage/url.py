@@ -10,13 +10,6 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, Literal
 
-from fsspec import AbstractFileSystem, get_filesystem_class
-from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
-from fsspec.implementations.cached import CachingFileSystem
-from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.registry import known_implementations, registry
-
 from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
 
 Medium = Literal["file", "zip", "s3"]
@@ -129,7 +122,7 @@ def parse_url(target: object) -> Location:
 
 
 def _location(target: object) -> Location:
-    if isinstance(getattr(target, "fs", None), AbstractFileSystem):
+    if is_filesystem(getattr(target, "fs", None)):
         return _brought(target)
     if not isinstance(target, str | os.PathLike):
         return Location("")
@@ -230,9 +223,20 @@ def _brought(target: Any) -> Location:
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
     if filesystem.protocol == "reference":
         return Location("reference::", group=path.strip("/"), filesystem=filesystem)
+    from fsspec.implementations.local import LocalFileSystem
+
     if isinstance(filesystem, LocalFileSystem):
         return Location(absolute_path(path), folder=folder)
     return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
+
+
+def is_filesystem(value: object) -> bool:
+    """Return whether a value is a filesystem of fsspec, which local stores never import."""
+    if value is None:
+        return False
+    from fsspec import AbstractFileSystem
+
+    return isinstance(value, AbstractFileSystem)
 
 
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
@@ -241,6 +245,9 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
     Wrappers are ``dir``, which shows a folder, and the one that makes any filesystem asynchronous.
     That of references stays as it is.
     """
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+    from fsspec.implementations.dirfs import DirFileSystem
+
     while True:
         if isinstance(filesystem, DirFileSystem):
             path = "/".join(filter(None, (filesystem.path, path)))
@@ -266,6 +273,9 @@ def check_chain(url: str) -> None:
     UnsupportedError
         When a link takes nothing behind it, a cache has a path, or references come second.
     """
+    from fsspec import get_filesystem_class
+    from fsspec.implementations.cached import CachingFileSystem
+
     *links, _ = url.split("::")
     for position, link in enumerate(links):
         protocol, _, path = link.partition("://")
@@ -318,6 +328,8 @@ def merge_options(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[st
 
 def is_protocol(name: str) -> bool:
     """Return whether fsspec knows a protocol of that name."""
+    from fsspec.registry import known_implementations, registry
+
     return name in known_implementations or name in registry
 
 
