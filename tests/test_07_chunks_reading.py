@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numcodecs import Blosc, Zlib, Zstd
 
 from tests.reading import open_store, peak_memory
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray, ReadOptions, reading
 from xr_nczarr.codecs import ShardIndex
+from xr_nczarr.dataset import open_netcdf
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec
+from xr_nczarr.options import OpenOptions
 
 VALUES = np.arange(12 * 20).reshape(12, 20)
 

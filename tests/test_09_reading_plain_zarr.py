@@ -150,7 +150,7 @@ def test_zero_masks_nothing_in_a_reference_set_and_is_logged_once(tmp_path, capl
     assert found.text.values.tolist() == [b" ", b"a"]
     np.testing.assert_array_equal(found.declared, [0, np.nan])
     (record,) = caplog.records
-    assert record.name == "xr_nczarr.backend.reader"
+    assert record.name == "xr_nczarr.dataset"
     assert "the fill_value 0 of /a, /b does not mask" in record.getMessage()
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 

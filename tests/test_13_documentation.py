@@ -31,8 +31,8 @@ import pytest
 
 import xr_nczarr
 from xr_nczarr import errors
-from xr_nczarr.backend.options import OPEN_OPTIONS
 from xr_nczarr.cli.main import main
+from xr_nczarr.options import OPEN_OPTIONS
 from xr_nczarr.writing.requested import ENCODING_KEYS
 
 ROOT = Path(__file__).parent.parent

@@ -9,6 +9,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.stores import FIXTURES, file_url, has_ncgen, write_with_ncgen
+from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.cli.main import main
 from xr_nczarr.tools import cdl
 from xr_nczarr.tools.slabs import slabs
@@ -416,10 +417,10 @@ def test_values_are_read_in_bounded_parts_each_chunk_once(monkeypatch):
             values = np.full((10, 5), row * 2 + column, "i4")
             store[f"x/{row}.{column}"] = values.tobytes()
     asked = []
-    read = cdl.ChunkedArray.read
+    read = ChunkedArray.read
     monkeypatch.setattr(cdl, "slabs", lambda *a, **o: slabs(*a, **o, limit=1200))
     monkeypatch.setattr(
-        cdl.ChunkedArray, "read", lambda self, part: asked.append(part) or read(self, part)
+        ChunkedArray, "read", lambda self, part: asked.append(part) or read(self, part)
     )
     assert "  18, 18, 18, 18, 18, 19, 19, 19, 19, 19 ;" in str(xr_nczarr.dump(store))
     assert [part[0] for part in asked] == [slice(n, n + 30) for n in (0, 30, 60)] + [slice(90, 100)]

@@ -12,9 +12,9 @@ import xarray as xr
 from tests.fuzz import oracle
 from tests.servers import HttpServer
 from tests.stores import array_document, put
-from xr_nczarr.backend.options import OpenOptions
 from xr_nczarr.errors import LimitError, NczarrError, RefusedError
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
+from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage.trust import Trust
 
 MIB = 1 << 20

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import xr_nczarr
-from xr_nczarr.backend.options import DECODE_OPTIONS, OPEN_OPTIONS
+from xr_nczarr.backend.entrypoint import DECODE_DEFAULTS
+from xr_nczarr.options import OPEN_OPTIONS
 
 
 def test_the_public_names_are_these():
@@ -96,7 +97,7 @@ def test_the_options_of_opening_are_these():
         "max_references",
         "max_index_bytes",
     )
-    assert DECODE_OPTIONS == (
+    assert tuple(DECODE_DEFAULTS) == (
         "mask_and_scale",
         "decode_times",
         "concat_characters",

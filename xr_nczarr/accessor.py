@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray
 
-from xr_nczarr.backend.options import OPEN_OPTIONS, OPENING_KEY, Opening
+from xr_nczarr.backend.encoding import OPENING_KEY, Opening
 from xr_nczarr.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class NczarrAccessor:
                 "what this object was opened from stayed in another process",
                 remedy="Call the function of the same name in xr_nczarr with it there",
             )
-        return opening.target, {name: getattr(opening.options, name) for name in OPEN_OPTIONS}
+        return opening.target, opening.options.as_dict()
 
 
 for _register in (

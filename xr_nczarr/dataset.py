@@ -1,15 +1,37 @@
-"""What a user names → store and hierarchy. The one place that resolves a target."""
+"""What a user names → a store, its hierarchy and its netCDF groups, whose arrays read values.
+
+The one place that resolves a target. The commands build on it alone: it imports neither xarray
+nor dask.
+"""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import NczarrError, NotFoundError, Place, quote
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import Consolidated, RecordSetError, open_hierarchy
-from xr_nczarr.model import Hierarchy
-from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
+from xr_nczarr.model import ArrayNode, Hierarchy, group_path
+from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
+from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
+from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.references import open_record_set, open_target
-from xr_nczarr.storage import Access, Location, Store, parse_url
+from xr_nczarr.storage import Access, EarlierStore, Location, Store, parse_url
+
+_log = logging.getLogger(__name__)
+# Nothing is printed unless the program configures logging.
+logging.getLogger("xr_nczarr").addHandler(logging.NullHandler())
+# Nothing is printed unless the program configures logging.
+logging.getLogger("xr_nczarr").addHandler(logging.NullHandler())
+
+_UNSURE_OF_ENDIANNESS = ("nczarr-4.8.0", "nczarr-4.8.1", "nczarr-4.9.1")
+_MAX_NAMED_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +81,185 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
     """
     location, access = parse_url(target), access or Access()
     return Resolved(location, access, open_target(location, access, must_exist=must_exist))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStore:
+    """A store, its hierarchy and its netCDF groups.
+
+    Attributes
+    ----------
+    target
+        What the caller passed to open it.
+    target_group
+        Path of the group that the target itself names; empty for the root.
+    """
+
+    store: Store
+    hierarchy: Hierarchy
+    root: Group
+    options: OpenOptions
+    target: Any
+    target_group: str = ""
+
+    def group(self, path: str | None) -> Group:
+        """Return the group at `path`, relative to the group that the target names.
+
+        Raises
+        ------
+        NotFoundError
+            If the store has no such group; the message lists its groups.
+        """
+        group = self.root
+        path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
+        for name in filter(None, (path or "").split("/")):
+            if name not in group.groups:
+                raise NotFoundError(
+                    f"there is no group {quote(path)!r}",
+                    remedy=self._present_groups(),
+                    store=self.store.name,
+                )
+            group = group.groups[name]
+        return group
+
+    def _present_groups(self) -> str:
+        """Return a sentence that lists the groups of the whole store."""
+        options = replace(self.options, group=None, storage_options=None)
+        try:
+            walked = open_netcdf(self.store, options).root.walk()
+            paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
+        except NczarrError:
+            return "See what is there with xr_nczarr.open_hierarchy"
+        names = [repr(quote(path)) for path in paths if path]
+        more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
+        listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more
+        return f"Its groups are {listed}" if names else "It has no groups"
+
+    def array(self, variable: Variable) -> ChunkedArray:
+        """Return the array of a variable, whose `read` returns stored values by selection."""
+        node = readable_node(variable, self.options.assume_endian)
+        return ChunkedArray(node, self.store, self.options.reading)
+
+    def visible_dimensions(self, path: str) -> dict[str, Dimension]:
+        """Return the dimensions that a group sees, by short name: its own hide those above it."""
+        group = self.root
+        visible = dict(group.dimensions)
+        for name in filter(None, path.split("/")):
+            group = group.groups[name]
+            visible |= group.dimensions
+        return visible
+
+
+def dimension_name(dimension: Dimension, visible: Mapping[str, Dimension]) -> str:
+    """Return the short name, or the path where a nearer dimension hides the short name."""
+    nearest = visible.get(dimension.name)
+    return dimension.name if nearest in (None, dimension) else dimension.path
+
+
+def open_netcdf(
+    target: Any, options: OpenOptions, *, subgroups: bool = True, with_sidecars: bool = False
+) -> OpenedStore:
+    """Open what a path, URL or mapping names as a tree of netCDF groups.
+
+    Parameters
+    ----------
+    subgroups
+        Whether to read the groups below the requested one.
+    with_sidecars
+        Whether to read the NCZarr objects beside the metadata too, in order to change them.
+    """
+    resolved = resolve(target, options.access)
+    location = resolved.location
+    version = options.zarr_format or location.zarr_format
+    consolidated = location.consolidated if options.consolidated is None else options.consolidated
+    group = f"{location.group}/{options.group or ''}"
+    resolved, hierarchy = resolved.open_hierarchy(
+        consolidated=consolidated,
+        zarr_format=None if version is None else str(version),
+        group=group,
+        subgroups=subgroups,
+        with_sidecars=with_sidecars,
+        data_type_fallback=options.data_type_fallback,
+    )
+    store = resolved.store
+    masks = options.use_zarr_fill_value_as_mask
+    zero_masks = store.zero_fill_is_missing
+    if hierarchy.before:
+        store = EarlierStore(store, hierarchy.before)
+    with Place(store=store.name):
+        root = interpret(
+            hierarchy,
+            use_zarr_fill_value_as_mask=masks,
+            zero_masks=zero_masks,
+            group=group_path(group),
+            subgroups=subgroups,
+        )
+    if options.assume_endian is None:
+        _warn_of_big_endian(root, store)
+    required = FORMATS[hierarchy.zarr_format].requires_fill_value
+    if not (zero_masks or required) and masks is None:
+        _log_unmasked_zeros(root, store)
+    for note in (note for item in root.walk() for note in item.reports):
+        _log.warning("%s: %s", store.name, note)
+    return OpenedStore(store, hierarchy, root, options, target, location.group)
+
+
+def _warn_of_big_endian(root: Group, store: Store) -> None:
+    """Warn once about numbers that netCDF-C up to 4.9.2 may have stored in the other byte order."""
+    names = [
+        variable.path
+        for group in root.walk()
+        if group.dialect in _UNSURE_OF_ENDIANNESS
+        for variable in group.variables.values()
+        if variable.node is not None
+        and variable.kind == "number"
+        and variable.node.dtype.byteorder == ">"
+    ]
+    if names:
+        warnings.warn(
+            f"{store.name}: {', '.join(names)} are declared as big-endian, under which netCDF-C "
+            "up to 4.9.2 stored little-endian numbers. Pass assume_endian='little' if their "
+            "values are wrong",
+            stacklevel=2,
+        )
+
+
+def _log_unmasked_zeros(root: Group, store: Store) -> None:
+    """Log the numbers of a reference set whose fill value of zero does not mask."""
+    names = [
+        variable.path
+        for variable in root.all_variables()
+        if (node := variable.node) is not None
+        and node.dtype.kind in "biufc"
+        and node.fill_value == 0
+        and "_FillValue" not in variable.attributes
+        and not is_annotated(node)
+    ]
+    if names:
+        _log.warning(
+            "%s: the fill_value 0 of %s does not mask, since it may be HDF5's default. "
+            "Pass use_zarr_fill_value_as_mask=True if zeros are missing values, else False",
+            store.name,
+            ", ".join(names),
+        )
+
+
+def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
+    """Open a whole store, and return it with the group that the options name."""
+    requested = OpenOptions(**options)
+    opened = open_netcdf(target, replace(requested, group=None))
+    return opened, opened.group(requested.group)
+
+
+def readable_node(variable: Variable, assume_endian: Endian) -> ArrayNode:
+    """Return the array as it is read: with the sizes of its dimensions, and a fill value.
+
+    Where the stored array is shorter than a dimension, chunks are missing and read as fill.
+    """
+    node = variable.node
+    assert node is not None
+    shape, fill_value = variable.shape or node.shape, variable.fill_value
+    if shape == node.shape and fill_value is node.fill_value and not assume_endian:
+        return node
+    dtype = node.dtype.newbyteorder(assume_endian) if assume_endian else node.dtype
+    return replace(node, shape=shape, fill_value=fill_value, dtype=dtype)

@@ -14,9 +14,9 @@ import zarr
 
 from tests.benchmarks import data, limits
 from tests.benchmarks.harness import OURS, Row
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import open_netcdf, readable_node
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import open_netcdf, readable_node
+from xr_nczarr.options import OpenOptions
 
 
 def ours(path: Path | str) -> ChunkedArray:

@@ -23,7 +23,8 @@ from xr_nczarr.backend.decoding import (
 )
 from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
-from xr_nczarr.backend.reader import GroupSource, OpenedStore
+from xr_nczarr.backend.reader import GroupSource
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH, is_annotated
+from xr_nczarr.options import OpenOptions
+
+OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
@@ -22,6 +27,30 @@ _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
 """Those that every build of the libraries below `to_netcdf` writes."""
 _LEVEL = re.compile("[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Opening:
+    """What a dataset was opened from and how, kept in its encoding under `OPENING_KEY`.
+
+    Attributes
+    ----------
+    target
+        What the caller passed. None in another process, unless it is a path or URL.
+    """
+
+    target: Any
+    options: OpenOptions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        travels = isinstance(self.target, str | os.PathLike)
+        return Opening, (self.target if travels else None, self.options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return "<how it was opened>"  # the options can hold secrets
 
 
 def stored_encoding(

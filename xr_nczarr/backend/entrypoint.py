@@ -16,8 +16,24 @@ import xarray as xr
 from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint
 
-from xr_nczarr.backend.options import DECODE_DEFAULTS, DECODE_OPTIONS, OPEN_OPTIONS, OpenOptions
 from xr_nczarr.errors import quote
+from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
+
+DECODE_DEFAULTS: Mapping[str, Any] = {
+    "mask_and_scale": True,
+    "decode_times": True,
+    "concat_characters": True,
+    "decode_coords": True,
+    "drop_variables": None,
+    "use_cftime": None,
+    "decode_timedelta": None,
+}
+"""xarray's own decoding options; `xarray.open_dataset` documents them."""
+
+AS_STORED: Mapping[str, Any] = {
+    name: False if default is True else default for name, default in DECODE_DEFAULTS.items()
+}
+"""Decoding options that leave everything as it is stored."""
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
@@ -50,7 +66,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
         "filename_or_obj",
-        *DECODE_OPTIONS,
+        *DECODE_DEFAULTS,
         *OPEN_OPTIONS,
     )
     supports_groups: ClassVar[bool] = True
@@ -78,7 +94,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
         `xarray.open_dataset`.
         """
         from xr_nczarr.backend.building import open_dataset
-        from xr_nczarr.backend.reader import open_netcdf
+        from xr_nczarr.dataset import open_netcdf
 
         if open_dataset_options:
             options = {"engine": type(self), **options, **open_dataset_options}
@@ -117,7 +133,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
 
 def _open_groups(target: Any, options: dict[str, Any], indexed: bool) -> dict[str, Dataset]:
     from xr_nczarr.backend.building import open_groups
-    from xr_nczarr.backend.reader import open_netcdf
+    from xr_nczarr.dataset import open_netcdf
 
     opening, decoding = _split(options)
     opened = open_netcdf(target, opening)
@@ -143,7 +159,7 @@ def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     version = options.pop("zarr_version", None)
     if version is not None:
         options.setdefault("zarr_format", version)
-    unknown = sorted(options.keys() - {*OPEN_OPTIONS, *DECODE_OPTIONS})
+    unknown = sorted(options.keys() - {*OPEN_OPTIONS, *DECODE_DEFAULTS})
     if unknown:
         raise TypeError(f"engine nczarr has no option {', '.join(unknown)}")
     opening = {name: value for name, value in options.items() if name in OPEN_OPTIONS}

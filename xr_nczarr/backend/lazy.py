@@ -1,4 +1,4 @@
-"""Arrays that xarray holds until somebody asks for values."""
+"""Arrays that stay in their store until xarray needs their values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dask.base import normalize_token
 from xarray.core import indexing
 
-from xr_nczarr.backend.selection import Request, Selection, whole
 from xr_nczarr.chunks import ChunkedArray, Convert
+from xr_nczarr.chunks.selection import Request, Selection, whole
 from xr_nczarr.errors import MetadataError, NczarrError, reason_of
 from xr_nczarr.netcdf.strings import decode_strings
 
@@ -51,6 +50,8 @@ class LazyArray:
         )
 
     def __dask_tokenize__(self) -> Any:
+        from dask.base import normalize_token
+
         array = self.stored
         node = array.node.without_annotations()
         return normalize_token((array.store, node, str(self.dtype), self.convert))

@@ -1,13 +1,9 @@
-"""netCDF groups → variables of xarray that stay in their store until they are asked for."""
+"""netCDF groups → variables of xarray that stay in their store until their values are needed."""
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -16,30 +12,29 @@ from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import unpacked_fill
-from xr_nczarr.backend.encoding import codec_encoding, stored_encoding, xarray_attributes
+from xr_nczarr.backend.encoding import (
+    OPENING_KEY,
+    Opening,
+    codec_encoding,
+    stored_encoding,
+    xarray_attributes,
+)
 from xr_nczarr.backend.lazy import (
     LazyArray,
     SelectedArray,
     UnreadableArray,
     decode_text,
 )
-from xr_nczarr.backend.options import OPENING_KEY, Endian, Opening, OpenOptions
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.dataset import resolve
-from xr_nczarr.errors import LimitError, NczarrError, NotFoundError, Place, quote
+from xr_nczarr.dataset import OpenedStore, dimension_name, readable_node
+from xr_nczarr.errors import LimitError, NczarrError
 from xr_nczarr.formats import FORMATS
-from xr_nczarr.model import ArrayNode, Hierarchy, child_path, group_path
-from xr_nczarr.netcdf import Dimension, Group, interpret
+from xr_nczarr.model import child_path
+from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import is_annotated
-from xr_nczarr.storage import (
-    EarlierStore,
-    PrefetchingStore,
-    Store,
-)
-
-_log = logging.getLogger(__name__)
+from xr_nczarr.storage import PrefetchingStore
 
 NONE_NAME = "__values__"
 """What xarray stores a variable as whose name is None."""
@@ -49,163 +44,9 @@ _PREFETCHED_CHUNKS = 4
 _PREFETCHED_ELEMENTS = 1 << 17
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""What a chunk of a coordinate counts at least: to look for it takes as long as to read so much."""
-
-_UNSURE_OF_ENDIANNESS = ("nczarr-4.8.0", "nczarr-4.8.1", "nczarr-4.9.1")
+"""What each chunk of a coordinate counts at least: a request takes as long as so many bytes."""
 
 _UNKNOWN = np.dtype("V8")
-_MAX_NAMED_GROUPS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedStore:
-    """A store and the netCDF groups that were asked for, with what opening it found out.
-
-    Attributes
-    ----------
-    target_group
-        Path of the group that the target itself names; empty for the root.
-    """
-
-    store: Store
-    hierarchy: Hierarchy
-    root: Group
-    options: OpenOptions
-    target: Any
-    target_group: str = ""
-
-    def group(self, path: str | None) -> Group:
-        """Return the group at `path`, which begins in the group that the target names.
-
-        Raises
-        ------
-        NotFoundError
-            When the store has no such group; the message names those that are there.
-        """
-        group = self.root
-        path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
-        for name in filter(None, (path or "").split("/")):
-            if name not in group.groups:
-                raise NotFoundError(
-                    f"there is no group {quote(path)!r}",
-                    remedy=self._present_groups(),
-                    store=self.store.name,
-                )
-            group = group.groups[name]
-        return group
-
-    def _present_groups(self) -> str:
-        """Return a sentence that names the groups of the whole store."""
-        options = replace(self.options, group=None, storage_options=None)
-        try:
-            walked = open_netcdf(self.store, options).root.walk()
-            paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
-        except NczarrError:
-            return "See what is there with xr_nczarr.open_hierarchy"
-        names = [repr(quote(path)) for path in paths if path]
-        more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
-        listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more
-        return f"Its groups are {listed}" if names else "It has no groups"
-
-    def visible_dimensions(self, path: str) -> dict[str, Dimension]:
-        """Give the dimensions that a group sees by short name: its own hide those above it."""
-        group = self.root
-        visible = dict(group.dimensions)
-        for name in filter(None, path.split("/")):
-            group = group.groups[name]
-            visible |= group.dimensions
-        return visible
-
-
-def open_netcdf(
-    target: Any, options: OpenOptions, *, subgroups: bool = True, with_sidecars: bool = False
-) -> OpenedStore:
-    """Open what a path, URL or mapping points to, as a tree of netCDF groups.
-
-    Without `subgroups`, what is in the groups below the one asked for is not looked at. The objects
-    of `universal` beside the documents are read `with_sidecars`, to be changed.
-    """
-    resolved = resolve(target, options.access)
-    location = resolved.location
-    version = options.zarr_format or location.zarr_format
-    consolidated = location.consolidated if options.consolidated is None else options.consolidated
-    group = f"{location.group}/{options.group or ''}"
-    resolved, hierarchy = resolved.open_hierarchy(
-        consolidated=consolidated,
-        zarr_format=None if version is None else str(version),
-        group=group,
-        subgroups=subgroups,
-        with_sidecars=with_sidecars,
-        data_type_fallback=options.data_type_fallback,
-    )
-    store = resolved.store
-    masks = options.use_zarr_fill_value_as_mask
-    zero_masks = store.zero_fill_is_missing
-    if hierarchy.before:
-        store = EarlierStore(store, hierarchy.before)
-    with Place(store=store.name):
-        root = interpret(
-            hierarchy,
-            use_zarr_fill_value_as_mask=masks,
-            zero_masks=zero_masks,
-            group=group_path(group),
-            subgroups=subgroups,
-        )
-    if options.assume_endian is None:
-        _warn_of_big_endian(root, store)
-    required = FORMATS[hierarchy.zarr_format].requires_fill_value
-    if not (zero_masks or required) and masks is None:
-        _log_unmasked_zeros(root, store)
-    for note in (note for item in root.walk() for note in item.reports):
-        _log.warning("%s: %s", store.name, note)
-    return OpenedStore(store, hierarchy, root, options, target, location.group)
-
-
-def _warn_of_big_endian(root: Group, store: Store) -> None:
-    """Warn once of numbers that netCDF-C up to 4.9.2 may have stored in the other byte order."""
-    names = [
-        variable.path
-        for group in root.walk()
-        if group.dialect in _UNSURE_OF_ENDIANNESS
-        for variable in group.variables.values()
-        if variable.node is not None
-        and variable.kind == "number"
-        and variable.node.dtype.byteorder == ">"
-    ]
-    if names:
-        warnings.warn(
-            f"{store.name}: {', '.join(names)} are declared as big-endian, under which netCDF-C "
-            "up to 4.9.2 stored little-endian numbers. Pass assume_endian='little' if their "
-            "values are wrong",
-            stacklevel=2,
-        )
-
-
-def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log the numbers of a reference set whose fill value of zero does not mask."""
-    names = [
-        variable.path
-        for variable in root.all_variables()
-        if (node := variable.node) is not None
-        and node.dtype.kind in "biufc"
-        and node.fill_value == 0
-        and "_FillValue" not in variable.attributes
-        and not is_annotated(node)
-    ]
-    if names:
-        _log.warning(
-            "%s: the fill_value 0 of %s does not mask, since it may be HDF5's default. "
-            "Pass use_zarr_fill_value_as_mask=True if zeros are missing values, else False",
-            store.name,
-            ", ".join(names),
-        )
-
-
-def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
-    """Open all of a store, and give it with the group that the options of opening ask for."""
-    asked = OpenOptions(**options)
-    opened = open_netcdf(target, replace(asked, group=None))
-    return opened, opened.group(asked.group)
 
 
 class GroupSource:
@@ -269,12 +110,12 @@ class GroupSource:
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """The dataset's encoding: unlimited dimensions, and what the store was found to speak."""
-        seen = [*self.group.dimensions.values()]
+        """The dataset's encoding: unlimited dimensions, Zarr version, dialect and source."""
+        dimensions = [*self.group.dimensions.values()]
         for variable in self.group.variables.values():
-            seen += variable.dimensions
+            dimensions += variable.dimensions
         return {
-            "unlimited_dims": {self._dimension_name(item) for item in seen if item.unlimited},
+            "unlimited_dims": {self._dimension_name(item) for item in dimensions if item.unlimited},
             "dialect": self.group.dialect,
             "zarr_format": self.opened.hierarchy.zarr_format,
             "source": self.opened.store.name,
@@ -332,7 +173,7 @@ class GroupSource:
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:
-            # Nobody knows its own: a scalar called as a dimension would block all along that.
+            # Its own are unknown: a scalar with a dimension's name would block all along that.
             dimensions, shape = [name], (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, xarray_attributes(variable))
@@ -382,7 +223,7 @@ class GroupSource:
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Give the reason for which there is no codec; a value, to be raised on access."""
+        """Return why the codecs cannot decode, to be raised on access; None if they can."""
         options, node = self.opened.options, variable.node
         assert node is not None
         shared = id(node.codecs), id(node.shards)  # by all arrays whose documents say the same
@@ -401,7 +242,7 @@ class GroupSource:
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Give the reason for which a dimension's coordinate is too large to be read at once."""
+        """Return why a coordinate is too large to be read at once; None if it is not."""
         node, limit = variable.node, self.reading.limits.max_index_bytes
         if node is None or not variable.is_coordinate:
             return None
@@ -419,17 +260,18 @@ class GroupSource:
     @cached_property
     def _lengths(self) -> dict[str, int]:
         """The sizes of all dimensions that variables of this group lie along."""
-        found = (item for each in self.group.variables.values() for item in each.dimensions)
-        return {self._dimension_name(item): item.size for item in found}
+        return {
+            self._dimension_name(dimension): dimension.size
+            for variable in self.group.variables.values()
+            for dimension in variable.dimensions
+        }
 
     def _dimension_name(self, dimension: Dimension) -> str:
-        """Give the short name, or the full one where a nearer dimension hides it."""
-        nearest = self.visible.get(dimension.name)
-        return dimension.name if nearest in (None, dimension) else dimension.path
+        return dimension_name(dimension, self.visible)
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Give the chunks' keys of a small coordinate, which xarray will read to make an index."""
+    """Return the chunk keys of a small coordinate, which xarray will read to make an index."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
@@ -438,22 +280,8 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
     return [node.chunk_keys.key((index,)) for index in range(count)] if small else []
 
 
-def readable_node(variable: NetcdfVariable, assume_endian: Endian) -> ArrayNode:
-    """Give the array as it is read: of the dimensions' sizes, with a fill value.
-
-    Where it is shorter than a dimension, chunks are missing and read as fill.
-    """
-    node = variable.node
-    assert node is not None
-    shape, fill_value = variable.shape or node.shape, variable.fill_value
-    if shape == node.shape and fill_value is node.fill_value and not assume_endian:
-        return node
-    dtype = node.dtype.newbyteorder(assume_endian) if assume_endian else node.dtype
-    return replace(node, shape=shape, fill_value=fill_value, dtype=dtype)
-
-
 def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
-    """Give the dtype that a variable's values come out as."""
+    """Return the dtype of a variable's values in xarray."""
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":

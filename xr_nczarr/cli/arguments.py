@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from xr_nczarr.errors import quote
@@ -38,7 +37,7 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
     An option or a value that there is not is a UsageError.
     """
-    from xr_nczarr.backend.options import OPEN_OPTIONS, OpenOptions
+    from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
     options = dict(parsed.options)
     unknown = sorted(options.keys() - set(OPEN_OPTIONS))
@@ -88,6 +87,8 @@ def _pair(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not (name and sign):
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE; found {text!r}")
+    import json
+
     try:
         return name, json.loads(value)
     except ValueError:

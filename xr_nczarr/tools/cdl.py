@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
-from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import NotFoundError, quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_annotated
@@ -257,8 +256,8 @@ class Cdl:
         With each go the number of braces that open before it, and (None where the row goes on) of
         those that close after it and whether it is the last: records within records have braces.
         """
-        node = readable_node(variable, self.opened.options.assume_endian)
-        array = ChunkedArray(node, self.opened.store, self.opened.options.reading)
+        array = self.opened.array(variable)
+        node = array.node
         shape = variable.shape or (1,)
         chunks = node.chunk_shape if variable.shape else (1,)
         nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
@@ -315,7 +314,7 @@ def _netcdf_attributes(holder: Group | Variable) -> dict[str, Any]:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Give the short name, or the full one where a nearer dimension hides it."""
+    """Return the short name, or the path unless the short name means this dimension."""
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
 from xr_nczarr.model import ArrayNode

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from xarray import DataArray, Dataset, DataTree, Variable
-
-from xr_nczarr.backend.building import open_groups
-from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
-from xr_nczarr.backend.options import AS_STORED, OpenOptions
-from xr_nczarr.backend.reader import open_netcdf
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import ChunkPart, Plan, count_touched, plan_points, plan_selection
+from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.windows import byte_window
-from xr_nczarr.errors import AccessDeniedError, ConflictError, UnsupportedError, quote
+from xr_nczarr.dataset import OpenedStore, dimension_name, open_whole
+from xr_nczarr.errors import AccessDeniedError, ConflictError, NczarrError, UnsupportedError, quote
+from xr_nczarr.netcdf import Group
+from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.tools.census import MAX_ASKED
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import byte_text, columns, extent_text
-from xr_nczarr.writing.sources import lazy_arrays, unwrapped
 
-Selection = Mapping[Any, Any]
-_MOST_CHUNKS = 1_000_000
+if TYPE_CHECKING:
+    from xarray import Dataset, Variable
+
+Indexers = Mapping[Any, Any]
+"""Positions by dimension."""
+
+_MAX_CHUNKS = 1_000_000
 """Each is looked up by itself: more take minutes, and memory without bound."""
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
@@ -95,7 +99,7 @@ class Explanation:
         return page("What reading takes", table(_HEAD, rows), *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values of JSON."""
+        """Return the result as JSON values."""
         readings = [
             {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
             for item in self.readings
@@ -103,7 +107,7 @@ class Explanation:
         return {"readings": readings, "left_out": dict(self.left_out)}
 
     def totals(self) -> list[str]:
-        """Give the last row of a table."""
+        """Return the last row of a table."""
         known = [item.fetched_bytes for item in self.readings]
         fetched = None if None in known else sum(item or 0 for item in known)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
@@ -120,7 +124,7 @@ class Explanation:
 
 def explain(
     target: Any,
-    selection: Selection | None = None,
+    selection: Indexers | None = None,
     *,
     variables: Collection[str] | None = None,
     **options: Any,
@@ -157,37 +161,125 @@ def explain(
     t(x)      5         3 of 4  2         3         48 B     48 B
     all                 3                 3         48 B     48 B
     """
-    if isinstance(target, DataArray):
+    indexers = selection or {}
+    datasets = _datasets(target)
+    if datasets is None:
+        opened, group = open_whole(target, options)
+        if all(isinstance(item, int | slice) for item in indexers.values()):
+            sources = _stored_sources(opened, group)
+        else:  # for xarray to interpret
+            datasets = _opened_datasets(opened, group)
+    if datasets is not None:
+        sources = _xarray_sources(datasets)
+    requested = None if variables is None else {name.lstrip("/") for name in variables}
+    names = {name for path in sources for name in (path, path.rpartition("/")[2])}
+    dimensions = {name for source in sources.values() for name in source.dimensions}
+    _check("dimension", set(indexers), dimensions)
+    _check("variable", requested or set(), names)
+    readings, left_out = [], {}
+    for path, source in sources.items():
+        if requested is None or not requested.isdisjoint((path, path.rpartition("/")[2])):
+            reading = _reading(path, source, indexers)
+            if isinstance(reading, str):
+                left_out[path] = reading
+            else:
+                readings.append(reading)
+    return Explanation(tuple(readings), left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A variable whose reading is explained.
+
+    Attributes
+    ----------
+    select
+        Returns the array to read and what to read of it; or why that is unknown.
+    """
+
+    dimensions: tuple[Any, ...]
+    select: Callable[[Indexers], tuple[ChunkedArray, Selection] | str]
+
+
+def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
+    """Return the variables of a group and of all groups below it, by their path from there."""
+    sources = {}
+    for group in top.walk():
+        visible = opened.visible_dimensions(group.path)
+        for variable in group.variables.values():
+            names = tuple(dimension_name(item, visible) for item in variable.dimensions)
+            select = partial(_select_stored, opened, variable, names)
+            sources[variable.path.removeprefix(top.path).lstrip("/")] = _Source(names, select)
+    return sources
+
+
+def _select_stored(
+    opened: OpenedStore, variable: NetcdfVariable, dimensions: Sequence[str], indexers: Indexers
+) -> tuple[ChunkedArray, Selection] | str:
+    try:
+        if variable.error is not None:
+            raise variable.error
+        array = opened.array(variable)
+        _ = array.codec, array.layout
+    except NczarrError as error:
+        return _unreadable(error)
+    items = [indexers.get(name, slice(None)) for name in dimensions]
+    return array, whole(variable.shape).orthogonal(items)
+
+
+def _unreadable(error: NczarrError) -> str:
+    return f"unreadable: {' '.join(str(error).split())}"
+
+
+def _datasets(target: Any) -> dict[str, Dataset] | None:
+    """Return the Datasets of an xarray object by path; None for anything else."""
+    xarray = sys.modules.get("xarray")
+    if xarray is None:
+        return None
+    if isinstance(target, xarray.DataArray):
         name = target.name if target.name is not None else "values"
-        target = Dataset({name: target.variable})
-    if isinstance(target, Dataset):
-        datasets = {"/": target}
-    elif isinstance(target, DataTree):
-        datasets = {node.path: node.to_dataset(inherit=False) for node in target.subtree}
-    else:
-        opened = open_netcdf(target, OpenOptions(**options))
-        # Without decoding, which looks at the first and last of the times.
-        datasets = open_groups(opened, opened.group(opened.options.group), AS_STORED)
-    arrays = {
-        f"{path}/{name}".lstrip("/"): variable
+        return {"/": xarray.Dataset({name: target.variable})}
+    if isinstance(target, xarray.Dataset):
+        return {"/": target}
+    if isinstance(target, xarray.DataTree):
+        return {node.path: node.to_dataset(inherit=False) for node in target.subtree}
+    return None
+
+
+def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
+    from xr_nczarr.backend.building import open_groups
+    from xr_nczarr.backend.entrypoint import AS_STORED
+
+    # Without decoding, which looks at the first and last of the times.
+    return open_groups(opened, group, AS_STORED)
+
+
+def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
+    return {
+        f"{path}/{name}".lstrip("/"): _Source(variable.dims, partial(_select_lazy, variable))
         for path, dataset in datasets.items()
         for name, variable in dataset.variables.items()
     }
-    asked = None if variables is None else {name.lstrip("/") for name in variables}
-    names = {name for path in arrays for name in (path, path.rpartition("/")[2])}
-    _check(
-        "dimension", set(selection or ()), {dim for each in datasets.values() for dim in each.dims}
-    )
-    _check("variable", asked or set(), names)
-    readings, left_out = [], {}
-    for path, variable in arrays.items():
-        if asked is None or not asked.isdisjoint((path, path.rpartition("/")[2])):
-            found = _reading(path, variable, selection or {})
-            if isinstance(found, str):
-                left_out[path] = found
-            else:
-                readings.append(found)
-    return Explanation(tuple(readings), left_out)
+
+
+def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection] | str:
+    from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
+    from xr_nczarr.writing.sources import lazy_arrays, unwrapped
+
+    data: Any = variable._data
+    if hasattr(data, "dask"):
+        source = next(lazy_arrays(data), None)
+        if source is None or source.shape != variable.shape:
+            return "its dask graph does not show what is read: open it with chunks=None"
+        variable = type(variable)(variable.dims, SelectedArray(source))
+    chosen = {name: item for name, item in indexers.items() if name in variable.dims}
+    lazy, selection = unwrapped(variable.isel(chosen)._data)
+    if isinstance(lazy, UnreadableArray):
+        return _unreadable(lazy.error)
+    if not isinstance(lazy, LazyArray):
+        return "in memory"
+    assert selection is not None
+    return lazy.stored, selection
 
 
 def _html_row(reading: Reading) -> list[str]:
@@ -197,7 +289,7 @@ def _html_row(reading: Reading) -> list[str]:
 
 
 def _cells(reading: Reading) -> list[str]:
-    """Give a reading as a row of a table."""
+    """Return a reading as a row of a table."""
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
     within = f" in {extent_text(reading.shard_shape)}" if reading.shard_shape else ""
     return [
@@ -211,44 +303,33 @@ def _cells(reading: Reading) -> list[str]:
     ]
 
 
-def _check(what: str, asked: Set[Any], there: Set[Any]) -> None:
-    if missing := asked - there:
-        raise ConflictError(f"there is no {what} {', '.join(sorted(map(quote, missing)))}")
+def _check(kind: str, requested: Set[Any], available: Set[Any]) -> None:
+    if missing := requested - available:
+        raise ConflictError(f"there is no {kind} {', '.join(sorted(map(quote, missing)))}")
 
 
-def _reading(name: str, variable: Variable, selection: Selection) -> Reading | str:
-    """Give what reading a variable takes, or why that cannot be told."""
-    data: Any = variable._data
-    if hasattr(data, "dask"):
-        source = next(lazy_arrays(data), None)
-        if source is None or source.shape != variable.shape:
-            return "its dask graph does not show what is read: open it with chunks=None"
-        variable = Variable(variable.dims, SelectedArray(source))
-    chosen = {dim: item for dim, item in selection.items() if dim in variable.dims}
+def _reading(name: str, source: _Source, indexers: Indexers) -> Reading | str:
+    """Return what reading a variable takes, or why that is unknown."""
     try:
-        selected = variable.isel(chosen)
-        lazy, chosen_elements = unwrapped(selected._data)
-        if isinstance(lazy, UnreadableArray):
-            return f"unreadable: {' '.join(str(lazy.error).split())}"
-        if not isinstance(lazy, LazyArray):
-            return "in memory"
-        assert chosen_elements is not None
-        node, request = lazy.stored.node, chosen_elements.request()
+        selected = source.select(indexers)
+        if isinstance(selected, str):
+            return selected
+        array, selection = selected
+        node, request = array.node, selection.request()
         if request.pointwise:
             plan = plan_points(node.shape, node.chunk_shape, request.selection)
         else:
-            places = request.selection if lazy.shape else [0] * len(node.shape)
+            places = request.selection if source.dimensions else [0] * len(node.shape)
             # A plan of them all is what would take the memory.
             count = count_touched(node.shape, node.chunk_shape, places)
-            if count > _MOST_CHUNKS:
+            if count > _MAX_CHUNKS:
                 return _too_many(count)
             plan = plan_selection(node.shape, node.chunk_shape, places)
     except IndexError as error:
         raise ConflictError(str(error), variable=name) from error
-    if plan.count > _MOST_CHUNKS:
+    if plan.count > _MAX_CHUNKS:
         return _too_many(plan.count)
-    dims = tuple(map(str, variable.dims))
-    return _planned(name, dims, chosen_elements.shape, lazy.stored, plan)
+    return _planned(name, tuple(map(str, source.dimensions)), selection.shape, array, plan)
 
 
 def _too_many(count: int) -> str:
@@ -262,7 +343,6 @@ def _planned(
     parts = list(plan)
     chunks = [part.chunk for part in parts]
     requests, at_most, sizes = _requests(array, parts, plan)
-    known = None if None in sizes else sum(size or 0 for size in sizes)
     return Reading(
         name=name,
         dimensions=dims,
@@ -275,7 +355,7 @@ def _planned(
         all_chunks=math.prod(counts(node.shape, node.chunk_shape)),
         requests=requests,
         at_most=at_most,
-        fetched_bytes=known,
+        fetched_bytes=None if None in sizes else sum(size or 0 for size in sizes),
         absent=None if None in sizes else sum(size == 0 for size in sizes),
         decoded_bytes=len(chunks) * array.chunk_bytes,
         result_bytes=math.prod(selected) * node.dtype.itemsize,
@@ -285,17 +365,17 @@ def _planned(
 def _requests(
     array: ChunkedArray, parts: Sequence[ChunkPart], plan: Plan
 ) -> tuple[int, bool, list[int | None]]:
-    """Give the number of requests, whether it may be fewer, and the bytes of each object asked."""
+    """Return the number of requests, whether it may be fewer, and the bytes of each object."""
     layout, node = array.layout, array.node
     keys = [layout.key_of(part.chunk) for part in parts]
     if isinstance(layout, Shards):
-        asked = Counter(keys)
+        requested = Counter(keys)
         enough = 1 if layout.levels[0].wrapped else math.prod(layout.chunks_per_shard) / 2
-        sparse = [count for count in asked.values() if count < enough]
-        sizes = _sizes(array, list(asked))
+        sparse = [count for count in requested.values() if count < enough]
+        sizes = _sizes(array, list(requested))
         if sparse:  # Only their indices would tell how long the chunks are.
             sizes = [None]
-        return len(asked) + sum(sparse), bool(sparse), sizes
+        return len(requested) + sum(sparse), bool(sparse), sizes
     sizes = _sizes(array, keys)
     if array.codec.raw:
         spans = [

@@ -13,16 +13,17 @@ import xarray as xr
 from xarray.core.indexing import ExplicitlyIndexed, LazilyIndexedArray
 
 from xr_nczarr.backend.encoding import run_lengths
+from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
-from xr_nczarr.backend.options import AS_STORED, OpenOptions
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
+from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.errors import Place, UnsupportedError, quote
 from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import undecoded
+from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import file_fingerprint
 from xr_nczarr.tools.netcdf_c import NetcdfFile, open_file
 from xr_nczarr.writing.blocks import in_blocks, in_chunks

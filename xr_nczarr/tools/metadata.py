@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.backend.reader import OpenedStore
-from xr_nczarr.dataset import resolve
+from xr_nczarr.dataset import OpenedStore, resolve
 from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document

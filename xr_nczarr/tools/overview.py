@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.backend.reader import OpenedStore, open_whole
+from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.tools.census import Stored, take_census

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from operator import gt
 
-from xr_nczarr.backend.reader import OpenedStore
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, BrokenNode
 from xr_nczarr.netcdf import Variable

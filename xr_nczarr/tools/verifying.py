@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xr_nczarr.backend.reader import OpenedStore, open_whole, readable_node
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import OpenedStore, open_whole, readable_node
 from xr_nczarr.errors import (
     MetadataError,
     NczarrError,

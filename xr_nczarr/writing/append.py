@@ -10,7 +10,8 @@ from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
 from xr_nczarr.backend.encoding import xarray_attributes
-from xr_nczarr.backend.reader import GroupSource, OpenedStore
+from xr_nczarr.backend.reader import GroupSource
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change

@@ -16,7 +16,7 @@ from xarray import Dataset, Variable
 from xarray.coding.strings import is_unicode_dtype
 
 from xr_nczarr.backend.lazy import LazyArray
-from xr_nczarr.backend.selection import Selection
+from xr_nczarr.chunks.selection import Selection
 from xr_nczarr.writing.sources import unwrapped
 
 _LOADED_WHOLE_BYTES = 1 << 20

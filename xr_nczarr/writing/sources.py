@@ -13,7 +13,7 @@ from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, OuterIndexer
 from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
-from xr_nczarr.backend.selection import Selection, whole
+from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import Store
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from xr_nczarr.backend.options import OpenOptions
-from xr_nczarr.backend.reader import OpenedStore, open_netcdf
+from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.errors import ConflictError, ExistsError, NczarrError, NotFoundError, RefusedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import ArrayNode, Node
 from xr_nczarr.netcdf.annotations import is_universal
+from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import WRITER_LOCK, Listing, Store, is_desktop_file
 
 UNFINISHED = ".nczarr_unfinished"

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from xr_nczarr.backend.reader import OpenedStore
 from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format

@@ -10,12 +10,11 @@ from typing import Any, Literal
 from dask.base import tokenize
 from xarray import DataArray, Dataset, DataTree
 
-from xr_nczarr.backend.options import check_choice
-from xr_nczarr.backend.reader import OpenedStore
-from xr_nczarr.dataset import resolve
+from xr_nczarr.dataset import OpenedStore, resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.formats import FORMATS, find_format
 from xr_nczarr.hierarchy import Regions, refresh_consolidated, rendered
+from xr_nczarr.options import check_choice
 from xr_nczarr.storage import (
     Access,
     Location,

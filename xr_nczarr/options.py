@@ -1,12 +1,11 @@
-"""Every option of opening, with its meaning and its default: the one place where they stand."""
+"""Every option of opening, with its meaning and its default."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.formats import find_format
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits, group_path
@@ -130,6 +129,10 @@ max_depth, max_references, max_index_bytes
         if self.trust == "none" and self.allow_pickle:
             raise ValueError("allow_pickle=True contradicts trust='none'")
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as keyword arguments."""
+        return {name: getattr(self, name) for name in OPEN_OPTIONS}
+
     @property
     def limits(self) -> Limits:
         """The limits as one record."""
@@ -166,54 +169,10 @@ max_depth, max_references, max_index_bytes
         )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Opening:
-    """What a dataset was opened from and how, kept in its encoding under `OPENING_KEY`.
-
-    Attributes
-    ----------
-    target
-        What the caller passed. None in another process, unless it is a path or URL.
-    """
-
-    target: Any
-    options: OpenOptions
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        travels = isinstance(self.target, str | os.PathLike)
-        return Opening, (self.target if travels else None, self.options)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __repr__(self) -> str:
-        return "<how it was opened>"  # the options can hold secrets
-
-
-OPENING_KEY = "nczarr"
-
-
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuse what is none of the values that an option has."""
+    """Raise ValueError if an option has another value than its choices."""
     if value not in choices:
         raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}; found {value!r}")
 
 
-DECODE_DEFAULTS: Mapping[str, Any] = {
-    "mask_and_scale": True,
-    "decode_times": True,
-    "concat_characters": True,
-    "decode_coords": True,
-    "drop_variables": None,
-    "use_cftime": None,
-    "decode_timedelta": None,
-}
-"""xarray's own decoding options; `xarray.open_dataset` documents them."""
-
-AS_STORED: Mapping[str, Any] = {
-    name: False if default is True else default for name, default in DECODE_DEFAULTS.items()
-}
-"""Those by which everything is as it is stored."""
-
 OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))
-DECODE_OPTIONS = tuple(DECODE_DEFAULTS)
