@@ -1,6 +1,5 @@
 """The xarray engine for NCZarr, Zarr of every version, and reference sets."""
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
     from xr_nczarr.tools.verifying import verify
     from xr_nczarr.writing.writer import to_nczarr
-
-# Nothing is printed unless the program configures logging.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 
@@ -93,6 +89,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Importing it registers ``ds.nczarr``. That takes xarray, which has no other place to do so from:
-# its entry points are loaded when something is opened, and not for datasets in memory.
+# Registers ``ds.nczarr``, now or when xarray is imported.
 import xr_nczarr.accessor  # noqa: E402, F401

@@ -1,15 +1,22 @@
-"""``ds.nczarr`` and ``tree.nczarr``: registered with xarray when this module is imported."""
+"""``ds.nczarr`` and ``tree.nczarr``, whichever of the two packages is imported first.
+
+xarray has no entry point for accessors. This module does not import xarray: it registers them
+behind xarray's own import.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-import xarray
-
-from xr_nczarr.backend.encoding import OPENING_KEY, Opening
 from xr_nczarr.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from xr_nczarr.backend.encoding import Opening
     from xr_nczarr.tools.overview import Overview
 
 
@@ -21,8 +28,7 @@ class NczarrAccessor:
 
     def __repr__(self) -> str:
         kind = type(self._obj).__name__
-        opening = self._obj.encoding.get(OPENING_KEY)
-        is_opened = isinstance(opening, Opening)
+        is_opened = self._opening() is not None
         origin = f" opened from {self._obj.encoding.get('source')}" if is_opened else ""
         methods = {
             "to_nczarr(target)": "write it as NCZarr or Zarr",
@@ -33,7 +39,7 @@ class NczarrAccessor:
                 "info()": "show what is in its store, and which chunks are there",
                 "verify()": "read every chunk of its store, and compare all metadata",
             }
-        lines = [f"  .{call:20}{what}" for call, what in methods.items()]
+        lines = [f"  .{call:20}{summary}" for call, summary in methods.items()]
         return "\n".join([f"<xr_nczarr methods of a {kind}{origin}>", *lines])
 
     def to_nczarr(self, target: Any, **options: Any) -> Any:
@@ -62,6 +68,13 @@ class NczarrAccessor:
 
         return explain(self._obj, selection, **options)
 
+    def _opening(self) -> Opening | None:
+        """Return what the object was opened from; None if not with this engine."""
+        from xr_nczarr.backend.encoding import OPENING_KEY, Opening
+
+        opening = self._obj.encoding.get(OPENING_KEY)
+        return opening if isinstance(opening, Opening) else None
+
     def _opened_from(self) -> tuple[Any, dict[str, Any]]:
         """Return what the object was opened from, and with which options.
 
@@ -70,8 +83,8 @@ class NczarrAccessor:
         NotFoundError
             If it was not opened with this engine, or lost its encoding on the way.
         """
-        opening = self._obj.encoding.get(OPENING_KEY)
-        if not isinstance(opening, Opening):
+        opening = self._opening()
+        if opening is None:
             raise NotFoundError(
                 "this object does not know where it was opened from",
                 remedy="Call the method on the Dataset that engine='nczarr' opened, or call the "
@@ -85,9 +98,42 @@ class NczarrAccessor:
         return opening.target, opening.options.as_dict()
 
 
-for _register in (
-    xarray.register_dataset_accessor,
-    xarray.register_dataarray_accessor,
-    xarray.register_datatree_accessor,
-):
-    _register("nczarr")(NczarrAccessor)
+def _register() -> None:
+    import xarray
+
+    xarray.register_dataset_accessor("nczarr")(NczarrAccessor)
+    xarray.register_dataarray_accessor("nczarr")(NczarrAccessor)
+    xarray.register_datatree_accessor("nczarr")(NczarrAccessor)
+
+
+class _XarrayFinder:
+    """Finds xarray through the other finders, and registers the accessors once it is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of xarray, whose loader also registers the accessors."""
+        if name != "xarray":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            self._extend(spec.loader)
+        return spec
+
+    def _extend(self, loader: Any) -> None:
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            sys.meta_path.remove(self)
+            _register()
+
+        # On this object alone: nothing is registered when xarray is only looked up.
+        loader.exec_module = exec_module
+
+
+if "xarray" in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _XarrayFinder())
