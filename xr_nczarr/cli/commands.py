@@ -7,7 +7,6 @@ what is slow to import when it is asked for it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,6 @@ from xr_nczarr.cli.arguments import (
     open_options,
     positions,
 )
-from xr_nczarr.formats import FORMATS
 
 Run = Callable[[argparse.Namespace], Any]
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
@@ -100,8 +98,9 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
     parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
-    versions = sorted(FORMATS)
-    parser.add_argument("--zarr-format", default="2", choices=versions, help="2 is the default")
+    parser.add_argument(
+        "--zarr-format", default="2", type=_version, metavar="VERSION", help="2 is the default"
+    )
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
         "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk lengths by dimension"
@@ -197,6 +196,14 @@ def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
 COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)
 
 
+def _version(text: str) -> str:
+    from xr_nczarr.formats import FORMATS
+
+    if text not in FORMATS:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(sorted(FORMATS))}; found {text!r}")
+    return text
+
+
 def _names(text: str) -> list[str]:
     return text.split(",")
 
@@ -222,6 +229,8 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> list[dict[str, Any]]:
+    import json
+
     try:
         codecs = json.loads(text)
     except ValueError:

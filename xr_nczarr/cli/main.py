@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -55,8 +54,12 @@ def _show(result: Any, as_json: bool) -> int:
     """Print what a command gave; give the exit code."""
     if isinstance(result, Iterable):  # CDL comes in pieces
         sys.stdout.writelines(result)
+    elif result is not None and as_json:
+        import json
+
+        print(json.dumps(result.as_dict(), indent=2))
     elif result is not None:
-        print(json.dumps(result.as_dict(), indent=2) if as_json else result)
+        print(result)
     return 0 if getattr(result, "whole", True) else 1
 
 

@@ -6,22 +6,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import dask
 import numpy as np
-from dask.diagnostics import ProgressBar
-from xarray.namedarray.parallelcompat import get_chunked_array_type
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.locks import Underway
 from xr_nczarr.storage import WRITER_LOCK, Store, is_desktop_file
-from xr_nczarr.writing.blocks import opened_lazily
 from xr_nczarr.writing.journal import close_journal, put_journal
-from xr_nczarr.writing.placing import Job
 from xr_nczarr.writing.target import UNFINISHED
+
+if TYPE_CHECKING:
+    from xr_nczarr.writing.placing import Job
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 
@@ -194,6 +192,13 @@ def put_documents(plan: WritePlan, store: Store, *, in_place: bool) -> None:
 
 def write_chunks(jobs: Sequence[Job], store: Store, options: WriteOptions) -> Any:
     """Write what is in memory now, and what is dask's in one graph; see `execute`."""
+    if not jobs and options.compute:
+        return None
+    import dask
+    from dask.diagnostics import ProgressBar
+
+    from xr_nczarr.writing.blocks import opened_lazily
+
     ready = [job for job in jobs if not hasattr(job.data, "dask")]
     lazy = [job for job in jobs if hasattr(job.data, "dask")]
     late = [] if options.compute else [job for job in lazy if not opened_lazily(job.data)]
@@ -224,6 +229,8 @@ def _store(
 ) -> Any:
     if not jobs:
         return None
+    from xarray.namedarray.parallelcompat import get_chunked_array_type
+
     manager: Any = get_chunked_array_type(*(job.data for job in jobs))
     return manager.store(
         [job.data for job in jobs],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.hierarchy import JOURNAL, Journal, Regions, open_journal
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.placing import Job
+
+if TYPE_CHECKING:
+    from xr_nczarr.writing.placing import Job
 
 
 def put_journal(
