@@ -1,9 +1,10 @@
-"""Rows: dask's graphs and means, and what importing costs."""
+"""Rows: dask's graphs and means, and what a fresh process takes."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,8 +17,11 @@ import numpy as np
 import xarray as xr
 from distributed import Client, LocalCluster
 
+import xr_nczarr
 from tests.benchmarks import data
 from tests.benchmarks.harness import OURS, Row
+
+_FRESH_PROCESSES = 20
 
 ENGINES = {OURS: "nczarr", "engine zarr": "zarr"}
 
@@ -115,27 +119,64 @@ def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]
     }
 
 
-def importing(_directory: Path) -> Iterator[Row]:
-    """Importing the package, and all that opening takes, beside what it needs anyway."""
-    needed = "import xarray, dask.array, fsspec, numcodecs, jinja2"
+# By its class: xarray looks for an engine's name among all that are installed, and imports them.
+_FIRST_OPEN = """
+import importlib, sys, time, xarray
+started = time.perf_counter()
+engine = getattr(importlib.import_module(sys.argv[2]), sys.argv[3])
+xarray.open_dataset(sys.argv[1], engine=engine)
+print((time.perf_counter() - started) * 1000)
+"""
+_ENTRY_POINTS = {
+    OURS: ("xr_nczarr.backend.entrypoint", "NczarrBackendEntrypoint"),
+    "engine zarr": ("xarray.backends.zarr", "ZarrBackendEntrypoint"),
+}
+
+
+def starting(directory: Path) -> Iterator[Row]:
+    """What a fresh process takes: the commands on a tiny store, and the first opening."""
+    store = directory / "tiny"
+    if not store.exists():
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store)
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each import compiles
 
-    def run(code: str) -> Callable[[], int]:
-        command = [sys.executable, "-c", code]
-        return lambda: subprocess.run(command, env=environment, check=True).returncode
+    def run(*arguments: object) -> Callable[[], int]:
+        command = [sys.executable, *map(str, arguments)]
+        start = partial(subprocess.run, command, env=environment, check=True, capture_output=True)
+        return lambda: start().returncode
 
-    for module, goals in (
-        ("xr_nczarr", {"at most 30 ms more": 1}),
-        ("xr_nczarr.backend.reader", {}),
-    ):
+    formatting = "import argparse; argparse.ArgumentParser().format_help()"
+    yield Row(
+        "nczarr --help",
+        {
+            OURS: run("-m", "xr_nczarr", "--help"),
+            "bare Python": run("-c", "pass"),
+            "limit: argparse": run("-c", formatting),
+        },
+        {"bare Python": 1 / 1.5},
+    )
+    for command in ("info", "dump", "verify", "explain"):
         yield Row(
-            f"import {module} after xarray, dask, fsspec, numcodecs, jinja2",
+            f"nczarr {command} of a tiny store",
             {
-                OURS: run(f"{needed}, {module}"),
-                "without": run(needed),
-                "at most 30 ms more": run(f"{needed}, time; time.sleep(0.03)"),
-                "with zarr": run(f"{needed}, zarr"),
+                OURS: run("-m", "xr_nczarr", command, store),
+                "import numpy": run("-c", "import numpy"),
             },
-            goals,
+            {"import numpy": 1 / 3},
         )
+
+    def open_first(module: str, name: str) -> float:
+        command = [sys.executable, "-c", _FIRST_OPEN, str(store), module, name]
+        times = [
+            float(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+            for _ in range(_FRESH_PROCESSES)
+        ]
+        return statistics.median(times)
+
+    yield Row(
+        "first open after import xarray",
+        {name: partial(open_first, *entry) for name, entry in _ENTRY_POINTS.items()},
+        {"engine zarr": 1.5},
+        unit="ms",
+    )

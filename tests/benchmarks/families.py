@@ -23,7 +23,7 @@ FAMILIES = {
     "dask": computing.computing,
     "threads": computing.threads,
     "operation": operation.operation,
-    "import": computing.importing,
+    "start": computing.starting,
 }
 
 
