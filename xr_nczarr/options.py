@@ -27,9 +27,10 @@ class OpenOptions:
     group
         Path of the group to open; None for the root.
     storage_options
-        For the filesystem, as fsspec knows them.
+        For the filesystem, as fsspec spells them.
     missing_status
-        The HTTP statuses that mean *not found*. S3 answers 403 to who may not list the bucket.
+        The HTTP statuses that mean *not found*. S3 answers 403 to callers without permission to
+        list the bucket.
     retry
         How failed requests are tried again, and how long an answer may take: any of ``attempts``,
         ``total_seconds``, ``first_wait``, ``longest_wait`` and ``timeout_seconds``.
@@ -37,7 +38,7 @@ class OpenOptions:
         Whether to read the consolidated metadata alone (True), the single documents alone
         (False), or whatever is there (None). ``"check"`` reads both and raises where they differ.
     zarr_format
-        ``1``, ``2``, ``"3-draft"`` or ``3``; None to recognise it.
+        ``1``, ``2``, ``"3-draft"`` or ``3``; None to recognize it.
     on_unsupported
         What a variable that cannot be read or decoded becomes: present as it is stored, where one
         that cannot be read raises its reason on access (``"lazy"``), left out (``"skip"``), or an
@@ -121,8 +122,8 @@ max_depth, max_references, max_index_bytes
                 raise ValueError(f"{name} is a mapping or None; found {getattr(self, name)!r}")
         for limit in fields(Limits):
             if not isinstance(getattr(self, limit.name), Real | None):
-                found = getattr(self, limit.name)
-                raise ValueError(f"{limit.name} is a number or None; found {found!r}")
+                value = getattr(self, limit.name)
+                raise ValueError(f"{limit.name} is a number or None; found {value!r}")
         statuses: object = self.missing_status
         if not isinstance(statuses, Iterable) or not all(isinstance(s, int) for s in statuses):
             raise ValueError(f"missing_status has numbers such as (403, 404); found {statuses!r}")

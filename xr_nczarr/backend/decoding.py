@@ -72,12 +72,12 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class TruthValues:
-    """Gives numbers as booleans; xarray would give the `missing` ones as true."""
+    """Converts numbers to booleans; xarray would return the `missing` ones as true."""
 
     missing: tuple[Any, ...]
 
     def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        """Write the truth values into `target`; a missing one is a MetadataError."""
+        """Write the truth values into `target`; raise MetadataError for a missing one."""
         for value in self.missing:
             if (stored == value).any():
                 raise MetadataError(
@@ -94,7 +94,7 @@ def decode_variables(
     decoding: Mapping[str, Any],
     dropped: Set[Hashable] = frozenset(),
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
-    """Give what `decode_cf_variables` gives, with numbers that are decoded chunk by chunk.
+    """Return what `decode_cf_variables` returns, with numbers that are decoded chunk by chunk.
 
     Parameters
     ----------
@@ -127,11 +127,11 @@ def decode_variables(
             continue
         later.difference_update(names)
         before, convert = stored.encoding, unpacking if unpacking != Unpacking() else None
-        found = {key: item for key, item in first.encoding.items() if before.get(key) is not item}
+        added = {key: item for key, item in first.encoding.items() if before.get(key) is not item}
         for name in names:
             arrays[name].dtype, arrays[name].convert = first.dtype, convert
             decoded[name] = variables[name]
-            decoded[name].encoding.update(found)
+            decoded[name].encoding.update(added)
             for attribute in taken:
                 del decoded[name].attrs[attribute]
     if later:
@@ -140,8 +140,8 @@ def decode_variables(
         )
         decoded.update(others)
         coordinates |= more
-    given = {name: decoded[name] for name in variables if name in decoded}
-    return given, dict(remaining), coordinates
+    ordered = {name: decoded[name] for name in variables if name in decoded}
+    return ordered, dict(remaining), coordinates
 
 
 def find_undecodable(
@@ -294,7 +294,7 @@ def _kinds(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Give what decides how each variable is decoded: its own name for all but numbers."""
+    """Return what decides how each variable is decoded: its own name for all but numbers."""
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
     # A time gives its bounds its own attributes.
@@ -310,7 +310,7 @@ def _kinds(
 
 
 def _frozen(value: Any) -> Hashable:
-    """Give an attribute's value as one that is equal if type and bits are."""
+    """Return an attribute's value as one that is equal if type and bits are."""
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -318,7 +318,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Give what was done to a variable, or None where it is more than masking and scaling."""
+    """Return how a variable is unpacked; None if that is more than masking and scaling."""
     stored = array.stored.node.dtype
     encoding = decoded.encoding
     boolean = decoded.dtype == bool
@@ -344,7 +344,7 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
 
 
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
-    """Give the attribute `_FillValue` of an array as one of the values that it decodes to.
+    """Return the attribute `_FillValue` of an array as one of the values that it decodes to.
 
     That is what Zarr means, also with a filter ``fixedscaleoffset``; VirtualiZarr before 2.0 made
     such filters of CF's attributes and left `_FillValue` packed (its issue 670). Nothing tells the

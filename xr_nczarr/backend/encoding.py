@@ -1,4 +1,4 @@
-"""What xarray's ``encoding`` says of a stored variable, in netCDF's terms."""
+"""The ``encoding`` of opened datasets and variables, in netCDF's terms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Opening:
 def stored_encoding(
     node: ArrayNode, dimensions: Sequence[str], source: str, codecs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Give the encoding that the netCDF world understands.
+    """Return the encoding that netCDF programs understand.
 
     `codecs` is what `codec_encoding` says of the node's.
     """
@@ -87,7 +87,7 @@ def stored_encoding(
 
 
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
-    """Give what the encoding says of codecs: netCDF's flags, and the codecs as they are.
+    """Return the encoding of codecs: netCDF's flags, and the codecs themselves.
 
     ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
     written the same way; other writers ignore it. Flags they obey, and fail where they cannot: of
@@ -115,7 +115,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
 
 def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
-    """Give the lengths of all chunks along a dimension; of too many, the largest alone."""
+    """Return the lengths of all chunks along a dimension; of too many, the largest alone."""
     if sum(number for _, number in runs) > _LISTED_CHUNKS:
         return max(length for length, _ in runs)
     lengths = []

@@ -1,6 +1,6 @@
 """The xarray engine ``nczarr``.
 
-xarray imports the entry points of all engines to open any file: what reads is imported when asked.
+xarray imports the entry points of all engines to open any file: this module imports little.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell only on strong evidence, and without touching the network.
+        """Return True only on strong evidence, without touching the network.
 
         That is a URL whose fragment says ``mode=nczarr`` (or ``zarr``), or a local store that
         bears NCZarr metadata.
@@ -150,7 +150,7 @@ def _makes_indexes(caller: FrameType) -> bool:
 
 
 def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Sort options into ours and xarray's decoding; those of engine zarr may say what is so."""
+    """Split options into those of this engine and of xarray's decoding; check engine zarr's."""
     options = dict(options)
     for name, values in _OF_ENGINE_ZARR.items():
         value = options.pop(name, values[0])

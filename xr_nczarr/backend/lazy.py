@@ -76,7 +76,7 @@ class UnreadableArray:
 
 
 class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
-    """What xarray selects from and transposes before it asks for values.
+    """What xarray selects from and transposes before it needs values.
 
     Values are read and decoded in a thread when a running event loop waits for them.
     """
@@ -131,7 +131,7 @@ class SelectedArray(_Selectable):
 
 
 class CodedArray(_Selectable):
-    """Values that xarray's coders give when they are asked for; they fail with errors of ours.
+    """Values that xarray's coders decode on access; failures become errors of this package.
 
     Attributes of a store can upset any of them: text in ``scale_factor``, times beyond all years.
 
@@ -228,7 +228,7 @@ class CodedArray(_Selectable):
 
 @contextmanager
 def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Raise whatever xarray's decoding raises as an error of ours."""
+    """Raise errors of xarray's decoding as MetadataError."""
     try:
         yield
     except (NczarrError, MemoryError):

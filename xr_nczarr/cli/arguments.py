@@ -9,7 +9,7 @@ from xr_nczarr.errors import quote
 
 
 class UsageError(Exception):
-    """What the command was asked cannot be done, whatever the store."""
+    """The arguments are wrong, whatever the store."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +33,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Give what `add_target` added, as keywords of the functions that open.
+    """Return what `add_target` added, as keyword arguments of the functions that open.
 
-    An option or a value that there is not is a UsageError.
+    Raises
+    ------
+    UsageError
+        For an unknown option, and for a value that an option does not accept.
     """
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
@@ -53,26 +56,26 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def chosen(parsed: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Give arguments by their names, as keywords."""
+    """Return arguments by their names, as keyword arguments."""
     return {name: getattr(parsed, name) for name in names}
 
 
 def positions(selection: str) -> dict[str, int | slice]:
-    """Give the positions that ``time=0:10,lat=3`` means; UsageError where it means none."""
-    found: dict[str, int | slice] = {}
+    """Parse positions such as ``time=0:10,lat=3``; raise UsageError for anything else."""
+    by_name: dict[str, int | slice] = {}
     for item in filter(None, selection.split(",")):
         name, places = map(str.strip, item.rpartition("=")[::2])
         try:
             numbers = [int(part) if part.strip() else None for part in places.split(":")]
-            if not name or name in found or len(numbers) > 3 or 0 in numbers[2:]:
+            if not name or name in by_name or len(numbers) > 3 or 0 in numbers[2:]:
                 raise ValueError(item)
-            found[name] = slice(*numbers) if len(numbers) > 1 else int(places)
+            by_name[name] = slice(*numbers) if len(numbers) > 1 else int(places)
         except ValueError as error:
             raise UsageError(
                 f"found {quote(item)!r}, expected another dimension and positions in it. "
                 "Write time=0:10, lat=3 or lon=::2"
             ) from error
-    return found
+    return by_name
 
 
 class _Pairs(argparse.Action):

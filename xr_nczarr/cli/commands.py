@@ -1,7 +1,7 @@
-"""The subcommands: each function adds the arguments to a parser and gives what then runs.
+"""The subcommands: each function adds its arguments to a parser and returns what then runs.
 
-That gives the result to print, which is a value of `xr_nczarr.tools`, or None. The package imports
-what is slow to import when it is asked for it.
+That returns the result to print, a value of `xr_nczarr.tools`, or None. What is slow to import is
+imported when a command runs.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _names(text: str) -> list[str]:
 
 def _precision(text: str) -> tuple[int | None, int | None]:
     numbers = text.split(",")
-    if len(numbers) > 2 or not all(each.isdecimal() and 1 <= int(each) <= 17 for each in numbers):
+    if len(numbers) > 2 or not all(item.isdecimal() and 1 <= int(item) <= 17 for item in numbers):
         raise argparse.ArgumentTypeError(f"expected numbers from 1 to 17, as 7,15; found {text!r}")
     return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
 
@@ -235,6 +235,6 @@ def _codecs(text: str) -> list[dict[str, Any]]:
         codecs = json.loads(text)
     except ValueError:
         codecs = None
-    if not isinstance(codecs, list) or not all(isinstance(each, dict) for each in codecs):
+    if not isinstance(codecs, list) or not all(isinstance(codec, dict) for codec in codecs):
         raise argparse.ArgumentTypeError(f"expected a list of objects as JSON; found {text!r}")
     return codecs

@@ -19,7 +19,7 @@ _PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and give its exit code.
+    """Run the command and return its exit code.
 
     That is 0 when all is well, 1 when problems were found in what was looked at, 2 when the command
     could not do its work: one line on the standard error output says why.
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _show(parsed.run(parsed), getattr(parsed, "json", False))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads the output has seen enough; nothing is left to be flushed at the exit.
+        # The reader of the output has closed it: nothing may be flushed at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     except KeyboardInterrupt:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(result: Any, as_json: bool) -> int:
-    """Print what a command gave; give the exit code."""
+    """Print the result of a command; return the exit code."""
     if isinstance(result, Iterable):  # CDL comes in pieces
         sys.stdout.writelines(result)
     elif result is not None and as_json:
@@ -64,7 +64,7 @@ def _show(result: Any, as_json: bool) -> int:
 
 
 def _one_line(text: str) -> str:
-    """Give a message on one line, without characters that a terminal would act upon."""
+    """Return a message on one line, without characters that a terminal would act upon."""
     return "".join(map(quote, " ".join(text.split())))
 
 

@@ -32,7 +32,7 @@ from xr_nczarr.tools.cdl_values import (
 )
 from xr_nczarr.tools.slabs import slabs
 
-_LONGEST_LINE = 78
+_MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17
 _SECTIONS = ("dimension", "dimensions", "variable", "variables", "data", "group", "types")
 
@@ -131,7 +131,7 @@ class Cdl:
 
     @property
     def left_out(self) -> list[str]:
-        """What CDL or this program has no word for, one sentence each."""
+        """What CDL or this program cannot express, one sentence each."""
         reasons = map(_reason_to_leave_out, self.top.all_variables())
         return [*self._without_spelling(), *filter(None, reasons)]
 
@@ -290,16 +290,16 @@ class _Line:
         self.position = start + len(indent)
 
     def fit(self, text: str) -> str:
-        """Give a text, after a line break if it would not fit."""
+        """Return a text, after a line break if it would not fit."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
         self.position += size
-        if self.position > _LONGEST_LINE and size > 2:
+        if self.position > _MAX_LINE_BYTES and size > 2:
             self.position = 4 + len(self.indent) + size
             return f"\n{self.indent}    {text}"
         return text
 
     def next_row(self) -> str:
-        """Give the end of a row and the beginning of the next."""
+        """Return the end of a row and the beginning of the next."""
         self.position = 2 + len(self.indent)
         return ",\n  "
 
@@ -309,7 +309,7 @@ def _netcdf_attributes(holder: Group | Variable) -> dict[str, Any]:
     node = holder.node
     if node is None or is_annotated(node):
         return dict(holder.attributes)
-    fill_value = {name: each for name, each in holder.attributes.items() if name == "_FillValue"}
+    fill_value = {name: value for name, value in holder.attributes.items() if name == "_FillValue"}
     return decode_attributes(node.attributes, {}) | fill_value
 
 
@@ -327,29 +327,29 @@ def _reason_to_leave_out(variable: Variable) -> str:
     return ""
 
 
-def _chosen(asked: Collection[str] | None, paths: set[str], what: str) -> frozenset[str]:
-    """Give the paths that names mean, all if none are asked for."""
-    if asked is None:
+def _chosen(requested: Collection[str] | None, paths: set[str], what: str) -> frozenset[str]:
+    """Return the paths that names mean; all of them if `requested` is None."""
+    if requested is None:
         return frozenset(paths)
     chosen: set[str] = set()
-    for name in asked:
-        found = {
+    for name in requested:
+        matching = {
             path
             for path in paths
             if path == (name or "/") or (name[:1] != "/" and path.endswith(f"/{name}"))
         }
-        if not found:
+        if not matching:
             raise NotFoundError(
                 f"there is no {what} {quote(name)!r}",
-                remedy="See what is there with nczarr dump -h",
+                remedy="List all names with nczarr dump -h",
             )
-        chosen |= found
+        chosen |= matching
     return frozenset(chosen)
 
 
 def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
-    given = zip(EXACT, precision or (None, None), strict=True)
-    digits = {name: EXACT[name] if count is None else (count,) for name, count in given}
+    counts = zip(EXACT, precision or (None, None), strict=True)
+    digits = {name: EXACT[name] if count is None else (count,) for name, count in counts}
     if not all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts):
         raise ValueError(f"precision is one or two numbers from 1 to 17; found {precision!r}")
     return digits

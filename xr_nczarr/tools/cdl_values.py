@@ -56,17 +56,17 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def has_spelling(name: str) -> bool:
-    """Tell whether ncgen can be given a name: ``?`` and its keywords it cannot."""
+    """Return whether ncgen accepts a name: it rejects ``?`` and its own keywords."""
     return name not in _RESERVED.split() and _LEGAL.fullmatch(name) is not None
 
 
 def name_text(name: str) -> str:
-    """Give a name with what is special in CDL escaped."""
+    """Return a name with CDL's special characters escaped."""
     return ("\\" if "0" <= name[:1] <= "9" else "") + name.translate(_IN_NAME)
 
 
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
-    """Give CDL's name of a variable's type, or of one that holds it; None if there is none."""
+    """Return CDL's name of a variable's type, or of one that holds it; None if CDL has none."""
     if kind in ("char", "string"):
         return kind
     name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
@@ -96,7 +96,7 @@ def _as_text(value: str | bytes) -> str:
 
 
 def row_text(row: Array, fill_value: Any) -> str:
-    """Give a row of characters as one text."""
+    """Return a row of characters as one text."""
     data = row.tobytes()
     if fill_value is None or not fill_value:
         data = data.rstrip(b"\0")  # ncgen fills a short text with what the fill value is
@@ -133,7 +133,7 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Give values of a type that netCDF does not have in one that holds them."""
+    """Return values of a type that netCDF lacks in a type that holds them."""
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 
@@ -160,14 +160,14 @@ def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
 
 
 def _read_otherwise(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
-    """Give the positions of the texts that are read as other numbers."""
+    """Return the positions of texts that are read as other numbers."""
     with np.errstate(over="ignore"):
         again = np.array(list(map(float, texts))).astype(numbers.dtype)
     return np.flatnonzero((again != numbers) & np.isfinite(numbers))
 
 
 def _with_point(text: str, name: str) -> str:
-    """Give a float of an attribute: zeros at the end of its digits left out, but not the point."""
+    """Return a float of an attribute without trailing zeros, but with its point."""
     if text[-1] not in "0123456789.":
         return text
     digits, mark, exponent = text.partition("e")

@@ -93,9 +93,9 @@ def take_census(
 def _counted(
     opened: OpenedStore, objects: Iterable[tuple[str, int | None]], others: list[str] | None
 ) -> dict[str, Stored]:
-    found = _expected(opened)
+    by_path = _expected(opened)
     arrays: _Arrays = {}
-    for stored in found.values():
+    for stored in by_path.values():
         keys = stored.node.chunk_keys
         folder = (keys.prefix if stored.extent else keys.scalar).rpartition("/")[0]
         arrays.setdefault(folder, []).append(stored)
@@ -114,18 +114,18 @@ def _counted(
             owner.stored_bytes += size
     if others is not None:
         others += unknown
-    return found
+    return by_path
 
 
 def _expected(opened: OpenedStore) -> dict[str, Stored]:
     """Return the objects that the metadata imply, by path of the variable; none is counted."""
-    found = {}
+    by_path = {}
     for variable in opened.root.all_variables():
         if variable.node is not None and variable.error is None:
             shape = variable.shape or variable.node.shape
             extent = counts(shape, variable.node.object_shape)
-            found[variable.path] = Stored(variable.node, extent)
-    return found
+            by_path[variable.path] = Stored(variable.node, extent)
+    return by_path
 
 
 def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:

@@ -1,4 +1,4 @@
-"""What reading a selection takes: chunks, requests and bytes, before anything is read."""
+"""The chunks, requests and bytes of reading a selection, before anything is read."""
 
 from __future__ import annotations
 

@@ -44,35 +44,35 @@ STYLE = """<style>
 
 
 def page(title: str, *parts: str) -> str:
-    """Give a whole representation: its parts below a title."""
+    """Return a whole representation: its parts below a title."""
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
 
 def text(value: object) -> str:
-    """Give a text for a page, of at most 200 characters: nothing in it can act."""
+    """Return an escaped text for a page, of at most 200 characters."""
     return escape(quote(value))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Give a table; its cells are HTML."""
+    """Return a table; its cells are HTML."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
-    """Give content that folds behind a summary; both are HTML."""
+    """Return content that folds behind a summary; both are HTML."""
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
 
 
 def faint(content: str) -> str:
-    """Give HTML that stands back."""
+    """Return HTML in a fainter color."""
     return f'<span class="nz-faint">{content}</span>'
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Give a bar that is filled to `share` (of 1), and that part to `inner`."""
+    """Return a bar that is filled to `share` (of 1), and that part to `inner`."""
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
         f'<span class="nz-bar"><span style="width:{widths[0]}">'

@@ -21,8 +21,8 @@ from xr_nczarr.tools.text import (
     size_text,
 )
 
-_MOST_VARIABLES = 300
-_LONGEST_VALUE = 1000
+_MAX_VARIABLES = 300
+_MAX_SHOWN = 1000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -69,14 +69,14 @@ class Overview:
 
     def _repr_html_(self) -> str:
         described = map(self.describe, self.root.all_variables())
-        largest = max([1, *(found.get("raw_bytes") or 0 for found in described)])
+        largest = max([1, *(item.get("raw_bytes") or 0 for item in described)])
         parts = [self._group_html(self.root, largest)]
         if self.unlisted:
             parts.append(f"<div>{faint('chunks are not counted: ' + text(self.unlisted))}</div>")
         return page(self.title, *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values of JSON."""
+        """Return the result as JSON values."""
         return {
             "name": self.name,
             "zarr_format": self.zarr_format,
@@ -98,8 +98,8 @@ class Overview:
         }
 
     def describe(self, variable: Variable) -> dict[str, Any]:
-        """Give what is known of a variable, as values of JSON."""
-        found: dict[str, Any] = {
+        """Return a description of a variable as JSON values."""
+        description: dict[str, Any] = {
             "path": variable.path,
             "name": variable.name,
             "dimensions": [item.name for item in variable.dimensions],
@@ -107,9 +107,9 @@ class Overview:
         }
         node = variable.node
         if node is None or variable.error is not None:
-            return {**found, "error": " ".join(str(variable.error).split())}
+            return {**description, "error": " ".join(str(variable.error).split())}
         raw = None if node.dtype.hasobject else math.prod(variable.shape) * node.dtype.itemsize
-        found |= {
+        description |= {
             "type": node.dtype.name if variable.kind in ("number", "other") else variable.kind,
             "chunk_shape": list(node.chunk_shape) if variable.shape else [],
             "shard_shape": list(node.object_shape) if node.shards else None,
@@ -120,13 +120,13 @@ class Overview:
         if stored is not None:
             # Of the chunks that are there: what is missing is not compressed well.
             there = (raw or 0) * stored.present / max(1, stored.total)
-            found |= {
+            description |= {
                 "stored_bytes": stored.stored_bytes,
                 "ratio": round(there / stored.stored_bytes, 3) if stored.stored_bytes else None,
                 "objects_present": stored.present,
                 "objects": stored.total,
             }
-        return found
+        return description
 
     def _group_lines(self, group: Group, indent: str) -> Iterator[str]:
         if group.path != "/":
@@ -143,17 +143,17 @@ class Overview:
             yield from self._group_lines(child, inner)
 
     def _group_html(self, group: Group, largest: int) -> str:
-        """Give groups that fold, sizes as bars, the layout of chunks drawn."""
+        """Return groups that fold, sizes as bars, and drawings of the chunks."""
         dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
         parts = [_attributes(group.attributes)]
         variables = list(group.variables.values())
         if variables:
             head = ["variable", "type", "shape", "chunks", "codecs", "size"]
             head += ["stored"] if self.census else []
-            shown = variables[:_MOST_VARIABLES]
+            shown = variables[:_MAX_VARIABLES]
             parts.append(table(head, [_row(item, self.describe(item), largest) for item in shown]))
-        if len(variables) > _MOST_VARIABLES:
-            parts.append(faint(f"and {len(variables) - _MOST_VARIABLES:,} more variables"))
+        if len(variables) > _MAX_VARIABLES:
+            parts.append(faint(f"and {len(variables) - _MAX_VARIABLES:,} more variables"))
         parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in notes(group)]
         parts += [self._group_html(child, largest) for child in group.groups.values()]
         summary = f"{text(group.path)} {faint(dimensions)}"
@@ -161,7 +161,7 @@ class Overview:
 
 
 def open_hierarchy(target: Any, **options: Any) -> Overview:
-    """Open any store and tell what is in it; only metadata are read.
+    """Return what is in a store; only metadata are read.
 
     Parameters
     ----------
@@ -215,37 +215,40 @@ def _overview(opened: OpenedStore, group: Group, *census: Any) -> Overview:
     )
 
 
-def _cells(found: dict[str, Any]) -> list[str]:
-    variable = f"{quote(found['name'])}({', '.join(map(quote, found['dimensions']))})"
-    if "error" in found:
-        return [f"{variable}  unreadable: {found['error']}"]
-    chunks = f"chunks {extent_text(found['chunk_shape'])}" if found["chunk_shape"] else ""
-    shards = f" in shards {extent_text(found['shard_shape'])}" if found["shard_shape"] else ""
-    cells = [f"{found['type']} {variable}", chunks + shards, " ".join(found["codecs"])]
-    if "objects" in found:
-        cells += [f"{found['objects_present']:,} of {found['objects']:,} stored", size_text(found)]
+def _cells(item: dict[str, Any]) -> list[str]:
+    variable = f"{quote(item['name'])}({', '.join(map(quote, item['dimensions']))})"
+    if "error" in item:
+        return [f"{variable}  unreadable: {item['error']}"]
+    chunks = f"chunks {extent_text(item['chunk_shape'])}" if item["chunk_shape"] else ""
+    shards = f" in shards {extent_text(item['shard_shape'])}" if item["shard_shape"] else ""
+    cells = [f"{item['type']} {variable}", chunks + shards, " ".join(item["codecs"])]
+    if "objects" in item:
+        cells += [
+            f"{item['objects_present']:,} of {item['objects']:,} stored",
+            size_text(item),
+        ]
     return cells
 
 
-def _row(variable: Variable, found: dict[str, Any], largest: int) -> list[str]:
-    name = f"{text(found['name'])} {faint('(' + ', '.join(map(text, found['dimensions'])) + ')')}"
-    if "error" in found:
-        return [name, f'<span class="nz-problem">unreadable: {text(found["error"])}</span>']
-    drawn = grid_svg(variable.shape, found["chunk_shape"], found["dimensions"])
-    shards = f" in {extent_text(found['shard_shape'])}" if found["shard_shape"] else ""
-    raw = found["raw_bytes"] or 0
+def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
+    name = f"{text(item['name'])} {faint('(' + ', '.join(map(text, item['dimensions'])) + ')')}"
+    if "error" in item:
+        return [name, f'<span class="nz-problem">unreadable: {text(item["error"])}</span>']
+    drawn = grid_svg(variable.shape, item["chunk_shape"], item["dimensions"])
+    shards = f" in {extent_text(item['shard_shape'])}" if item["shard_shape"] else ""
+    raw = item["raw_bytes"] or 0
     cells = [
         details(name, _attributes(variable.attributes) + drawn),
-        text(found["type"]),
-        extent_text(found["shape"]),
-        extent_text(found["chunk_shape"]) + shards,
-        text(" ".join(found["codecs"])),
+        text(item["type"]),
+        extent_text(item["shape"]),
+        extent_text(item["chunk_shape"]) + shards,
+        text(" ".join(item["codecs"])),
     ]
-    if "objects" not in found:
-        return [*cells, bar(raw / largest) + byte_text(found["raw_bytes"])]
-    stored = (found["stored_bytes"] or 0) / raw if raw else 0.0
-    present = f"{found['objects_present']:,} of {found['objects']:,}"
-    return [*cells, bar(raw / largest, stored) + size_text(found), present]
+    if "objects" not in item:
+        return [*cells, bar(raw / largest) + byte_text(item["raw_bytes"])]
+    stored = (item["stored_bytes"] or 0) / raw if raw else 0.0
+    present = f"{item['objects_present']:,} of {item['objects']:,}"
+    return [*cells, bar(raw / largest, stored) + size_text(item), present]
 
 
 def _attributes(attributes: dict[str, Any]) -> str:
@@ -257,5 +260,5 @@ def _attributes(attributes: dict[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     shown = str(value.tolist() if hasattr(value, "tolist") else value)
-    parts = (shown[first : first + 200] for first in range(0, min(len(shown), _LONGEST_VALUE), 200))
-    return "".join(map(text, parts)) + ("…" if len(shown) > _LONGEST_VALUE else "")
+    parts = (shown[first : first + 200] for first in range(0, min(len(shown), _MAX_SHOWN), 200))
+    return "".join(map(text, parts)) + ("…" if len(shown) > _MAX_SHOWN else "")

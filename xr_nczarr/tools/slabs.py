@@ -9,7 +9,7 @@ _BYTES = 32 << 20
 
 
 def counts(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
-    """Give the number of parts along each dimension, the last of which may be cut off."""
+    """Return the number of parts along each dimension, the last of which may be cut off."""
     return tuple([-(-size // part) for size, part in zip(shape, parts, strict=True)])
 
 

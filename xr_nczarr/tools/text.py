@@ -14,7 +14,7 @@ class Told:
     """A result that a machine can read too; a dataclass."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Give it as values of JSON."""
+        """Return the result as JSON values."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
@@ -24,7 +24,7 @@ def count_text(count: int, noun: str) -> str:
 
 
 def byte_text(count: int | None) -> str:
-    """Give a number of bytes in units that people read; ``?`` when it is not known."""
+    """Return a number of bytes in readable units; ``?`` if it is unknown."""
     if count is None:
         return "?"
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
@@ -35,14 +35,14 @@ def byte_text(count: int | None) -> str:
 
 
 def extent_text(shape: Sequence[int] | None) -> str:
-    """Give a shape as it is spoken."""
+    """Return a shape such as ``4×5``."""
     return "×".join(map(str, shape or ()))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Give rows with their columns below one another; empty columns are left out.
+    """Yield rows with aligned columns, without the empty ones.
 
-    A row of one cell goes as it is.
+    A row of one cell stays as it is.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -55,7 +55,7 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def notes(group: Group) -> list[str]:
-    """Give what was found amiss in a group, one sentence each."""
+    """Return the problems of a group, one sentence each."""
     names = [
         quote(variable.name)
         for variable in group.variables.values()
@@ -66,12 +66,12 @@ def notes(group: Group) -> list[str]:
 
 
 def dimension_text(dimension: Dimension) -> str:
-    """Give a dimension with its size."""
+    """Return a dimension with its size."""
     unlimited = "unlimited, now " if dimension.unlimited else ""
     return f"{quote(dimension.name)} {unlimited}{dimension.size}"
 
 
-def size_text(found: dict[str, Any]) -> str:
-    """Give the stored and the raw size of what `Overview.describe` gives."""
-    ratio = f" ({found['ratio']:.3g}×)" if found["ratio"] else ""
-    return f"{byte_text(found['stored_bytes'])} of {byte_text(found['raw_bytes'])}{ratio}"
+def size_text(item: dict[str, Any]) -> str:
+    """Return the stored and the raw size in a description by `Overview.describe`."""
+    ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
+    return f"{byte_text(item['stored_bytes'])} of {byte_text(item['raw_bytes'])}{ratio}"

@@ -34,7 +34,7 @@ from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told, count_text
 from xr_nczarr.writing.target import UNFINISHED
 
-_AT_ONCE = 1024
+_BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
 _MAX_PLACES = 3
 _MAX_KEYS = 5
@@ -70,7 +70,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """What findings have in common that are one line."""
+        """The fields by which findings share a line."""
         return self.severity, self.programs, self.problem, self.remedy
 
     def __str__(self) -> str:
@@ -78,11 +78,11 @@ class Finding:
 
 
 def finding_line(findings: Sequence[Finding]) -> str:
-    """Return the line that tells of findings of one kind."""
+    """Return the line of findings of one kind."""
     severity, programs, problem, remedy = findings[0].kind
     places = [
-        f"{quote(each.place)} ({each.detail})" if each.detail else quote(each.place)
-        for each in findings[:_MAX_PLACES]
+        f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)
+        for finding in findings[:_MAX_PLACES]
     ]
     more = len(findings) - len(places)
     where = ", ".join(places) + (f" and {more:,} more" if more else "")
@@ -114,19 +114,19 @@ class Verification(Told):
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __str__(self) -> str:
-        present, total = (sum(each[at] for each in self.chunks.values()) for at in (0, 1))
+        present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
         kinds: dict[tuple[str, ...], list[Finding]] = {}
         for finding in sorted(self.findings, key=lambda finding: finding.severity):
             kinds.setdefault(finding.kind, []).append(finding)
         errors = sum(finding.severity == "error" for finding in self.findings)
         warnings = count_text(len(self.findings) - errors, "warning")
-        found = f"{count_text(errors, 'error')}, {warnings}"
+        problems = f"{count_text(errors, 'error')}, {warnings}"
         there = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
-        title = f"{self.store}: {there}{self.decoded:,} read: {found}"
+        title = f"{self.store}: {there}{self.decoded:,} read: {problems}"
         return "\n".join([title, *map(finding_line, kinds.values())])
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the result as JSON values."""
+        """Return the result as JSON values."""
         return {**Told.as_dict(self), "whole": self.whole}
 
 
@@ -145,7 +145,7 @@ def verify(
         Read at most so many chunks of each array, chosen at random among those that are there;
         None for all.
     readers
-        Whether to tell what other programs do not read or read wrongly, as far as it is known.
+        Whether to report known problems of other programs with the store.
     **options
         See `OpenOptions`. With `group`, only the chunks of that group are read.
 
@@ -169,14 +169,14 @@ def verify(
     census, reason = take_census(opened, others, most_asked=most_asked)
     chunks = {path: (stored.present, stored.total) for path, stored in census.items()}
     result = Verification(store=opened.store.name, chunks=chunks)
-    found = result.findings
-    found += _consolidated(opened)
-    found += _in_groups(opened, {group.path for group in top.walk()}, sample, census, result)
+    findings = result.findings
+    findings += _consolidated(opened)
+    findings += _in_groups(opened, {group.path for group in top.walk()}, sample, census, result)
     if reason:
-        found.append(Finding("warning", "/", f"missing chunks are not looked for: {reason}"))
-    found += _left_over(opened, others)
+        findings.append(Finding("warning", "/", f"missing chunks are not looked for: {reason}"))
+    findings += _left_over(opened, others)
     if readers:
-        found += [
+        findings += [
             Finding("warning", place, problem, remedy, programs)
             for programs, place, problem, remedy in (*concerns(opened), *in_documents(opened))
         ]
@@ -257,7 +257,7 @@ def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Tell whether documents say the same; one that says nothing is told of with its node."""
+    """Return whether documents are equal; an unreadable one is reported with its node."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -331,15 +331,15 @@ def _decode(
             return _error(variable.path, error)
         return None
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     numbers = iter(chosen)
     spread = opened.store.remote or array.chunk_bytes >= _THREADED_FROM_BYTES
     with ThreadPoolExecutor(thread_name_prefix="nczarr-verify") as pool:
-        while batch := list(islice(numbers, _AT_ONCE)):
-            found += filter(None, (pool.map if spread else map)(read, batch))
-    result.decoded += len(chosen) - len(found)
+        while batch := list(islice(numbers, _BATCH_CHUNKS)):
+            findings += filter(None, (pool.map if spread else map)(read, batch))
+    result.decoded += len(chosen) - len(findings)
     # What concerns the codec as a whole is said once.
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(findings))
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
@@ -347,7 +347,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
-    broken |= {each.path for each in opened.root.all_variables() if each.error is not None}
+    broken |= {item.path for item in opened.root.all_variables() if item.error is not None}
     for key in keys:
         folder, _, name = key.rpartition("/")
         document = key in documents or (name in SIDECARS and f"/{folder}" in nodes)
