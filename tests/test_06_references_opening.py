@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.reading import open_store
 from tests.servers import HttpServer
 from tests.test_06_references_web import with_ranges
+from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import (
     LimitError,
     NczarrError,
@@ -306,7 +307,7 @@ class TestStore:
         document = version0(str(data), **{f"u/{i}": [f"{i}.nc", i, i] for i in range(10_000)})
         store = xr.open_dataset(document, engine="nczarr").t.variable._data
         while not hasattr(store, "stored"):
-            store = store.array
+            store = store.source if isinstance(store, SelectedArray) else store.array
         travelled = pickle.dumps(store.stored)
         assert len(travelled) < 2000
         assert pickle.loads(travelled).read((slice(2, 6),)).tolist() == [2, 3, 4, 5]

@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from tests.reading import open_store
+from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import ReferenceSetError
 from xr_nczarr.references import document as reference_document
 from xr_nczarr.references import write
@@ -57,7 +58,7 @@ def forget(monkeypatch):
 def lazy_array(dataset):
     array = dataset.t.variable._data
     while not hasattr(array, "stored"):
-        array = array.array
+        array = array.source if isinstance(array, SelectedArray) else array.array
     return array.stored
 
 
