@@ -77,7 +77,7 @@ def test_values_of_another_kind_are_refused(
         first, second = first.reset_coords(), second.reset_coords()
         first, second = (each.rename_vars(t="w").drop_vars("v") for each in (first, second))
     to_nczarr(first, tmp_path / "a")
-    with pytest.raises(ConflictError, match=r"dtypes|compare|stored"):
+    with pytest.raises(ConflictError, match=r"dtypes|compare|does not fit"):
         to_nczarr(second, tmp_path / "a", append_dim="t")
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "a", engine="nczarr").load(), first)
 

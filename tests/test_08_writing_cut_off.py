@@ -208,7 +208,7 @@ def test_regions_wait_for_text_that_is_being_made_wider():
         try:
             to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
         except ConflictError as error:
-            assert "replaces chunks" in str(error)  # noqa: PT017
+            assert "is replacing chunks" in str(error)  # noqa: PT017
             refusals += 1
             to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(objects), mode="a")
             to_nczarr(named("Ulm", "Rom"), Remote(objects), region={"t": slice(0, 2)})
@@ -284,7 +284,7 @@ def test_a_damaged_journal_is_an_error(journal):
 def test_what_is_no_store_is_removed_only_by_force():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
-        with pytest.raises(error, match="no Zarr store"):
+        with pytest.raises(error, match="not a Zarr store"):
             to_nczarr(values(0, 6), Remote(objects), mode=mode)
         assert objects == {"precious": b"1"}
     to_nczarr(values(0, 6), Remote(objects), mode="w", overwrite="force")

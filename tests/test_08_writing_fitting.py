@@ -345,7 +345,7 @@ def test_text_is_as_wide_as_its_fill_value(missing):
 
 def test_a_fill_value_that_the_text_would_cut_is_refused():
     encoding = {"v": {"_FillValue": "none", "_nczarr_maxstrlen": 3}}
-    with pytest.raises(ConflictError, match=r"fill value b'none', which the type \|S3 would cut"):
+    with pytest.raises(ConflictError, match=r"fill value b'none' does not fit the type \|S3"):
         xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)
 
 

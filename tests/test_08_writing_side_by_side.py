@@ -112,7 +112,7 @@ def test_a_zip_file_and_netcdf_c_4_8_0_say_what_to_do_instead(tmp_path):
         to_nczarr(series(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
     new = xr.Dataset({"joining": ("dim_of_its_own", [1.0])})
-    with pytest.raises(UnsupportedError, match=r"old: found /joining; .*nczarr upgrade"):
+    with pytest.raises(UnsupportedError, match=r"old: cannot add /joining .*nczarr upgrade"):
         to_nczarr(new, tmp_path / "old", mode="a")
     xr_nczarr.upgrade(tmp_path / "old")
     to_nczarr(new, tmp_path / "old", mode="a")

@@ -33,7 +33,7 @@ from xr_nczarr import (
 )
 from xr_nczarr.storage import LocalStore, MemoryStore
 from xr_nczarr.writing import blocks
-from xr_nczarr.writing.placing import aligned_blocks
+from xr_nczarr.writing.chunk_writes import aligned_blocks
 
 
 def example(start=0, stop=8):
@@ -261,7 +261,7 @@ def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, 
 def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value, said):
     blocks = da.from_array(np.array([value]), chunks=1)
     wrong = blocks.map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
-    with pytest.raises(ConflictError, match=f"which dask says is of {said}, and does not fit"):
+    with pytest.raises(ConflictError, match=f"its metadata says {said}, which does not hold"):
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", wrong)}), {}, dialect="zarr")
 
 
@@ -271,10 +271,10 @@ def test_blocks_of_another_shape_than_dask_says_are_refused(path, made, zarr_for
     # Those without dimensions were all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
-    with pytest.raises(ConflictError, match=r"found a block of shape .*dask says is of \(2,\)"):
+    with pytest.raises(ConflictError, match=r"dask block has shape .*its metadata says \(2,\)"):
         xr_nczarr.to_nczarr(wrong, path, zarr_format=zarr_format)
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", blocks)}), path, zarr_format=zarr_format)
-    with pytest.raises(ConflictError, match=r"dask says is of \(2,\)"):
+    with pytest.raises(ConflictError, match=r"its metadata says \(2,\)"):
         xr_nczarr.to_nczarr(wrong, path, append_dim="x")
     assert read(path).v.values.tolist() == [0, 1, 2, 3]
 
@@ -282,7 +282,7 @@ def test_blocks_of_another_shape_than_dask_says_are_refused(path, made, zarr_for
 def test_blocks_of_longer_bytes_than_dask_says_are_not_cut():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
-    with pytest.raises(ConflictError, match=r"of \|S3, which dask says is of \|S2"):
+    with pytest.raises(ConflictError, match=r"has type \|S3, but its metadata says \|S2"):
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", shorter)}), {}, dialect="zarr")
 
 
@@ -679,9 +679,9 @@ def test_beside_what_a_file_manager_left_other_files_count(path):
     target, left = littered("directory", path)
     with open(f"{path}/notes.txt", "wb") as file:
         file.write(b"mine")
-    with pytest.raises(ExistsError, match="no Zarr store"):
+    with pytest.raises(ExistsError, match="not a Zarr store"):
         to_nczarr(example(), target)
-    with pytest.raises(RefusedError, match="no Zarr store"):
+    with pytest.raises(RefusedError, match="not a Zarr store"):
         to_nczarr(example(), target, mode="w")
     assert left() == [*LITTER]
     assert open_bytes(f"{path}/notes.txt") == b"mine"
@@ -689,5 +689,5 @@ def test_beside_what_a_file_manager_left_other_files_count(path):
 
 def test_a_folder_named_as_a_file_of_a_file_manager_counts(path):
     os.makedirs(f"{path}/.DS_Store")
-    with pytest.raises(ExistsError, match="no Zarr store"):
+    with pytest.raises(ExistsError, match="not a Zarr store"):
         to_nczarr(example(), path)

@@ -33,7 +33,7 @@ import xr_nczarr
 from xr_nczarr import errors
 from xr_nczarr.cli.main import main
 from xr_nczarr.options import OPEN_OPTIONS
-from xr_nczarr.writing.requested import ENCODING_KEYS
+from xr_nczarr.writing.encoding_keys import ENCODING_KEYS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
     from xr_nczarr.tools.verifying import verify
-    from xr_nczarr.writing.writer import to_nczarr
+    from xr_nczarr.writing.to_nczarr import to_nczarr
 
 __version__ = "0.1.0"
 
@@ -71,7 +71,7 @@ _LAZY = {
     "explain": "tools.explain",
     "info": "tools.overview",
     "open_hierarchy": "tools.overview",
-    "to_nczarr": "writing.writer",
+    "to_nczarr": "writing.to_nczarr",
     "upgrade": "tools.metadata",
     "verify": "tools.verifying",
 }

@@ -44,7 +44,7 @@ class NczarrAccessor:
 
     def to_nczarr(self, target: Any, **options: Any) -> Any:
         """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
-        from xr_nczarr.writing.writer import to_nczarr
+        from xr_nczarr.writing.to_nczarr import to_nczarr
 
         return to_nczarr(self._obj, target, **options)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,10 +19,15 @@ from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.inputs import Input, Recoding, open_input
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
-from xr_nczarr.writing.commit import WritePlan, prepare, put_documents, workspace
-from xr_nczarr.writing.lock import sole_writer
-from xr_nczarr.writing.target import UNFINISHED, check_empty, open_existing
-from xr_nczarr.writing.writer import creation_of, layout_of
+from xr_nczarr.writing.builder import plan_tree
+from xr_nczarr.writing.to_nczarr import layout_of
+from xr_nczarr.writing.transaction import (
+    UNFINISHED,
+    Transaction,
+    WritePlan,
+    check_empty,
+    open_existing,
+)
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 
@@ -153,35 +158,29 @@ def copy(
         recoding = Recoding(chunks=chunks or {}, codecs=codecs)
         tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
         _check_beside(store, origin)
-        plan = creation_of(tree, store, consolidated)
+        plan = plan_tree(tree, store, consolidated)
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
-        with ExitStack() as held:
-            # One that was killed may be run again as it was, also from a source that has changed.
-            name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
-            asked = str((name, zarr_format, dialect, chunks, codecs, consolidated))
-            owner = hashlib.sha256(asked.encode()).hexdigest
-            marked = sole_writer(store, "w", owner, force=overwrite)
-            held.enter_context(store.lock("") if store.locks_processes else marked)
+        # A copy that was killed may be run again unchanged, also from a source that has changed.
+        name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
+        arguments = str((name, zarr_format, dialect, chunks, codecs, consolidated))
+        owner = hashlib.sha256(arguments.encode()).hexdigest
+        locked = Transaction.locked(store, owner, locking="always", force=overwrite)
+        with locked as transaction:
             exists, resumed, anew = _found(store, mark, overwrite)
-            staged = exists and store.replaceable
-            if staged:
-                held.close()  # the old directory takes its lock along
-            work = held.enter_context(workspace(store, empty=True, staged=staged))
-            if not resumed:
-                prepare(plan, work)
-                work.put([(UNFINISHED, mark or b"{}")])
-            unchanged, objects = copy_chunks(plan.jobs, origin.arrays, work, resumed, progress)
-            if origin.state() != before:
-                raise ConflictError(
-                    "the source was changed while it was copied",
-                    remedy="Run the copy again when nobody writes to it",
-                    store=store.name,
-                )
-            put_documents(plan, work, in_place=True)
+            mark = mark or b"{}"
+            with transaction.writing(plan, staged=exists, mark=mark, resumed=resumed) as work:
+                arrays = origin.arrays
+                unchanged, objects = copy_chunks(plan.writes, arrays, work, resumed, progress)
+                if origin.state() != before:
+                    raise ConflictError(
+                        "the source was changed while it was copied",
+                        remedy="Run the copy again when nobody writes to it",
+                        store=store.name,
+                    )
         return Copied(
             store=store.name,
-            arrays=len(plan.jobs),
+            arrays=len(plan.writes),
             unchanged=unchanged,
             objects=objects,
             resumed=resumed,

@@ -27,18 +27,18 @@ from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import file_fingerprint
 from xr_nczarr.tools.netcdf_c import NetcdfFile, open_file
 from xr_nczarr.writing.blocks import in_blocks, in_chunks
-from xr_nczarr.writing.datasets import growing_dimensions, unlimited_dimensions
-from xr_nczarr.writing.encoded import (
+from xr_nczarr.writing.builder import Tree
+from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
+from xr_nczarr.writing.relayout import relayout
+from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
+from xr_nczarr.writing.sources import lazy_array_in
+from xr_nczarr.writing.variables import (
     Layout,
     check_dimension,
     encode_alone,
     stored_name,
     user_attributes,
 )
-from xr_nczarr.writing.relayout import relayout
-from xr_nczarr.writing.requested import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.sources import lazy_array_in
-from xr_nczarr.writing.tree import Tree
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 _SKIP = "Pass skip_unsupported=True (--skip-unsupported) to leave it out"

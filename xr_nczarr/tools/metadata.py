@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,10 +33,8 @@ from xr_nczarr.storage import (
     Store,
 )
 from xr_nczarr.tools.text import Told, count_text, dimension_text
-from xr_nczarr.writing.commit import WriteOptions, WritePlan, execute, flush, workspace
-from xr_nczarr.writing.journal import settle
-from xr_nczarr.writing.lock import sole_writer
-from xr_nczarr.writing.target import open_existing
+from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.transaction import Transaction, WritePlan, open_existing
 
 _MAX_KEYS = 10
 
@@ -97,7 +95,8 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
         For versions without such a document, and for the layout of netcdf-c 4.8.0, whose
         annotations are in objects that it does not hold.
     """
-    with _changing(target, storage_options, "consolidate") as (store, opened):
+    with _changing(target, storage_options, "consolidate") as (transaction, opened):
+        store = transaction.store
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
         key = FORMATS[zarr_format].consolidated_key
         if opened.root.dialect == "nczarr-4.8.0":
@@ -111,7 +110,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
             raise UnsupportedError(
                 f"Zarr {zarr_format} has no consolidated metadata for it", store=store.name
             )
-        execute(WritePlan(zarr_format, documents=documents), store, WriteOptions(), staged=False)
+        transaction.execute(WritePlan(zarr_format, documents=documents), WriteOptions())
     return Consolidated(store=store.name, key=key, nodes=len(nodes))
 
 
@@ -146,7 +145,8 @@ def upgrade(
         The error of a variable that cannot be read.
     """
     owner = f"upgrade to {dialect}"
-    with _changing(target, storage_options, owner, dry_run=dry_run) as (store, opened):
+    with _changing(target, storage_options, owner, dry_run=dry_run) as (transaction, opened):
+        store = transaction.store
         is_plain = all(group.dialect == "zarr" for group in opened.root.walk())
         if is_plain and dialect != "zarr" and not annotate:
             raise ConflictError(
@@ -163,10 +163,10 @@ def upgrade(
         removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
             key = FORMATS[source.zarr_format].consolidated_key
-            with workspace(store, empty=False, staged=False) as work:
+            with transaction.workspace() as work:
                 for phase in _phases(changed, key, after in ("nczarr-4.9.3", "nczarr-preview")):
                     work.put((key, changed[key]) for key in phase)
-                    flush(work)
+                    work.flush()
                 for key in removed:
                     work.delete(key)
     return Upgraded(
@@ -212,7 +212,7 @@ def _changing(
     owner: str,
     *,
     dry_run: bool = False,
-) -> Iterator[tuple[Store, OpenedStore]]:
+) -> Iterator[tuple[Transaction, OpenedStore]]:
     """Open a store by its single documents, for one writer alone unless it is a `dry_run`.
 
     A change that was interrupted is undone first.
@@ -223,13 +223,13 @@ def _changing(
     except UnsupportedError as error:
         error.remedy = error.remedy or "Do it where the store lies, or copy it first"
         raise
-    with nullcontext() if dry_run else sole_writer(store, "a", lambda: owner):
+    with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
         if not dry_run:
-            settle(store)
+            transaction.roll_back()
         opened = open_existing(store, "a")
         if opened is None:
             raise NotFoundError("there is no store to change", store=store.name)
-        yield store, opened
+        yield transaction, opened
 
 
 def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:

@@ -31,7 +31,7 @@ from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.tools.hdf5_filters import codec_of
-from xr_nczarr.writing.chunking import chunk_shape
+from xr_nczarr.writing.chunk_shapes import chunk_shape
 
 Array = npt.NDArray[Any]
 

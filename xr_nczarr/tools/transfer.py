@@ -17,8 +17,8 @@ from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.storage import Store
 from xr_nczarr.tools.slabs import counts
-from xr_nczarr.writing.commit import WriteOptions, show_progress, write_chunks
-from xr_nczarr.writing.placing import Job
+from xr_nczarr.writing.chunk_writes import ArrayWrite, show_progress, write_chunks
+from xr_nczarr.writing.options import WriteOptions
 
 Index = tuple[int, ...]
 
@@ -28,7 +28,7 @@ _MOST_REARRANGED = 1 << 30
 
 
 def copy_chunks(
-    jobs: Sequence[Job],
+    writes: Sequence[ArrayWrite],
     arrays: Mapping[str, ChunkedArray],
     store: Store,
     resumed: bool,
@@ -36,19 +36,19 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Put all chunks that are not there; give the paths of arrays copied as bytes, and how many."""
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
-    others: list[Job] = []
-    large: list[Job] = []
+    others: list[ArrayWrite] = []
+    large: list[ArrayWrite] = []
     there = {key for key, _ in store.sizes()} if resumed else set()
-    for job in jobs:
-        node, array = job.node, arrays.get(job.node.path)
+    for write in writes:
+        node, array = write.node, arrays.get(write.node.path)
         anew = any(level.codecs for level in node.shards)
-        anew |= job.fill_is_spelled  # chunks that netcdf-c left out are stored
+        anew |= write.fill_is_spelled  # chunks that netcdf-c left out are stored
         if array is not None and not anew and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
-        elif (aligned := job.aligned()) is job or job.data.nbytes <= _MOST_REARRANGED:
+        elif (aligned := write.aligned()) is write or write.data.nbytes <= _MOST_REARRANGED:
             others += _unfinished(aligned, there)
         else:
-            large += _parts(job, _MOST_REARRANGED)
+            large += _parts(write, _MOST_REARRANGED)
     total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes)
     done = objects = 0
     for array, node in as_bytes:
@@ -117,9 +117,9 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
     return 0
 
 
-def _parts(job: Job, most: int) -> Iterator[Job]:
-    """Cut a job into parts of whole stored objects, of at most `most` bytes if one is no larger."""
-    data, cells = job.data, job.node.object_shape
+def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
+    """Yield the write in parts of whole stored objects, up to `most` bytes if one is no larger."""
+    data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
         # Longer where most of a block would be read again for the next part.
@@ -134,18 +134,18 @@ def _parts(job: Job, most: int) -> Iterator[Job]:
     for corner in itertools.product(*starts):
         bounds = zip(corner, part, data.shape, strict=True)
         region = tuple([slice(at, min(at + length, size)) for at, length, size in bounds])
-        yield replace(job, region=region, data=data[region])
+        yield replace(write, region=region, data=data[region])
 
 
-def _unfinished(job: Job, there: Collection[str]) -> Iterator[Job]:
-    """Cut a job into its blocks, without those whose stored objects are all there."""
-    data, node = job.data, job.node
+def _unfinished(write: ArrayWrite, there: Collection[str]) -> Iterator[ArrayWrite]:
+    """Yield the write block by block, without the blocks whose stored objects are all there."""
+    data, node = write.data, write.node
     if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
-        yield job
+        yield write
         return
     ends = [
         [*itertools.accumulate(sizes, initial=piece.start)]
-        for sizes, piece in zip(data.chunks, job.region, strict=True)
+        for sizes, piece in zip(data.chunks, write.region, strict=True)
     ]
     for block in np.ndindex(*data.numblocks):
         region = tuple(slice(ends[axis][at], ends[axis][at + 1]) for axis, at in enumerate(block))
@@ -154,4 +154,4 @@ def _unfinished(job: Job, there: Collection[str]) -> Iterator[Job]:
             for piece, cell in zip(region, node.object_shape, strict=True)
         ]
         if not all(node.chunk_keys.key(index) in there for index in itertools.product(*cells)):
-            yield Job(node, region, data.blocks[block])
+            yield ArrayWrite(node, region, data.blocks[block])

@@ -32,7 +32,7 @@ from xr_nczarr.tools.census import MAX_ASKED, Stored, take_census
 from xr_nczarr.tools.readers import concerns, in_documents
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told, count_text
-from xr_nczarr.writing.target import UNFINISHED
+from xr_nczarr.writing.transaction import UNFINISHED
 
 _BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win

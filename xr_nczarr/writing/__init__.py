@@ -1,1 +1,1 @@
-"""xarray → a store: what is written, how it fits what is there, and the order of the commit."""
+"""xarray → a store: encode, fit to the stored content, and write in a transaction."""

@@ -13,13 +13,13 @@ from xr_nczarr.codecs import check_codec, check_fill, registered_kind
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
-from xr_nczarr.writing.chunking import chunk_shape, fit_opened, shard_specs
-from xr_nczarr.writing.encoded import EncodedVariable, Layout
-from xr_nczarr.writing.requested import (
+from xr_nczarr.writing.chunk_shapes import chunk_shape, fit_opened, shard_specs
+from xr_nczarr.writing.encoding_keys import (
     codec_specs,
     requested_chunk_keys,
     requested_codecs,
 )
+from xr_nczarr.writing.variables import EncodedVariable, Layout
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def make_node(
 
 
 def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return the encoding of characters, from one whose chunks are those of text.
+    """Return the encoding of characters, from one with the chunks of text.
 
     All characters of a text lie in one chunk.
     """
@@ -130,11 +130,13 @@ def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
 def _fitting(
     codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable
 ) -> Sequence[Mapping[str, Any]]:
-    """Give the codecs, if those that name a type, or axes, name this array's; else an error."""
+    """Return the codecs; raise UnsupportedError for one of another type or of other axes."""
     for codec in codecs:
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
-            raise UnsupportedError(f"{codec['id']} is for {dtype}, the array is {encoded.dtype}")
+            raise UnsupportedError(
+                f"{codec['id']} is for {dtype}, but the array is {encoded.dtype}"
+            )
         axes = list(range(encoded.data.ndim))
         if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
             raise UnsupportedError(f"transpose is for axes {codec['order']}, the array has {axes}")

@@ -36,10 +36,10 @@ def in_blocks(
 ) -> Dataset:
     """Return a dataset whose lazily opened variables are read block by block, by dask.
 
-    Left as they are: what is of no more than `whole_below` bytes, objects that are no text, and
-    times of which `encoding`, or else the variable's own, says either units or type. A text or
-    object without dimensions that dask has yet to compute is loaded: dask's block of it is no
-    array, but the bare item, of bytes without the NULs at their end.
+    Variables of at most `whole_below` bytes, objects other than text, and times for which
+    `encoding`, or else the variable's own, names units or type alone stay as they are. A text or
+    object of dask without dimensions is loaded: its block would be the bare item instead of an
+    array, and bytes would lose the NULs at their end.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -86,8 +86,8 @@ def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
 
     If neither is, xarray takes those that hold every time of that resolution.
     """
-    given = {"units", "dtype"} & encoding.keys()
-    return len(given) == 2 or (not given and variable.dtype.kind in "mM")
+    requested = {"units", "dtype"} & encoding.keys()
+    return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
 
 
 def opened_lazily(data: Any) -> bool:
@@ -108,7 +108,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of blocks by dimension, each a whole number of the stored chunks.
 
     They begin and end where the chunks do, also in a slice. Chunks of less than 4 MiB are joined,
-    but for objects. What can be read in part without decoding more is cut into as much.
+    except for objects. Larger ones that can be read in part are cut into blocks of that size.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -122,7 +122,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     if raw or not stored:
         lengths = _split(lengths, itemsize)
     if variable.dtype.hasobject and stored:
-        return tuple(tuple(each.tolist()) for each in lengths)
+        return tuple(tuple(axis.tolist()) for axis in lengths)
     return _joined(lengths, itemsize)
 
 
@@ -173,12 +173,12 @@ def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
 
 def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
     """Return lengths whose boxes have no more than the bytes of a block, the first axes cut."""
-    box = [int(each.max()) for each in lengths]
+    box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
         box[axis] = min(length, box[axis])
     return [
-        np.array([min(step, each - at) for each in axis.tolist() for at in range(0, each, step)])
+        np.array([min(step, size - at) for size in axis.tolist() for at in range(0, size, step)])
         if step < axis.max()
         else axis
         for axis, step in zip(lengths, box, strict=True)
@@ -187,7 +187,7 @@ def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
     """Return lengths joined while their boxes have no more than a block's bytes, the last first."""
-    size = math.prod(int(each.max()) for each in lengths) * itemsize
+    size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
         count = max(1, min(len(axis), _BLOCK_BYTES // max(1, size)))

@@ -25,11 +25,15 @@ _EXPLICIT_BITS = {4: 23, 8: 52}
 
 
 def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Give the rounded data, and the attributes that say how they were rounded.
+    """Return the rounded data, and the attributes that describe the rounding.
 
     `encoding` has ``least_significant_digit`` (a power of ten), or ``significant_digits`` with a
-    ``quantize_mode`` of BitGroom, BitRound (whose digits are bits) or GranularBitRound. An unknown
-    mode, or digits that the type does not have, are a ConflictError.
+    ``quantize_mode`` of BitGroom, BitRound (whose digits are bits) or GranularBitRound.
+
+    Raises
+    ------
+    ConflictError
+        For an unknown mode, and for digits that the type does not have.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}
@@ -47,7 +51,7 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
     most = explicit if mode == "BitRound" else {23: 7, 52: 15}[explicit]
     if mode not in _ATTRIBUTES or not 1 <= digits <= most:
         raise ConflictError(
-            f"found quantize_mode {mode!r} with {digits} digits, expected one of"
+            f"unknown quantize_mode {mode!r} with {digits} digits; expected one of"
             f" {', '.join(_ATTRIBUTES)} with 1 to {most}"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
@@ -67,18 +71,18 @@ def _as_bits(values: Array) -> Array:
 
 
 def _from_bits(bits: Array, values: Array) -> Array:
-    """Give the changed bits as floats; what is not finite, and zero, stays as it was."""
+    """Return the changed bits as floats; zeros and values that are not finite stay as they are."""
     changed = bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
     kept = np.isfinite(values) & (values != 0)
     return np.where(kept, changed, values).astype(values.dtype)
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round half up to what is left without the last `drop` bits: one number, or one of each."""
+    """Round half up without the last `drop` bits: a number for all values, or for each."""
     bits = _as_bits(values)
-    one = bits.dtype.type(1)
-    ones = np.left_shift(one, np.asarray(drop, bits.dtype)) - one
-    half = np.where(ones > 0, (ones >> one) + one, one - one)
+    unit = bits.dtype.type(1)
+    ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit
+    half = np.where(ones > 0, (ones >> unit) + unit, unit - unit)
     return _from_bits((bits + half) & ~ones, values)
 
 
@@ -88,7 +92,7 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 
 
 def _groomed(values: Array, digits: int) -> Array:
-    """Shave the bits behind `digits` of every other value and set those of the others."""
+    """Clear the bits behind `digits` in every other value, and set them in the others."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, _EXPLICIT_BITS[values.dtype.itemsize] - kept)

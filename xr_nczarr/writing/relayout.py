@@ -1,4 +1,4 @@
-"""A stored variable as it is to be stored elsewhere: only what the layout demands is changed."""
+"""Stored variables in another layout, with only the changes that the layout demands."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.strings import decode_strings, measured_width
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.encoded import EncodedVariable, Layout, encode_alone, fill_scalar
 from xr_nczarr.writing.sources import blockwise, largest
-from xr_nczarr.writing.text import string_data
+from xr_nczarr.writing.strings import string_data
+from xr_nczarr.writing.variables import EncodedVariable, Layout, encode_alone, fill_scalar
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}
@@ -32,7 +32,7 @@ def relayout(
     explicit: bool,
     default_width: Any = None,
 ) -> EncodedVariable:
-    """Return a stored variable as it is to be stored in a layout.
+    """Return a stored variable in the types of a layout.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def relayout(
     encoding
         Chunks and codecs, which the caller asks for (`explicit`) or the variable has.
     complete
-        Whether no value was left out: then the array needs no fill value.
+        Whether all values are stored, so that the array needs no fill value.
     default_width
         The root's attribute with the bytes of a string, for variables that have none of their own.
 
@@ -100,7 +100,7 @@ def _strings(
         width = None  # netcdf-c would not take it for a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
-            f"found a string of {longest} bytes in UTF-8, and the attribute {name} allows {width}",
+            f"a string has {longest} bytes in UTF-8, but the attribute {name} allows {width}",
             remedy="Correct or remove the attribute in the source",
         )
     fixed = width is not None or not layout.has_strings

@@ -1,4 +1,4 @@
-"""Where lazily opened values come from: a write must not destroy what it still has to read."""
+"""The stores that lazily opened values come from, which a write must not destroy."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ _TASKS_LOOKED_INTO = 3
 def refuse_reading(
     values: Mapping[Any, Any], store: Store, paths: Collection[str] | None = None
 ) -> None:
-    """Refuse values that are lazily read from what is to be overwritten.
+    """Raise RefusedError for values that are lazily read from arrays that a write replaces.
 
-    `values` are arrays of any kind, or variables that hold them, by the name to tell; `paths` those
-    of the arrays that are overwritten, None for all of the store.
+    Parameters
+    ----------
+    values
+        Arrays of any kind, or variables that hold them, by name.
+    paths
+        Paths of the arrays that are replaced; None for all of the store.
     """
     for name, data in values.items():
         for lazy in lazy_arrays(getattr(data, "_data", data)):
@@ -42,7 +46,7 @@ def refuse_reading(
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Give our arrays that xarray's wrappers hold, or that a dask graph begins with."""
+    """Yield this engine's arrays that xarray's wrappers hold, or that a dask graph begins with."""
     graph = getattr(data, "dask", None)
     if graph is None:
         yield from lazy_array_in(data)
@@ -100,18 +104,18 @@ def blockwise(function: Callable[..., Any], data: Any, dtype: np.dtype[Any], *re
 
 
 def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
-    """Give a block as a variable of that encoding, for xarray's coders."""
+    """Return a block as a variable with an encoding, for xarray's coders."""
     return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Give the largest of what a function tells of an array, dask's block by block."""
+    """Return the largest result of a function for an array, for dask's block by block."""
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
     chunks = tuple((1,) * count for count in data.numblocks)
-    found = data.map_blocks(_told, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
-    return int(found.max().compute())
+    results = data.map_blocks(_result, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
+    return int(results.max().compute())
 
 
-def _told(block: Any, function: Callable[[Any], int]) -> Any:
+def _result(block: Any, function: Callable[[Any], int]) -> Any:
     return np.full((1,) * block.ndim, function(block))

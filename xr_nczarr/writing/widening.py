@@ -17,26 +17,32 @@ from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_f
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.annotations import WIDTH
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.commit import WritePlan
+from xr_nczarr.writing.transaction import WritePlan
 
 _BATCH_OBJECTS = 256
 _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def plan_widening(
-    opened: OpenedStore, widths: Mapping[str, int], consolidated: bool | None, *, staged: bool
+    opened: OpenedStore, widths: Mapping[str, int], consolidated: bool | None
 ) -> WritePlan:
-    """Return what stores the texts of arrays, by path, in the bytes that `widths` say at least.
+    """Return a preliminary plan that stores the texts of some arrays in more bytes each.
 
-    The width is at least doubled, so that texts that become longer and longer are not stored again
-    each time. Unless the write is `staged`, the journal holds all old chunks of the arrays.
+    The width is at least doubled, so that a series of longer and longer texts is not stored again
+    each time. Where the store is not replaced in one step, the journal holds all old chunks of the
+    arrays.
+
+    Parameters
+    ----------
+    widths
+        The bytes that texts need, by path of the array.
 
     Raises
     ------
     ConflictError
         For more than a journal can hold.
     """
-    plan = WritePlan(opened.hierarchy.zarr_format)
+    plan = WritePlan(opened.hierarchy.zarr_format, preliminary=True)
     changes: list[Change] = []
     for path, width in widths.items():
         node = opened.hierarchy.nodes[path]
@@ -47,10 +53,11 @@ def plan_widening(
             plan.chunks.update(_chunks(node, wider, opened.store))
     # As readers count the bytes of a document.
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
+    staged = opened.store.replaceable
     if not staged and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
-            f"the new text is longer than what {', '.join(widths)} can hold, and too much is stored"
-            " there to be replaced safely in a store that does not change in one step",
+            f"the new text is longer than {', '.join(widths)} can hold, and these arrays are too "
+            "large to be replaced safely in a store that does not change in one step",
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=opened.store.name,
         )
@@ -72,7 +79,7 @@ def _wider(node: ArrayNode, width: int) -> ArrayNode:
 def _changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
     """Yield the members of an array's document in which two nodes differ."""
     zarr = writable_format(opened.store, opened.hierarchy.zarr_format)
-    old, new = (zarr.render_node(each.without_annotations()) for each in (node, wider))
+    old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
         before, after = json.loads(old[key]), json.loads(new[key])
         for name in after:

@@ -1,4 +1,4 @@
-"""xarray variables → what is stored of them: CF encoding, characters, strings, fill values."""
+"""xarray variables → encoded variables: CF encoding, characters, strings, fill values."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.fitting import fill_value_of, fitting, with_float_scale
-from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.writing.requested import (
+from xr_nczarr.writing.cf_encoding import fit_encoding
+from xr_nczarr.writing.encoding_keys import (
     asks_for_bytes,
     check_encoding,
     requested_endian,
 )
+from xr_nczarr.writing.number_encoding import fill_value_of, with_float_scale
+from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.sources import blockwise, largest
-from xr_nczarr.writing.text import (
+from xr_nczarr.writing.strings import (
     TEXT,
     cast_text,
     decoded,
@@ -85,16 +86,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVariable:
-    """A variable as it is to be stored.
+    """A variable in the types in which it is stored.
 
     Attributes
     ----------
     data
-        NumPy or dask array; of `dtype`, but for strings of variable length.
+        NumPy or dask array, of `dtype` except for strings of variable length.
     fill_value
-        What elements without a chunk read as; None for undefined.
+        The value of elements without a chunk; None for undefined.
     encoding
-        What is left of the encoding, for chunks and codecs.
+        The rest of the encoding, for chunks and codecs.
     explicit
         Whether the caller gave that encoding for this write.
     """
@@ -148,12 +149,17 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
 def encode_dataset(
     dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
 ) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
-    """Give the variables of a dataset as they are to be stored, and its attributes.
+    """Return the encoded variables of a dataset, and its attributes.
 
-    Nothing is computed that dask has not computed yet, but, block by block, whether objects are
-    text and how wide. Other objects are loaded: their items decide the type. `encoding` replaces
-    the variables' own. Unknown keys in it, and strings that do not fit a width that was given, are
-    a ConflictError, types that the dialect does not have an UnsupportedError.
+    Dask computes nothing yet, except whether objects are text and how wide. Other objects are
+    loaded, because their items decide the type. `encoding` replaces the variables' own.
+
+    Raises
+    ------
+    ConflictError
+        For unknown keys in `encoding`, and for values that do not fit it.
+    UnsupportedError
+        For types that the dialect does not have.
     """
     for name in dataset.variables:
         stored_name(name)
@@ -164,12 +170,12 @@ def encode_dataset(
     for name, variable in variables.items():
         with Place(variable=str(name)):
             variable.attrs = user_attributes(variable.attrs, variable.dims)
-    for name, given in encoding.items():
-        variables[name].encoding = given
-        check_encoding(name, given)
+    for name, requested in encoding.items():
+        variables[name].encoding = requested
+        check_encoding(name, requested)
     for name, variable in variables.items():
         prepared = _prepared(variable, name, name in encoding)
-        variables[name] = _set_aside(fitting(prepared, str(name)), name in encoding)
+        variables[name] = _set_aside(fit_encoding(prepared, str(name)), name in encoding)
     variables, attributes = conventions.cf_encoder(variables, attributes)
     encoded = {}
     for given_name, variable in variables.items():
@@ -191,7 +197,7 @@ def encode_alone(
         check_dimension(dimension, layout)
     variable = variable.copy(deep=False)
     variable.attrs = user_attributes(variable.attrs, variable.dims)
-    prepared = fitting(_prepared(variable, name, explicit), stored)
+    prepared = fit_encoding(_prepared(variable, name, explicit), stored)
     encoded = conventions.encode_cf_variable(_set_aside(prepared, explicit), name=name)
     return encode_variable(encoded, stored, layout, explicit)
 
@@ -235,17 +241,17 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
 
 
 def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
-    """Give a variable whose leftover encoding means here what it meant where it was opened."""
+    """Return a variable whose leftover encoding is valid for the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
-        # Of text that was opened it was the longest then: xarray would cut what is longer now.
+        # It was the width of the longest text that was opened: xarray would cut a longer one.
         del encoding["dtype"]
         if explicit:
             variable = variable.copy(data=cast_text(variable.data, dtype, str(name)))
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
-    if variable.dtype == bool and not explicit:  # what was missing is true or false by now
+    if variable.dtype == bool and not explicit:  # missing values became true or false
         for key in ("_FillValue", "missing_value"):
             encoding.pop(key, None)
     filled = "_FillValue" in variable.attrs or "missing_value" in encoding
@@ -253,7 +259,7 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
         # A file without _FillValue is copied without: xarray would give its floats one of NaN.
         encoding.setdefault("_FillValue", None)
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
-        del encoding["dtype"]  # what was opened as truth values: NaN would be true
+        del encoding["dtype"]  # opened as booleans: NaN would become true
     variable = variable.copy(deep=False)
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
@@ -263,9 +269,10 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
 
 
 def _set_aside(variable: Variable, explicit: bool) -> Variable:
-    """Give a variable with attributes already where xarray would lose or misplace its encoding.
+    """Return a variable with parts of its encoding moved to its attributes.
 
-    It keeps `_Unsigned` beside a fill value only, and puts that of characters into text.
+    xarray keeps `_Unsigned` only beside a fill value, and turns the fill value of characters into
+    one of text.
     """
     encoding = dict(variable.encoding)
     filled = variable.attrs.get("_FillValue", fill_value_of(encoding)) is not None
@@ -280,20 +287,20 @@ def _set_aside(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Give a type of an encoding if it is one of text, but for netCDF's own, ``str`` and S1.
+    """Return the type of an encoding if it may cut text.
 
-    One of no width cuts nothing either.
+    None for other types, for netCDF's ``str`` and S1, and for text without a width.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
-    found = np.dtype(dtype)
-    return found if found.kind in "SUT" and found.itemsize else None
+    text = np.dtype(dtype)
+    return text if text.kind in "SUT" and text.itemsize else None
 
 
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Give a variable that is CF-encoded already as it is to be stored."""
+    """Return a variable that xarray has encoded in the types of a layout."""
     variable = _in_file_types(variable, name, layout, not explicit and _joined(variable))
     encoding, attributes = dict(variable.encoding), dict(variable.attrs)
     data = variable.data
@@ -315,7 +322,7 @@ def encode_variable(
         kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
     if not layout.pure and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
         raise UnsupportedError(
-            f"found {variable.dtype}, which netCDF does not have",
+            f"netCDF has no type for {variable.dtype}",
             remedy="Convert it with astype, or write pure Zarr with dialect='zarr'",
         )
     if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
@@ -323,7 +330,7 @@ def encode_variable(
         attributes |= described
     # Where every array has a fill value, xarray keeps `_FillValue` apart from it.
     independent = layout.pure and layout.zarr.requires_fill_value
-    fill_value = _asked_fill(encoding, dtype, explicit) if explicit or independent else None
+    fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
     if declared is not None:
@@ -347,17 +354,17 @@ def encode_variable(
 
 
 def _joined(variable: Variable) -> bool:
-    """Tell whether opening joined characters to text, of which their fill value is none."""
-    found = variable.encoding
-    return {"_Encoding", "char_dim_name"} <= found.keys() and found.get("dtype") == "S1"
+    """Return whether opening joined characters to text; their fill value is not text."""
+    encoding = variable.encoding
+    return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
 
 def _in_file_types(variable: Variable, name: str, layout: Layout, of_characters: bool) -> Variable:
-    """Give the variable without Python objects but text, bytes as netCDF's characters."""
+    """Return the variable with objects other than text typed, and bytes as characters."""
     if layout.pure and variable.attrs.get("dtype") == "bool" and variable.dtype == np.dtype("i1"):
         variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
         del variable.attrs["dtype"]
-        if variable.encoding.get("fill_value") not in (None, 0, 1):  # that of the bytes
+        if variable.encoding.get("fill_value") not in (None, 0, 1):  # the fill value of the bytes
             del variable.encoding["fill_value"]
     if layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding):
         return variable
@@ -365,7 +372,7 @@ def _in_file_types(variable: Variable, name: str, layout: Layout, of_characters:
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
     if objects and largest(ends_in_nul, variable.data):
         raise ConflictError(
-            "found bytes that end in NUL, which pads bytes of fixed width: it would be lost",
+            "the bytes end in NUL, which pads bytes of fixed width and would be lost",
             remedy="Write them as unsigned integers, or remove it",
         )
     fill = variable.attrs.pop("_FillValue", None) if of_characters else None
@@ -383,17 +390,17 @@ def _in_file_types(variable: Variable, name: str, layout: Layout, of_characters:
     return characters
 
 
-def _asked_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
-    """Give the array's fill value in its type; one left over from another type is no request."""
-    asked = encoding.get("fill_value")
-    if asked is None:
+def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
+    """Return the requested fill value in the array's type; ignore one left over from another."""
+    requested = encoding.get("fill_value")
+    if requested is None:
         return None
-    if np.asarray(asked).dtype.kind in "mM" and dtype.kind in "iuf":
+    if np.asarray(requested).dtype.kind in "mM" and dtype.kind in "iuf":
         return None  # times that become numbers
-    if dtype.kind not in "iu" or np.iinfo(dtype).min <= asked <= np.iinfo(dtype).max:
-        return fill_scalar(asked, dtype)
+    if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
+        return fill_scalar(requested, dtype)
     if explicit:
-        raise ConflictError(f"the fill_value {asked!r} is no {dtype}")
+        raise ConflictError(f"the fill_value {requested!r} does not fit the type {dtype}")
     return None
 
 
@@ -405,9 +412,9 @@ def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
         text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if len(text) > dtype.itemsize:
             raise ConflictError(
-                f"found the fill value {text!r}, which the type {dtype} would cut",
-                remedy="Give a shorter one, or wider text; what opening left goes with "
-                "drop_encoding()",
+                f"the fill value {text!r} does not fit the type {dtype}, which would cut it",
+                remedy="Pass a shorter one, or wider text. Call drop_encoding() to discard the "
+                "encoding that opening left",
             )
         return np.bytes_(text)
     if dtype.kind == "O":

@@ -117,10 +117,10 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the chunks to store.
 
-    What `encoding` says (-1 for all along a dimension), else what the dask `blocks` have along each
-    dimension, else all of it, halved along its longest dimension until a chunk has no more than 4
-    MiB. A chunk that is `lengthened`, of one dimension, has at least 512 elements and the 4 KiB
-    that netcdf-c gives it.
+    They are the chunks of `encoding` (-1 for a whole dimension), else the largest of the dask
+    `blocks` along each dimension. Otherwise the array is halved along its longest dimension until
+    a chunk has at most 4 MiB. A `lengthened` chunk, of one dimension, has at least 512 elements and
+    the 4 KiB of netcdf-c.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def chunk_shape(
     if sizes is not None:
         _check_integers(sizes)
         if len(sizes) != len(shape) or min(sizes, default=0) < -1:
-            raise ConflictError(f"found chunks of {sizes!r} for an array of {tuple(shape)}")
+            raise ConflictError(f"the chunks {sizes!r} do not fit an array of shape {tuple(shape)}")
         pairs = zip(sizes, shape, strict=True)
         return tuple(max(1, length if size == -1 else int(size)) for size, length in pairs)
     if encoding.get("contiguous"):
@@ -155,24 +155,27 @@ def chunk_shape(
 
 def _check_integers(sizes: Sequence[Any]) -> None:
     if any(isinstance(size, bool) or not isinstance(size, int | np.integer) for size in sizes):
-        raise TypeError(f"chunk sizes are integers; found {sizes!r}")
+        raise TypeError(f"chunk sizes must be integers, not {sizes!r}")
 
 
 def shard_specs(
-    asked: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
+    requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Give the level of sharding that zarr-python's words ask for; leftover ones only if they fit.
+    """Return the level of sharding that zarr-python's key ``shards`` requests.
 
-    ``"auto"`` is what zarr-python makes of it for an `array` of this shape: two chunks along
-    dimensions of more than eight. If it is `required`, a shape that is none, or that the chunks do
-    not divide, is a ConflictError.
+    ``"auto"`` means two chunks along dimensions of more than eight, as in zarr-python.
+
+    Raises
+    ------
+    ConflictError
+        For a shape that the chunks do not divide. Unless it is `required`, it is ignored.
     """
-    if asked is None:
+    if requested is None:
         return ()
-    if isinstance(asked, str) and asked == "auto":
+    if isinstance(requested, str) and requested == "auto":
         sizes = zip(array, chunk, strict=True)
-        asked = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
-    words = asked if isinstance(asked, Mapping) else {"shape": asked}
+        requested = tuple([part * (2 if whole // part > 8 else 1) for whole, part in sizes])
+    words = requested if isinstance(requested, Mapping) else {"shape": requested}
     shape, location = words.get("shape"), words.get("index_location", "end")
     if isinstance(shape, int | np.integer):
         shape = (shape,) * len(chunk)
@@ -186,5 +189,5 @@ def shard_specs(
         index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
     if required:
-        raise ConflictError(f"found shards of {asked!r}, expected multiples of the chunks {chunk}")
+        raise ConflictError(f"the shards {requested!r} are not multiples of the chunks {chunk}")
     return ()

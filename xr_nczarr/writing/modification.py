@@ -1,9 +1,10 @@
-"""Changing a store that is there: append, region, overwrite; checked before the first byte."""
+"""Changes of an existing store: append, region, overwrite; checked before the first byte."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from xarray import Dataset, Variable, conventions
@@ -15,67 +16,109 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change
-from xr_nczarr.hierarchy import edit_documents, refresh_consolidated, writable_format
+from xr_nczarr.hierarchy import (
+    Regions,
+    edit_documents,
+    refresh_consolidated,
+    writable_format,
+)
 from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
-from xr_nczarr.writing.annotating import attribute_changes, dimension_changes, listing_changes
-from xr_nczarr.writing.commit import WriteOptions, WritePlan
-from xr_nczarr.writing.datasets import Request
-from xr_nczarr.writing.encoded import Layout, encode_dataset, user_attributes
-from xr_nczarr.writing.matching import check_coordinate, check_equal, encode_as_stored
-from xr_nczarr.writing.placing import Job, check_shared_objects, resolve_region
+from xr_nczarr.writing.builder import Tree, check_names, skeleton
+from xr_nczarr.writing.cf_encoding import encode_as_stored
+from xr_nczarr.writing.chunk_writes import ArrayWrite
+from xr_nczarr.writing.member_changes import attribute_changes, dimension_changes, listing_changes
+from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.regions import (
+    check_coordinate,
+    check_equal,
+    check_shared_objects,
+    resolve_region,
+)
+from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.sources import refuse_reading
-from xr_nczarr.writing.target import check_names
-from xr_nczarr.writing.tree import Tree, skeleton
+from xr_nczarr.writing.transaction import Transaction, WritePlan, is_applied
+from xr_nczarr.writing.variables import Layout, encode_dataset, user_attributes
+from xr_nczarr.writing.widening import plan_widening
 
 
 def plan_modification(
-    opened: OpenedStore, request: Request, layout: Layout, options: WriteOptions
+    transaction: Transaction,
+    opened: OpenedStore,
+    request: WriteRequest,
+    layout: Layout,
+    options: WriteOptions,
+    interrupted: Regions,
 ) -> WritePlan:
-    """Return all that a change does to a store, checked; nothing is written yet.
+    """Return the plan of a change to a store, checked; of nothing if it is complete already.
 
-    If it has `widths`, stored text has to be made wider first, and the change planned again.
+    The plan is a preliminary one if stored text has to be made wider first.
+
+    Parameters
+    ----------
+    interrupted
+        The regions that an append has written whose journal was left; see `Transaction.roll_back`.
 
     Raises
     ------
     ConflictError
-        For what does not fit what is stored.
+        For new content that does not fit the stored one.
     """
-    planner = _Planner(opened, request, layout, options)
-    for path, dataset in request.datasets.items():
-        planner.add(
-            path,
-            dataset,
-            request.encoding[path],
-            request.unlimited[path],
-            request.growing[path],
+    planner = _Planner(opened, request, layout, options, later=bool(interrupted))
+    for group_request in request.groups:
+        planner.add(group_request)
+    plan = planner.finish()
+    if interrupted:
+        repeated = options.append_dim is not None and is_applied(
+            opened.store, interrupted, plan.writes
         )
-    return planner.finish()
+        transaction.close()
+        if repeated:  # the writer was killed when it had done everything
+            return WritePlan(plan.zarr_format)
+        for check in planner.order_checks:
+            check()
+    if planner.widths:
+        return plan_widening(opened, planner.widths, options.consolidated)
+    return plan
 
 
 @dataclass(slots=True)
 class _Planner:
-    """The work of one `plan_modification`."""
+    """The work of one `plan_modification`.
+
+    Attributes
+    ----------
+    later
+        Whether the coordinates of an append are checked later, by `order_checks`.
+    grown
+        The dimensions that become longer, by path.
+    widths
+        The bytes that longer texts need, by path of the array.
+    kept
+        Paths of the stored groups that stay.
+    """
 
     opened: OpenedStore
-    request: Request
+    request: WriteRequest
     layout: Layout
     options: WriteOptions
+    later: bool
     tree: Tree = field(init=False)
-    jobs: list[Job] = field(default_factory=list)
+    writes: list[ArrayWrite] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     widths: dict[str, int] = field(default_factory=dict)
-    known: set[str] = field(init=False)
+    order_checks: list[Callable[[], None]] = field(default_factory=list)
+    kept: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         nodes = self.opened.hierarchy.nodes
         self.tree = Tree(_layout_of(self.opened, self.layout), skeleton(self.opened.root))
-        self.known = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
+        self.kept = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
         replaced = self.replaced_group
         if replaced is not None:
-            self.known = {path for path in self.known if not _is_in(path, replaced)}
+            self.kept = {path for path in self.kept if not _is_in(path, replaced)}
             self.tree.group(parent_path(replaced)).groups.pop(node_name(replaced), None)
 
     @property
@@ -84,46 +127,40 @@ class _Planner:
 
     @property
     def replaced_group(self) -> str | None:
-        """The path of a group that goes first, with all below it."""
-        return self.request.group if self.options.mode == "w" else None
+        """The path of the group that is replaced, with all below it."""
+        return self.request.path if self.options.mode == "w" else None
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Raise ConflictError for new variables in a store that has no group for them."""
+        """Raise ConflictError for new members of a store that has no group for them."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
-                f"found {', '.join(new)}, which arrays without a group have no place for",
-                remedy="Leave it out, or write variables of other names to stores of their own",
+                f"the store is an array without a group, which has no place for {', '.join(new)}",
+                remedy="Leave it out, or write other variables to stores of their own",
                 store=self.opened.store.name,
             )
 
     def _check_readable(self, path: str) -> None:
-        """Refuse a new group at or below one that cannot be read, unless that is replaced."""
+        """Raise the error of a group at or above `path` that is damaged and not replaced."""
         if _is_in(path, self.replaced_group):
             path = parent_path(str(self.replaced_group))
-        while path not in self.known:
+        while path not in self.kept:
             node = self.opened.hierarchy.nodes.get(path)
             if isinstance(node, BrokenNode):
                 raise node.error.located(store=self.opened.store.name)
             path = parent_path(path)
 
-    def add(
-        self,
-        path: str,
-        dataset: Dataset,
-        encoding: Mapping[str, Mapping[str, Any]],
-        unlimited: Collection[str],
-        growing: Collection[str],
-    ) -> None:
-        """Plan what becomes of the group at `path`."""
-        if path not in self.known:
+    def add(self, request: GroupRequest) -> None:
+        """Plan the changes of one group."""
+        path, dataset, encoding = request.path, request.dataset, request.encoding
+        if path not in self.kept:
             if self.options.mode == "r+":
                 raise NotFoundError(f"there is no group {path}", store=self.opened.store.name)
             if self.options.append_dim is not None or self.options.region is not None:
                 raise ConflictError(f"there is no group {path} to write into")
             self._check_holds([path])
             self._check_readable(path)
-            self.tree.add_dataset(path, dataset, encoding, unlimited, growing)
+            self.tree.add_dataset(request)
             return
         group = self.opened.group(path)
         stored = self._stored(group, dataset)
@@ -140,9 +177,9 @@ class _Planner:
                     self._write(group, name, variables[name], stored[name], region)
         if new:
             part = dataset[new]
-            given = {name: each for name, each in encoding.items() if name in part.variables}
-            encoded, _ = encode_dataset(part, given, self.tree.layout)
-            self.tree.add_variables(path, {name: encoded[name] for name in new}, unlimited, growing)
+            requested = {name: encoding[name] for name in encoding if name in part.variables}
+            encoded, _ = encode_dataset(part, requested, self.tree.layout)
+            self.tree.add_variables(request, {name: encoded[name] for name in new})
         node = self.opened.hierarchy.nodes[path]
         if self.options.mode in ("a", "a-"):
             attributes = user_attributes(attributes)
@@ -155,9 +192,10 @@ class _Planner:
             self.changes += changes
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
-        """Give the stored variables of a dataset's names, decoded, their values still there."""
-        found = GroupSource(self.opened, group, None).variables
-        present = {name: found[name] for name in map(str, dataset.variables) if name in found}
+        """Return the stored variables that a dataset names, decoded lazily."""
+        variables = GroupSource(self.opened, group, None).variables
+        names = [name for name in map(str, dataset.variables) if name in variables]
+        present = {name: variables[name] for name in names}
         for name in present:
             error = group.variables[name].error
             if error is not None:
@@ -174,7 +212,7 @@ class _Planner:
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
     ) -> list[str]:
-        """Check which variables there are on both sides; give the names of those that are new."""
+        """Check which variables both sides have, and return the names of the new ones."""
         dim = self.options.append_dim
         for name in encoding:
             if name in stored:
@@ -190,7 +228,7 @@ class _Planner:
         groups = [child_path(group.path, name) for name in new if name in group.groups]
         if groups:
             raise ConflictError(
-                f"{groups[0]} is a group, no variable",
+                f"{groups[0]} is a group, not a variable",
                 remedy="Choose another name",
                 store=self.opened.store.name,
             )
@@ -206,7 +244,7 @@ class _Planner:
             raise ConflictError(
                 f"the variables {strays} lie along {dim!r} and are not in the store, which has "
                 f"{visible[dim].size} elements along it already",
-                remedy="Leave them out, or write the store anew",
+                remedy="Leave them out, or write a new store",
             )
         coordinate = stored.get(dim)
         if (
@@ -217,64 +255,69 @@ class _Planner:
             node = group.variables[dim].node
             assert node is not None
             size, object_size = visible[dim].size, node.object_shape[0]
-            check_coordinate(dim, coordinate, dataset[dim].variable, size, object_size)
+            check = partial(
+                check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size
+            )
+            self.order_checks.append(check)
+            if not self.later:
+                check()
         return new
 
     def _write(
         self,
         group: Group,
         name: str,
-        given: Variable,
+        new: Variable,
         stored: Variable,
         region: Mapping[str, slice],
     ) -> None:
-        """Plan the values of an existing variable."""
+        """Plan the new values of a stored variable."""
         dim = self.options.append_dim
         variable = group.variables[name]
         assert variable.node is not None
         if variable.node.chunk_runs:
             raise UnsupportedError(
-                "its chunks lie in a rectilinear grid, which is only read",
+                "the chunks form a rectilinear grid, which is only read",
                 remedy="Write the dataset to a new store",
             )
-        if given.dims != stored.dims:
-            if set(given.dims) != set(stored.dims):
+        if new.dims != stored.dims:
+            if set(new.dims) != set(stored.dims):
                 raise ConflictError(
                     f"variable {name!r} already exists with different dimension names "
-                    f"{stored.dims} != {given.dims}"
+                    f"{stored.dims} != {new.dims}"
                 )
-            given = given.transpose(*stored.dims)
-        pieces = _pieces(name, given, stored, region, dim)
-        if dim is not None and dim not in given.dims:
+            new = new.transpose(*stored.dims)
+        pieces = _pieces(name, new, stored, region, dim)
+        if dim is not None and dim not in new.dims:
             if self.options.mode == "a":
-                check_equal(name, given, stored)
+                check_equal(name, new, stored)
             return
-        refuse_reading({name: given}, self.opened.store, {variable.path})
+        refuse_reading({name: new}, self.opened.store, {variable.path})
         node = variable.node
         widening = self.options.mode != "r+" and not region and not node.shards
-        data = encode_as_stored(given, stored, name, variable, widening=widening)
+        data = encode_as_stored(new, stored, name, variable, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
             self.widths[node.path] = data.dtype.itemsize
         shape = variable.shape or node.shape
         if dim is not None:
-            axis = given.dims.index(dim)
+            axis = new.dims.index(dim)
             size = pieces[dim].stop
             dimension = variable.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
             self.changes.append(Change(node.path, "array", "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
-        where = tuple([pieces[each] for each in map(str, given.dims)])
+        where = tuple([pieces[str(name)] for name in new.dims])
         where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
         if self.options.safe_chunks and self.options.mode == "r+" and where:
             check_shared_objects(node, where, self.opened.store)
-        self.jobs.append(Job(node, where, data, appended=dim is not None))
+        self.writes.append(ArrayWrite(node, where, data, appended=dim is not None))
 
     def finish(self) -> WritePlan:
-        """Give the plan: new nodes, changed documents, and the consolidated one of all."""
+        """Return the plan: new nodes, changed documents, and consolidated metadata of all."""
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
-        plan = WritePlan(self.zarr_format, jobs=self.jobs, widths=self.widths)
+        plan = WritePlan(self.zarr_format, self.writes)
         zarr = writable_format(store, self.zarr_format)
         replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
@@ -283,7 +326,7 @@ class _Planner:
             refuse_reading({path: new.data for path, new in self.tree.written.items()}, store, gone)
             chunks = zarr.chunk_keys(replaced).prefix
             below = {zarr.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
-            # No reader may find the group while its chunks go: that would be fill values.
+            # A reader that opened the group while its chunks are removed would read fill values.
             plan.removed += [key for path in sorted(gone) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
@@ -295,38 +338,38 @@ class _Planner:
             side_by_side = is_universal(root) and BY_DIALECT["nczarr-4.8.1"].group in root.members
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
-                    f"found {', '.join(new)}; what joins the store cannot be written in its "
-                    "layout, that of netcdf-c 4.8.0 or an earlier one of universal",
-                    remedy="Give it a newer one with xr_nczarr.upgrade (nczarr upgrade)",
+                    f"cannot add {', '.join(new)} to a store in the layout of netcdf-c 4.8.0, or "
+                    "an earlier layout of universal",
+                    remedy="Upgrade it first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
             made = self.tree.hierarchy()
-            # Not again what is there: neither groups nor what cannot be read.
+            # Existing groups, and nodes that cannot be read, are not written again.
             added = [path for path in made.nodes if path in gone or path not in hierarchy.nodes]
             check_names(store, self.zarr_format, {path: made.nodes[path] for path in added}, kept)
             for path in added:
                 plan.documents.update(zarr.render_node(made.nodes[path]))
-            plan.jobs += self.tree.jobs(made)
+            plan.writes += self.tree.writes(made)
         self.tree.report_changes()
         self._list_children(added)
         changes = [*self.changes, *self._dimension_changes()]
         plan.documents.update(edit_documents(store, self.zarr_format, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
-            # Of what is new all documents are in the plan; those that are stored there go.
+            # All documents of new nodes are in the plan; stored ones at their keys are removed.
             plan.documents.update(
                 refresh_consolidated(store, self.zarr_format, kept, plan.documents)
             )
         return plan
 
     def _dimension_changes(self) -> Iterator[Change]:
-        """Give the changes of existing groups whose dimensions grow, or that get new ones."""
+        """Yield the changes of stored groups whose dimensions grow, or that get new ones."""
         by_group: dict[str, list[Dimension]] = {}
         for dimension in self.grown.values():
             by_group.setdefault(parent_path(dimension.path), []).append(dimension)
-        for path in self.known:
+        for path in self.kept:
             old = self.opened.group(path).dimensions
             new = self.tree.group(path).dimensions if self.tree.written else {}
-            fresh = [each for name, each in new.items() if name not in old]
+            fresh = [dimension for name, dimension in new.items() if name not in old]
             by_group.setdefault(path, []).extend(fresh)
         for path, dimensions in by_group.items():
             node = self.opened.hierarchy.nodes.get(path)
@@ -334,22 +377,22 @@ class _Planner:
                 yield from dimension_changes(node, dimensions)
 
     def _list_children(self, added: Collection[str]) -> None:
-        for path in {parent_path(each) for each in added} & self.known:
+        for path in {parent_path(child) for child in added} & self.kept:
             node = self.opened.hierarchy.nodes[path]
             if isinstance(node, GroupNode):
-                below = [each for each in added if parent_path(each) == path]
-                arrays = [node_name(each) for each in below if each in self.tree.written]
-                groups = [node_name(each) for each in below if each not in self.tree.written]
+                below = [child for child in added if parent_path(child) == path]
+                arrays = [node_name(child) for child in below if child in self.tree.written]
+                groups = [node_name(child) for child in below if child not in self.tree.written]
                 self.changes += listing_changes(node, arrays, groups)
 
     def _check_left_behind(self) -> None:
-        """Refuse to grow a dimension along which other variables lie that get no new values."""
-        appended = {job.node.path for job in self.jobs if job.appended}
+        """Raise ConflictError for variables along a grown dimension that get no new values."""
+        appended = {write.node.path for write in self.writes if write.appended}
         left = [
-            each.path
-            for each in self.opened.root.all_variables()
-            if each.path not in appended
-            and any(dimension.path in self.grown for dimension in each.dimensions)
+            variable.path
+            for variable in self.opened.root.all_variables()
+            if variable.path not in appended
+            and any(dimension.path in self.grown for dimension in variable.dimensions)
         ]
         if left:
             raise ConflictError(
@@ -360,42 +403,64 @@ class _Planner:
             )
 
 
+def group_exists(opened: OpenedStore, path: str) -> bool:
+    """Return whether a store has a group.
+
+    Raises
+    ------
+    ConflictError
+        If `path` leads to a variable, or below one.
+    """
+    group = opened.root
+    for name in filter(None, path.split("/")):
+        if name in group.variables:
+            raise ConflictError(
+                f"{group.variables[name].path} is a variable, not a group",
+                remedy="Choose another name",
+                store=opened.store.name,
+            )
+        if name not in group.groups:
+            return False
+        group = group.groups[name]
+    return True
+
+
 def _is_in(path: str, group: str | None) -> bool:
-    """Tell a group itself and all below it."""
+    """Return whether a path is that of a group, or below it."""
     return group is not None and f"{path}/".startswith(f"{group}/")
 
 
-def _layout_of(opened: OpenedStore, asked: Layout) -> Layout:
-    """Give the layout in which new nodes join those of a store."""
+def _layout_of(opened: OpenedStore, requested: Layout) -> Layout:
+    """Return the layout of the new nodes of a store: its own, where that can still be written."""
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]
     if dialect == "nczarr-preview":
         dialect = "nczarr"
     elif is_universal(root):
         dialect = "universal"
-    return replace(asked, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
+    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def _pieces(
     name: str,
-    given: Variable,
+    new: Variable,
     stored: Variable,
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Give where each dimension of the given values goes, in elements of the stored array."""
+    """Return where the new values go along each dimension of the stored array, in elements."""
     pieces = {}
-    for each, size in stored.sizes.items():
-        dim = str(each)
+    for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
         pieces[dim] = slice(start, stop)
         if dim == append_dim:
-            pieces[dim] = slice(size, size + given.sizes[dim])
-    wanted = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
-    found = dict(given.sizes)
-    if wanted != found:
+            pieces[dim] = slice(size, size + new.sizes[dim])
+    sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
+    new_sizes = dict(new.sizes)
+    if sizes != new_sizes:
         raise ConflictError(
-            f"variable {name!r} already exists with different dimension sizes: {wanted} != {found}",
+            f"variable {name!r} already exists with different dimension sizes: "
+            f"{sizes} != {new_sizes}",
             remedy="Unable to update size for existing dimension: use append_dim or region",
         )
     return pieces

@@ -1,4 +1,4 @@
-"""Text in memory as what is stored of it: of variable length, in fixed width, from bytes."""
+"""Text in the types in which it is stored: of variable length, in fixed width, from bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Give a variable whose objects dask has yet to compute and that are text as such.
+    """Return a variable with lazy objects typed as text, if all of them are text.
 
-    So is NumPy's own text of variable length. Others are left to xarray, which loads them whole.
-    Missing ones become empty, as with xarray.
+    NumPy's own text of variable length becomes the same type. Other objects are left to xarray,
+    which loads them whole. Missing texts become empty, as with xarray.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=blockwise(_without_missing, variable.data, TEXT))
@@ -41,17 +41,17 @@ def typed_text(variable: Variable, name: str) -> Variable:
 
 
 def cast_text(data: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Give an array in a type of text; what that is too narrow for is a ConflictError."""
+    """Return an array in a type of text; raise ConflictError for text that it would cut."""
     return blockwise(_cast, data, dtype, dtype, name)
 
 
 def ends_in_nul(block: Any) -> int:
-    """Tell whether any bytes of a block end in NUL, which pads those of fixed width."""
+    """Return whether any bytes of a block end in NUL, which pads bytes of fixed width."""
     return any(item.endswith(b"\0") for item in block.ravel().tolist())
 
 
 def decoded(data: Any) -> Any:
-    """Give bytes in UTF-8 as text of variable length."""
+    """Return bytes in UTF-8 as text of variable length."""
     texts = np.array([item.decode() for item in np.ravel(data).tolist()], TEXT)
     return texts.reshape(np.shape(data))
 
@@ -59,9 +59,9 @@ def decoded(data: Any) -> Any:
 def string_data(
     data: Any, width: int | None, *, fixed: bool, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Give texts as objects, or in fixed width: the one given, else that of the longest.
+    """Return texts and their type: objects, or a fixed width, by default that of the longest.
 
-    The `fill` value is one of them, unless it is None.
+    The `fill` value counts as a text, unless it is None.
     """
     if not fixed:
         return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
@@ -72,19 +72,48 @@ def string_data(
     return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
 
 
+def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
+    """Return texts or bytes in a type of fixed width; raise ConflictError if it would cut one."""
+    if dtype.kind == "S":
+        items = as_bytes(values)
+    else:
+        items = [item.decode() if isinstance(item, bytes) else item for item in values.ravel()]
+    longest = max(map(len, items), default=0)
+    width = dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize
+    if longest > width:
+        unit = "bytes" if dtype.kind == "S" else "characters"
+        raise ConflictError(
+            f"Mismatched dtypes for variable {name}: strings of {longest} {unit}, the store holds "
+            f"{width}",
+            remedy=f"Write the variable to a new store with a width of {longest}",
+        )
+    return np.array(items, dtype).reshape(values.shape)
+
+
+def as_bytes(values: Any) -> list[Any]:
+    """Return the items of texts or bytes as bytes."""
+    try:
+        return [
+            item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+            for item in values.ravel()
+        ]
+    except UnicodeEncodeError as error:
+        raise ConflictError(f"the text is not Unicode ({error.reason})") from error
+
+
 def _cast(block: Any, dtype: np.dtype[Any], name: str) -> Any:
     if block.dtype.hasobject:
         block = np.where(_missing(block), "", block)
     try:
         cast, whole = block.astype(dtype), block.astype(dtype.kind)
     except (UnicodeEncodeError, UnicodeDecodeError) as error:
-        problem = f"found text that is no {dtype} ({error.reason})"
+        problem = f"the text cannot be stored as {dtype} ({error.reason})"
         raise ConflictError(problem, variable=name) from error
     if (cut := np.ravel(cast != whole)).any():
         raise ConflictError(
-            f"found {np.ravel(whole)[cut].tolist()[0]!r}, which the type {dtype} of the encoding "
-            "would cut",
-            remedy="Give a wider type, or none",
+            f"the text {np.ravel(whole)[cut].tolist()[0]!r} does not fit the encoding dtype "
+            f"{dtype}, which would cut it",
+            remedy="Pass a wider type, or none",
             variable=name,
         )
     return cast
@@ -105,5 +134,5 @@ def _without_missing(block: Any) -> Any:
 
 
 def _missing(block: Any) -> Any:
-    """Tell which items are missing, as xarray has it."""
+    """Return which items are missing for xarray."""
     return Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)

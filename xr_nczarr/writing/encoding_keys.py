@@ -1,4 +1,4 @@
-"""What `encoding` asks for in netCDF's, zarr's or our own words: its keys, and the codecs."""
+"""The keys of `encoding=`, which are netCDF's, zarr's or our own, and the codecs they request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENCODING_KEYS = frozenset(
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
-    """Refuse keys that nobody knows."""
+    """Raise ConflictError for unknown keys."""
     unknown = [key for key in encoding if key not in ENCODING_KEYS]
     if unknown:
         raise ConflictError(
@@ -54,8 +54,8 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
     without filters, netCDF's compression comes without shuffle unless that is requested.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
-        found = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
-        return [codec for codec in found if codec["id"] not in _IMPLIED]
+        listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
+        return [codec for codec in listed if codec["id"] not in _IMPLIED]
     codecs = encoding.get("codecs")
     if codecs is None or not _flags_agree(encoding, [codec["id"] for codec in codecs]):
         codecs = _from_flags(encoding if zarr.has_filters else {"shuffle": False, **encoding})
@@ -72,9 +72,9 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
 
 
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
-    """Give the byte order asked for, as netCDF's word or as the codec ``bytes`` of version 3."""
+    """Return the requested byte order, by netCDF's key or the codec ``bytes`` of version 3."""
     serializers = _configurations(encoding, "serializer")
-    endian = next((each.get("endian") for each in serializers if each["id"] == "bytes"), None)
+    endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
@@ -106,9 +106,9 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Tell whether bytes are to be stored in any length, as they were where they were opened."""
-    found = _configurations(encoding, "filters", "serializer", "codecs")
-    return any(codec["id"] == "vlen-bytes" for codec in found)
+    """Return whether bytes are stored in any length, as in the store that was opened."""
+    codecs = _configurations(encoding, "filters", "serializer", "codecs")
+    return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
 
 def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -121,16 +121,16 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
-    """Give numcodecs' configurations of what is under some keys; words such as "auto" are none."""
-    found: list[Any] = []
+    """Return numcodecs' configurations of the codecs under some keys, without words as "auto"."""
+    codecs: list[Any] = []
     for value in map(encoding.get, keys):
         if value is not None and not isinstance(value, str):
-            found += value if isinstance(value, list | tuple) else [value]
-    return list(map(_configuration, found))
+            codecs += value if isinstance(value, list | tuple) else [value]
+    return list(map(_configuration, codecs))
 
 
 def _configuration(codec: Any) -> dict[str, Any]:
-    """Give numcodecs' configuration of a codec object or of its JSON, of any Zarr version."""
+    """Return numcodecs' configuration of a codec object or of its JSON, of any Zarr version."""
     if hasattr(codec, "get_config"):
         codec = codec.get_config()
     elif hasattr(codec, "to_dict"):
@@ -158,13 +158,13 @@ def _configuration(codec: Any) -> dict[str, Any]:
 
 
 def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
-    asked = next((name for flag, name in _BY_FLAG.items() if encoding.get(flag)), "")
-    compression = str(encoding.get("compression") or asked)
+    flagged = next((name for flag, name in _BY_FLAG.items() if encoding.get(flag)), "")
+    compression = str(encoding.get("compression") or flagged)
     level = encoding.get("complevel")
     level = 4 if level is None else int(level)
-    most = 22 if compression == "zstd" else 9
-    if compression and not 0 <= level <= most:  # netcdf-c does not open a store with others
-        raise ConflictError(f"found complevel {level}, expected 0 to {most}")
+    highest = 22 if compression == "zstd" else 9
+    if compression and not 0 <= level <= highest:  # netcdf-c does not open a store with others
+        raise ConflictError(f"complevel must be 0 to {highest}, not {level}")
     codecs: list[dict[str, Any]] = []
     if compression.startswith("blosc_"):
         cname = {"blosc_lz": "blosclz"}.get(compression, compression.removeprefix("blosc_"))

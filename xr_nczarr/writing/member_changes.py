@@ -1,4 +1,4 @@
-"""Which members of stored documents change with a dimension, an attribute, a new child.
+"""The members of stored documents that change with a dimension, an attribute or a new child.
 
 Every layout of NCZarr's annotations that a node bears is changed, side by side.
 """
@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Give holder, names that lead to it, value and dialect of each annotation a node bears."""
+    """Yield holder, names that lead to it, value and dialect of each annotation of a node."""
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
         if isinstance(value, dict) and holder == "sidecars":
@@ -38,7 +38,7 @@ def _annotations(
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
-    """Give the changes that set the sizes of a group's dimensions, known before or new."""
+    """Yield the changes that set the sizes of a group's dimensions, old and new."""
     for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
         name = spelling(value, "dimensions")
         if name is None:
@@ -46,22 +46,22 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
         stored = value[name]
         if isinstance(stored, list):
             by_name = {item["name"]: item for item in stored}
-            for each in dimensions:
-                old = by_name.get(each.name, {})
-                by_name[each.name] = old | spell_size(each, "nczarr-preview")
+            for dimension in dimensions:
+                old = by_name.get(dimension.name, {})
+                by_name[dimension.name] = old | spell_size(dimension, "nczarr-preview")
             yield Change(node.path, "group", holder, (*leading, name), list(by_name.values()))
             continue
-        for each in dimensions:
-            size = spell_size(each, dialect)
-            if isinstance(stored.get(each.name), dict):
-                size = stored[each.name] | {"size": each.size}
-            yield Change(node.path, "group", holder, (*leading, name, each.name), size)
+        for dimension in dimensions:
+            size = spell_size(dimension, dialect)
+            if isinstance(stored.get(dimension.name), dict):
+                size = stored[dimension.name] | {"size": dimension.size}
+            yield Change(node.path, "group", holder, (*leading, name, dimension.name), size)
 
 
 def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
-    """Give the changes that add names to the lists of a group's children."""
+    """Yield the changes that add names to the lists of a group's children."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = spelling(value, member)
@@ -73,14 +73,14 @@ def listing_changes(
 def attribute_changes(
     node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> Iterator[Change]:
-    """Give the changes that set a group's attributes and their types.
+    """Yield the changes that set a group's attributes and their types.
 
-    Those that are `stored` already, as they were read, stay as they are spelled.
+    Attributes that are equal to the `stored` ones, as they are read, keep their spelling.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)
-    for attribute, given in attributes.items():
-        value, kind = encoded = encode_attribute(given, typed=typed)
+    for attribute, new in attributes.items():
+        value, kind = encoded = encode_attribute(new, typed=typed)
         if attribute in stored:
             before = node.attributes[attribute], JSON
             if kind != JSON:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xarray import Dataset
-
-from xr_nczarr.errors import ConflictError, Place, UnsupportedError
-from xr_nczarr.model import ArrayNode, Hierarchy, child_path
+from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.hierarchy import rendered
+from xr_nczarr.model import ArrayNode, Hierarchy, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
 from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.model import inherited_dimension
+from xr_nczarr.storage import Store
 from xr_nczarr.writing.array_nodes import make_node
-from xr_nczarr.writing.encoded import (
+from xr_nczarr.writing.chunk_writes import ArrayWrite
+from xr_nczarr.writing.requests import GroupRequest, WriteRequest
+from xr_nczarr.writing.sources import refuse_reading
+from xr_nczarr.writing.transaction import WritePlan
+from xr_nczarr.writing.variables import (
     EncodedVariable,
     Layout,
     encode_dataset,
     stored_name,
 )
-from xr_nczarr.writing.placing import Job
 
 _log = logging.getLogger(__name__)
 
@@ -34,15 +38,15 @@ class Tree:
     Attributes
     ----------
     root
-        Of all groups; of a store that is there already, only what new variables refer to.
+        The root group; of an existing store, it holds only what new variables refer to.
     written
         The new variables, by the path of their arrays.
     groups
         Paths of the groups that are new.
     notes
-        One for each variable whose leftover codecs were dropped.
+        Texts on variables whose leftover codecs were dropped.
     retyped
-        One for each attribute that NCZarr stores as another type.
+        Texts on attributes that NCZarr stores as another type.
     """
 
     layout: Layout
@@ -53,7 +57,7 @@ class Tree:
     retyped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """Give the group at an absolute path, made with all above it if it is not there."""
+        """Return the group at an absolute path; make it and those above it where missing."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -63,44 +67,29 @@ class Tree:
             group = group.groups[name]
         return group
 
-    def add_dataset(
-        self,
-        path: str,
-        dataset: Dataset,
-        encoding: Mapping[str, Mapping[str, Any]],
-        unlimited: Collection[str],
-        growing: Collection[str],
-    ) -> None:
+    def add_dataset(self, request: GroupRequest) -> None:
         """Add a group with all variables and attributes of a dataset."""
-        encoded, attributes = encode_dataset(dataset, encoding, self.layout)
-        self.check_single(path, len(encoded), attributes)
-        self.group(path).attributes.update(attributes)
-        self.note_types(path, attributes)
-        self.add_variables(path, encoded, unlimited, growing)
+        encoded, attributes = encode_dataset(request.dataset, request.encoding, self.layout)
+        self.check_single(request.path, len(encoded), attributes)
+        self.group(request.path).attributes.update(attributes)
+        self.note_types(request.path, attributes)
+        self.add_variables(request, encoded)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError for more than one array in a version without groups."""
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
-                f"found {count} variables and {len(attributes)} attributes in {path}; a "
+                f"{path} has {count} variables and {len(attributes)} attributes, but a "
                 "store of Zarr version 1 is one array",
                 remedy="Write each variable alone, xr.Dataset({name: ds[name].variable}), to a "
                 "store of its name: their directory opens as one dataset",
             )
 
-    def add_variables(
-        self,
-        path: str,
-        encoded: Mapping[str, EncodedVariable],
-        unlimited: Collection[str],
-        growing: Collection[str],
-    ) -> None:
-        """Add encoded variables to the group at `path`; dimensions are found or made.
-
-        `growing` names the dimensions that may become longer, beside those in `unlimited`.
-        """
+    def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
+        """Add encoded variables to the group of a request; dimensions are looked up or made."""
         for name, variable in encoded.items():
-            self.add_variable(self.group(path), name, variable, (), unlimited, growing)
+            group = self.group(request.path)
+            self.add_variable(group, name, variable, (), request.unlimited, request.growing)
 
     def add_variable(
         self,
@@ -113,13 +102,13 @@ class Tree:
     ) -> str:
         """Add a variable to a group, and return the path of its array.
 
-        `dimensions` are the first of its dimensions, the others are found or made by their names.
+        `dimensions` are the first of its dimensions; the others are looked up or made by name.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         others = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
         dimensions = (*dimensions, *others)
         location = child_path(group.path, name) if self.layout.zarr.has_groups else "/"
-        grows = [each.unlimited or each.name in growing for each in dimensions]
+        grows = [dim.unlimited or dim.name in growing for dim in dimensions]
         node, note = make_node(
             variable,
             location,
@@ -144,7 +133,7 @@ class Tree:
         return location
 
     def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Take down the attributes of the node at `path` that are stored as another type."""
+        """Record the attributes of the node at `path` that are stored as another type."""
         for name, value in attributes.items() if not self.layout.pure else ():
             with Place(variable=path, place=f"attribute {name}"):
                 kind = "" if name == "_FillValue" else substitute_type(value)
@@ -152,7 +141,7 @@ class Tree:
                 self.retyped.append(f"{name} of {path} ({type(value).__name__} as {kind})")
 
     def hierarchy(self) -> Hierarchy:
-        """Give the hierarchy as it is to be stored."""
+        """Return the hierarchy to store."""
         return annotate(
             self.root,
             zarr_format=self.layout.zarr.version,
@@ -160,16 +149,16 @@ class Tree:
             array_dimensions=self.layout.array_dimensions,
         )
 
-    def jobs(self, hierarchy: Hierarchy) -> list[Job]:
-        """Give the values of the new variables, for all of their arrays in `hierarchy`."""
-        jobs = []
+    def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
+        """Return the values of the new variables, for their arrays in `hierarchy`."""
+        writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]
             assert isinstance(node, ArrayNode)
             region = tuple([slice(0, size) for size in variable.data.shape])
             empty = variable.encoding.get("write_empty_chunks")
-            jobs.append(Job(node, region, variable.data, write_empty_chunks=empty))
-        return jobs
+            writes.append(ArrayWrite(node, region, variable.data, write_empty_chunks=empty))
+        return writes
 
     def report_changes(self) -> None:
         """Warn once of all leftover codecs that were dropped, and log retyped attributes."""
@@ -186,12 +175,12 @@ class Tree:
             )
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Give the dimension a variable of `group` means: its own, one above, or a new one."""
+        """Return the dimension of `group` by a name: its own, an inherited one, or a new one."""
         own = group.dimensions.get(name)
         if own is not None:
             if own.size != size:
                 raise ConflictError(
-                    f"found {size} elements along {own.path}, which has {own.size}",
+                    f"a variable has {size} elements along {own.path}, which has {own.size}",
                     remedy="Use another name for the dimension, or append along it",
                 )
             return own
@@ -204,7 +193,7 @@ class Tree:
 
 
 def skeleton(root: Group) -> Group:
-    """Give a copy of a tree with its dimensions and without its variables, for new ones to join."""
+    """Return a copy of a tree with its dimensions and without its variables, for new ones."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
@@ -212,3 +201,49 @@ def skeleton(root: Group) -> Group:
         attributes=dict(root.attributes),
         groups={name: skeleton(group) for name, group in root.groups.items()},
     )
+
+
+def plan_creation(
+    request: WriteRequest, store: Store, layout: Layout, consolidated: bool | None
+) -> WritePlan:
+    """Return the plan of a new store, which replaces whatever is at the target."""
+    tree = Tree(layout)
+    for group in request.groups:
+        refuse_reading(group.dataset.variables, store)
+        tree.add_dataset(group)
+    return plan_tree(tree, store, consolidated)
+
+
+def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
+    """Return the plan of a new store that holds a tree, and replaces whatever is at the target."""
+    hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
+    if consolidated is None:
+        consolidated = zarr.consolidated_by_default
+    check_names(store, zarr.version, hierarchy.nodes)
+    documents = rendered(hierarchy, consolidated=consolidated)
+    tree.report_changes()
+    return WritePlan(zarr.version, tree.writes(hierarchy), documents, new=True)
+
+
+def check_names(
+    store: Store, zarr_format: str, added: Mapping[str, Node], kept: Iterable[str] = ()
+) -> None:
+    """Raise an error for new nodes whose names the file system cannot hold beside others.
+
+    Parameters
+    ----------
+    kept
+        Paths of the nodes that are stored and stay; see `Store.check_new_keys`.
+    """
+    zarr = FORMATS[zarr_format]
+    keys = {
+        key: path for path in added for key in (*zarr.node_keys(path), zarr.chunk_keys(path).scalar)
+    }
+    existing = (key for path in kept for key in zarr.node_keys(path))
+    try:
+        store.check_new_keys(keys, existing)
+    except NczarrError as error:
+        path = keys.get(error.key or "")
+        if path is not None and isinstance(added[path], ArrayNode):
+            error.located(variable=path)
+        raise

@@ -1,0 +1,306 @@
+"""Values in the encoding of a variable: one check for creation and append.
+
+Values are encoded as xarray encodes them, and must come back as they are. Rounding is allowed where
+the encoding asks for it: a new variable is stored in the type and the steps that the caller chose,
+so that its numbers only have to lie within the range. Values that join a stored variable are
+rounded to the steps of its packing and to its float type, and otherwise have to be exact.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from xarray import SerializationWarning, Variable, conventions
+from xarray.backends.common import ensure_dtype_not_object
+from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_unicode_dtype
+from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
+
+from xr_nczarr.errors import ConflictError, reason_of
+from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.netcdf.strings import encode_strings, measured_width
+from xr_nczarr.writing.number_encoding import (
+    PACKING_KEYS,
+    SHOWN_KEYS,
+    check_fill,
+    checked_numbers,
+    encoded_numbers,
+    equal_in_type,
+    fill_value_of,
+    filled_numbers,
+    in_range,
+    is_float,
+    is_packed,
+    misfit,
+    packing_dtype,
+    with_float_scale,
+    without_sign,
+)
+from xr_nczarr.writing.requests import is_time
+from xr_nczarr.writing.sources import block_variable, blockwise, largest
+from xr_nczarr.writing.strings import in_width, typed_text
+
+# The keys that say how values are stored, not in which chunks and by which codecs.
+_VALUE_KEYS = (
+    *(*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned"),
+    *("_Encoding", "char_dim_name"),
+)
+_UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
+# The kinds of stored types, by the kind of values that they can hold.
+_HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
+
+
+def fit_encoding(variable: Variable, name: str) -> Variable:
+    """Return a new variable whose values fit the dtype in its encoding, for xarray to encode.
+
+    NumPy's values are checked now, dask's block by block when they are computed.
+
+    Raises
+    ------
+    ConflictError
+        For numbers beyond the range of the type, and for NaN and NaT among integers without a
+        `_FillValue`.
+    """
+    encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
+    if variable.dtype.kind in "mMO":
+        return _fit_times(variable, encoding, name)
+    packed = is_packed(encoding)
+    dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
+    if dtype.kind == "b" and fill_value_of(encoding) is not None:
+        raise ConflictError(
+            f"bool has no spare value for the missing value {fill_value_of(encoding)!r}",
+            remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
+            variable=name,
+        )
+    kinds = variable.dtype.kind + dtype.kind
+    if kinds in ("ci", "cu", "cf", "cb", "ib", "ub", "fb"):
+        data = blockwise(equal_in_type, variable.data, dtype, encoding, dtype, name)
+        return variable.to_base_variable().copy(data=data)
+    if kinds[0] not in "biuf" or kinds[1] not in "iuf":
+        return variable
+    # With `_Unsigned`, xarray reinterprets the bits in the size of the values.
+    by_bits = "_Unsigned" in encoding and dtype.kind in "iu"
+    requested, stored = encoding, dtype
+    dtype, encoding = without_sign(dtype, encoding)
+    check_fill(requested, stored, dtype, name)
+    fill = fill_value_of(encoding)
+    if np.can_cast(variable.dtype, dtype) and not packed and not by_bits:
+        return variable
+    variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
+    numbers = np.dtype("f8") if by_bits and packed else packing_dtype(variable.dtype, encoding)
+    data = blockwise(checked_numbers, variable.data, numbers, numbers, encoding, dtype, name)
+    unsafe = numbers.kind == "f" and dtype.kind in "iu" and not is_float(fill)
+    if not packed and (by_bits or unsafe):
+        data = blockwise(filled_numbers, data, stored, dtype, stored, 0 if fill is None else fill)
+    variable.data = data
+    return variable
+
+
+def encode_as_stored(
+    variable: Variable,
+    stored: Variable,
+    name: str,
+    target: NetcdfVariable,
+    *,
+    widening: bool = False,
+) -> Any:
+    """Return the values of a variable in the encoding of the stored variable of its name.
+
+    NumPy's values are checked now, dask's block by block while they are written.
+
+    Parameters
+    ----------
+    stored
+        The stored variable as xarray decodes it, with its encoding.
+    target
+        The stored variable in the netCDF model.
+    widening
+        Whether text that is longer than the stored width is returned in a width of its own. Text is
+        measured now.
+
+    Raises
+    ------
+    ConflictError
+        For values that would come back as others: times between the units, numbers out of range
+        or, unless they are packed, between the steps, missing values without a `_FillValue`, text
+        that is too long.
+    """
+    assert target.node is not None
+    check_kind(variable, stored, name)
+    dtype, chars = target.node.dtype, target.kind == "char"
+    # The data of an index cannot be replaced, and the copy caches the values that it loads.
+    new = variable.to_base_variable().copy(deep=False)
+    if dtype.hasobject and target.kind == "other" and new.dtype == object:
+        return new.data  # bytes of any length
+    own_scale = {key: new.encoding[key] for key in PACKING_KEYS if key in new.encoding}
+    new.attrs = {}
+    new.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
+    if new.dtype.kind in "iufb" and dtype.kind in "iuf":
+        finer = any(new.encoding.get(key) != value for key, value in own_scale.items())
+        meant, encoding = without_sign(dtype, with_float_scale(new.encoding))
+        numbers = new.data
+        return blockwise(
+            encoded_numbers, numbers, dtype, encoding, meant, dtype, finer, target.path
+        )
+    time = is_time(new)
+    if not time:
+        new = ensure_dtype_not_object(typed_text(new, name), name=name)
+    if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
+        width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
+        return blockwise(encode_strings, new.data, np.dtype(f"S{width}"), width)
+    if chars or (dtype.kind in "SU" and not time):
+        fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
+        new.data = blockwise(in_width, new.data, fixed, fixed, name)
+    with warnings.catch_warnings():  # not where dask computes: its threads share the filters
+        if time:
+            warnings.simplefilter(
+                "ignore"
+            )  # times that do not come back as they are raise an error
+            return blockwise(_encoded_times, new.data, dtype, new.encoding, dtype, name)
+        warnings.simplefilter("error", SerializationWarning)
+        encoded = cf_encoded(new, name)
+    encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
+    if chars:
+        encoded = CharacterArrayCoder().encode(encoded, name=name)
+    return blockwise(_as_type, encoded.data, dtype, dtype)
+
+
+def check_kind(new: Variable, stored: Variable, name: str) -> None:
+    """Raise ConflictError for values of another kind than the stored ones.
+
+    Numbers may be times that are not decoded.
+    """
+    units = stored.encoding.get("units")
+    ours, theirs = (
+        "M" if variable.dtype == object and dated else variable.dtype.kind
+        for variable, dated in ((new, is_time(new)), (stored, units is not None))
+    )
+    raw = ours in "iufb" and theirs in "mM" and new.attrs.get("units", units) == units
+    if new.size and not raw and theirs not in _HOLDING.get(ours, "OSUV"):
+        raise ConflictError(
+            f"Mismatched dtypes for variable {name}: the new values are {new.dtype}, the stored "
+            f"ones {stored.dtype}",
+            remedy="Convert the values first, or write the variable to a new store",
+        )
+
+
+def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    widest = dtype.kind == "i" and dtype.itemsize == 8  # whose least integer is NaT
+    if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
+        return variable
+    if variable.dtype == object and hasattr(variable.data, "dask"):
+        return variable
+    # xarray warns again when it encodes them. Where dask computes, threads share the filters.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = blockwise(_checked_times, variable.data, variable.dtype, encoding, dtype, name)
+    return variable.copy(data=data) if hasattr(data, "dask") else variable
+
+
+def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+    """Return times, if they fit the integers of their encoding."""
+    variable = block_variable(times, encoding)
+    encoded = CFTimedeltaCoder().encode(CFDatetimeCoder().encode(variable, name), name)
+    if "units" not in encoded.attrs:  # objects that are no times
+        return times
+    numbers = encoded.to_numpy()
+    missing, fill = variable.isnull().to_numpy(), fill_value_of(encoding)
+    if numbers.dtype.kind == "f":
+        held = is_float(fill)
+    else:
+        held = bool(np.all(in_range(np.asarray(fill or 0), numbers.dtype)))
+    if missing.any() and (fill is None or not held):
+        remedy = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
+        raise misfit("the missing time (NaT)", encoding, dtype, remedy, name)
+    applied = {**encoded.encoding, "units": encoded.attrs["units"]}
+    checked_numbers(numbers[~missing], numbers.dtype, applied, dtype, name)
+    return times
+
+
+def _encoded_times(times: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+    """Return times in the stored units.
+
+    Raises
+    ------
+    ConflictError
+        For times that come back as others. The remedy names an encoding that holds them.
+    """
+    encoded, same = _encoded_and_same(times, encoding, name)
+    if not same.all():
+        finer = _finer_encoding(times, encoding, name)
+        raise misfit(
+            f"the time {times[~same].ravel()[0]}",
+            encoding,
+            dtype,
+            "Write a new store in finer units"
+            + (f": encoding={{{name!r}: {finer}}}" if finer else ""),
+        )
+    return _as_type(np.asarray(encoded.data), dtype)
+
+
+def _encoded_and_same(times: Any, encoding: Mapping[str, Any], name: str) -> tuple[Variable, Any]:
+    """Return encoded times, and which of them come back as they are."""
+    encoded = cf_encoded(block_variable(times, encoding), name)
+    decode_times = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
+    back = conventions.decode_cf_variable(
+        name,
+        # xarray takes other units where those that are stored hold no integers.
+        Variable(encoded.dims, encoded.data, {**encoded.attrs, "units": encoding.get("units")}),
+        decode_times=decode_times,
+        decode_timedelta=CFTimedeltaCoder(),
+    )
+    return encoded, equal(np.asarray(back.values), times)
+
+
+def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
+    """Return the longest units in which times are whole numbers, as float64 if that holds them.
+
+    None if no units do.
+    """
+    _, since, reference = str(encoding.get("units")).partition(" since ")
+
+    def holding(units: str, dtype: str) -> bool:
+        finer = {**encoding, "units": units, "dtype": dtype}
+        with suppress(ConflictError):
+            return bool(_encoded_and_same(times, finer, name)[1].all())
+        return False
+
+    for unit in _UNITS:
+        units = f"{unit}{since}{reference}"
+        if holding(units, "int64"):
+            return {"units": units, "dtype": "float64" if holding(units, "float64") else "int64"}
+    return None
+
+
+def equal(new: Any, stored: Any) -> Any:
+    """Return which values are equal; missing times are equal to each other."""
+    if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
+        return (new == stored) | (np.isnat(new) & np.isnat(stored))
+    try:
+        return np.asarray(new == stored, dtype=bool)
+    except TypeError as error:  # cftime's, for dates of two calendars
+        raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error
+
+
+def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
+    if values.dtype == dtype or dtype.hasobject:
+        return values
+    castable = dtype.kind in ("b", values.dtype.kind)
+    if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise ConflictError(f"the new values are {values.dtype}, the stored ones {dtype}")
+    return values.astype(dtype)
+
+
+def cf_encoded(variable: Variable, name: str) -> Variable:
+    """Return a variable as xarray encodes it; raise ConflictError where xarray fails or warns."""
+    try:
+        return conventions.encode_cf_variable(variable, name=name)
+    except (SerializationWarning, ValueError, OverflowError) as error:
+        raise ConflictError(
+            f"the values do not fit the stored encoding ({reason_of(error)})",
+            remedy="Convert them first, or write the variable to a new store",
+        ) from error

@@ -1,0 +1,252 @@
+"""Values for regions of stored arrays, written chunk by chunk: NumPy's now, dask's in one graph."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.locks import Underway
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.options import WriteOptions
+
+_REAL, _NUMBERS = "biuf", "biufc"  # kinds of dtypes
+
+Region = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayWrite:
+    """Values, NumPy's or dask's, for a region of a stored array.
+
+    Attributes
+    ----------
+    appended
+        Whether the array becomes longer by the region.
+    write_empty_chunks
+        What the encoding of the variable says; None for nothing.
+    """
+
+    node: ArrayNode
+    region: Region
+    data: Any
+    appended: bool = False
+    write_empty_chunks: bool | None = None
+
+    @property
+    def fill_is_spelled(self) -> bool:
+        """Whether chunks of the fill value are stored, because netcdf-c would read another one.
+
+        It takes the Base64 that Zarr writes for the text itself.
+        """
+        return self.node.dtype.kind == "S" and bool(self.node.fill_value)
+
+    @property
+    def bounds(self) -> list[list[int]]:
+        """The first element, and the one behind the last, along each dimension."""
+        return [[piece.start, piece.stop] for piece in self.region]
+
+    def aligned(self) -> ArrayWrite:
+        """Return the write with dask blocks of which no two share a stored object.
+
+        Blocks that share none are kept; the others grow by less than one object.
+
+        Raises
+        ------
+        ConflictError
+            For blocks of unknown sizes.
+        """
+        data, cells = self.data, self.node.object_shape
+        if not hasattr(data, "dask") or len(cells) != data.ndim or not data.size:
+            return self
+        if any(math.isnan(size) for sizes in data.chunks for size in sizes):
+            raise ConflictError(
+                f"the sizes of the dask blocks are unknown; stored chunks are {cells}",
+                remedy=f"Call compute_chunk_sizes() first, or rechunk to multiples of {cells}",
+                variable=self.node.path,
+            )
+        blocks = tuple(
+            aligned_blocks(sizes, piece.start, cell)
+            for sizes, piece, cell in zip(data.chunks, self.region, cells, strict=True)
+        )
+        return self if blocks == data.chunks else replace(self, data=data.rechunk(blocks))
+
+
+def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
+    """Return block sizes whose inner boundaries are multiples of `cell`, each moved upwards.
+
+    Parameters
+    ----------
+    sizes
+        Of the blocks along one dimension, in elements.
+    offset
+        Where the first block begins in the stored array.
+    cell
+        Length of a stored object (chunk or shard) along the dimension.
+
+    Examples
+    --------
+    >>> aligned_blocks((4, 4), 5, 4)  # 5 … 9 | 9 … 13 becomes 5 … 12 | 12 … 13
+    (7, 1)
+    >>> aligned_blocks((2, 2, 2, 2), 0, 4)
+    (4, 4)
+    """
+    end = offset + sum(sizes)
+    ends = itertools.accumulate(sizes, initial=offset)
+    raised = {min(-(-place // cell) * cell, end) for place in itertools.islice(ends, 1, None)}
+    bounds = [offset, *sorted(raised)]
+    return tuple(after - before for before, after in itertools.pairwise(bounds)) or (0,)
+
+
+def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptions) -> Any:
+    """Write NumPy's values one array after another, and all of dask's in one graph.
+
+    Returns
+    -------
+    None, or if not `compute` the dask object that writes the values that the caller's graphs
+    compute. Values that dask only reads block by block are written at once.
+    """
+    if not writes and options.compute:
+        return None
+    # Changes of metadata alone need neither of them.
+    import dask
+    from dask.diagnostics import ProgressBar
+
+    from xr_nczarr.writing.blocks import opened_lazily
+
+    ready = [write for write in writes if not hasattr(write.data, "dask")]
+    lazy = [write for write in writes if hasattr(write.data, "dask")]
+    late = [] if options.compute else [write for write in lazy if not opened_lazily(write.data)]
+    now = lazy if options.compute else [write for write in lazy if opened_lazily(write.data)]
+    done, total = 0, sum(write.data.nbytes for write in ready)
+    underway = Underway()
+    try:
+        for write in ready:
+            if write.data.size:
+                _StoredRegion(write, store, options, underway)[write.region] = write.data
+                done += write.data.nbytes
+                if options.progress:
+                    show_progress(done, total)
+        with ProgressBar() if options.progress else nullcontext():
+            _store(now, store, options, underway, compute=True)
+    except BaseException:
+        # Threads of dask continue: what they put later would overwrite the next write.
+        underway.end()
+        raise
+    if options.compute:
+        return None
+    stored = _store(late, store, options, Underway(), compute=False)
+    return dask.delayed(flush, pure=False)(store, stored)
+
+
+def _store(
+    writes: Sequence[ArrayWrite],
+    store: Store,
+    options: WriteOptions,
+    underway: Underway,
+    *,
+    compute: bool,
+) -> Any:
+    if not writes:
+        return None
+    from xarray.namedarray.parallelcompat import get_chunked_array_type
+
+    manager: Any = get_chunked_array_type(*(write.data for write in writes))
+    return manager.store(
+        [write.data for write in writes],
+        [_StoredRegion(write, store, options, underway) for write in writes],
+        regions=[write.region for write in writes],
+        lock=False,
+        flush=True,
+        compute=compute,
+        **(options.chunkmanager_store_kwargs or {}),
+    )
+
+
+def flush(store: Store, *_: Any) -> None:
+    """Force all written objects to the disk; the other arguments are awaited by dask."""
+    store.flush()
+
+
+class _StoredRegion:
+    """The array of a write, into which dask stores blocks; pickled to workers."""
+
+    def __init__(
+        self, write: ArrayWrite, store: Store, options: WriteOptions, underway: Underway
+    ) -> None:
+        node = write.node
+        if options.mode == "r+" or not options.compute:
+            # No lock keeps appends away: chunks at the edge are merged with what they put there.
+            cells = zip(node.shape, node.object_shape, strict=True)
+            node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
+        self.array = ChunkedArray(node, store)
+        self.underway = underway
+        requested = write.write_empty_chunks
+        empty = options.write_empty_chunks if requested is None else requested
+        self.write_empty_chunks = empty or write.fill_is_spelled
+        self.scalar = not write.data.ndim
+
+    def __setitem__(self, selection: Any, values: Any) -> None:
+        node, values = self.array.node, np.asarray(values)
+        selection = selection if isinstance(selection, tuple) else (selection,)
+        if self.scalar:  # netCDF stores it along one dimension
+            selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
+        sizes = zip(selection, node.shape, strict=True)
+        shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
+        with Place(variable=node.path):
+            values = _in_declared_type(values, shape, node.dtype)
+        with self.underway:
+            self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
+
+
+def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return a computed block in the type that its dask array declares.
+
+    Raises
+    ------
+    ConflictError
+        For a block of another shape, or of a type whose values the declared one does not hold.
+    """
+    if block.shape != shape:
+        raise ConflictError(
+            f"dask block has shape {block.shape}, but its metadata says {shape}",
+            remedy="Correct the chunks and dimensions that the function declares",
+        )
+    if block.dtype == dtype:
+        return block
+    if dtype.hasobject:
+        return block.astype(dtype)
+    if block.dtype.kind == "S" and dtype.kind != "S":
+        return block.view(dtype)  # bytes that are stored as the raw bytes of version 3
+    computed, declared = block.dtype.kind, dtype.kind
+    fits = computed == declared or (computed in _REAL and declared in _NUMBERS)
+    if fits:
+        with np.errstate(all="ignore"):
+            converted = block.astype(dtype)
+        if declared in "fc":  # which round
+            fits = np.array_equal(np.isfinite(converted), np.isfinite(block))
+        else:
+            fits = np.array_equal(converted, block, equal_nan=declared in "mM")
+    if not fits:
+        raise ConflictError(
+            f"dask block has type {block.dtype}, but its metadata says {dtype}, which does not "
+            "hold its values",
+            remedy="Declare the type that is computed, as with astype",
+        )
+    return converted
+
+
+def show_progress(done: int, total: int) -> None:
+    """Draw how much is done, and end the line when all is."""
+    share = done / total if total else 1
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\r[{'#' * int(40 * share):<40}] {int(100 * share)}%{end}")

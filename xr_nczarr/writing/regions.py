@@ -1,0 +1,186 @@
+"""Regions of stored arrays, and the stored coordinates that say where an append or region goes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable
+
+from xr_nczarr.errors import ConflictError
+from xr_nczarr.model import ArrayNode
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.cf_encoding import cf_encoded, check_kind, equal
+from xr_nczarr.writing.chunk_writes import Region
+from xr_nczarr.writing.requests import is_time
+from xr_nczarr.writing.strings import as_bytes
+
+_TIME_KEYS = ("units", "calendar")
+_COMPARED_BYTES = 4 << 20
+_MAX_COMPARED_OBJECTS = 8
+
+
+def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
+    """Raise ConflictError for a region that covers stored objects in part in a remote store."""
+    if not store.remote:
+        return
+    for axis, (piece, cell, size) in enumerate(
+        zip(region, node.object_shape, node.shape, strict=True)
+    ):
+        if piece.start % cell or (piece.stop % cell and piece.stop != size):
+            raise ConflictError(
+                f"the region from {piece.start} to {piece.stop} along dimension {axis} covers"
+                f" stored chunks of {cell} in part, and this store has no locks: what another"
+                " process writes to the same chunks would be lost",
+                remedy=f"Begin and end regions at multiples of {cell}, or pass safe_chunks=False"
+                " when no other process writes",
+                store=store.name,
+                variable=node.path,
+            )
+
+
+def resolve_region(
+    dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
+) -> dict[str, slice]:
+    """Return a slice for each dimension that `region` names, ``"auto"`` by the coordinates.
+
+    Parameters
+    ----------
+    stored
+        The stored variables, decoded.
+
+    Raises
+    ------
+    TypeError, ConflictError, KeyError
+        If it is not a region of this dataset in this store, as for `to_zarr`.
+    """
+    if region == "auto":
+        region = dict.fromkeys(dataset.dims, "auto")
+    if not isinstance(region, Mapping):
+        raise TypeError(f"``region`` must be a dict, got {type(region)}")
+    slices = {
+        str(dim): _position(dataset, str(dim), stored) if piece == "auto" else piece
+        for dim, piece in region.items()
+    }
+    for dim, piece in slices.items():
+        if dim not in dataset.dims:
+            raise ConflictError(
+                f"all keys in ``region`` are not in Dataset dimensions, got {list(region)} and "
+                f"{list(dataset.dims)}"
+            )
+        if not isinstance(piece, slice):
+            raise TypeError(f"all values in ``region`` must be slice objects, got {piece!r}")
+        if piece.step not in (1, None):
+            raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
+    dims = set(slices)
+    apart = [name for name, v in dataset.variables.items() if dims.isdisjoint(v.dims)]
+    if slices and apart:
+        raise ConflictError(
+            "when setting `region` explicitly, all variables in the dataset to write must have at "
+            f"least one dimension in common with the region's dimensions {list(slices)}",
+            remedy=f"Drop the others first: .drop_vars({apart!r})",
+        )
+    if append_dim in slices:
+        raise ConflictError(
+            f"cannot list the same dimension in both ``append_dim`` and ``region``: {append_dim}"
+        )
+    return slices
+
+
+def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> slice:
+    if dim not in dataset.variables or dim not in stored:
+        return slice(0, dataset.sizes[dim])
+    positions = stored[dim].to_index_variable().to_index().get_indexer(dataset[dim].values)
+    if (positions == -1).any():
+        missing = dataset[dim].values[positions == -1][0]
+        raise KeyError(f"Not all values of coordinate '{dim}' are in the store: {missing!r} is not")
+    if (np.diff(positions) != 1).any():
+        raise ConflictError(
+            f"The auto-detected region of coordinate '{dim}' had non-contiguous indices: new data "
+            "must be a contiguous part of the store, in its order"
+        )
+    return slice(int(positions[0]), int(positions[-1]) + 1)
+
+
+def check_equal(name: str, new: Variable, stored: Variable) -> None:
+    """Raise ConflictError for new values without the append dimension that are not as stored."""
+    rows = new.sizes[new.dims[0]] if new.dims else 1
+    step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
+    for start in range(0, rows, step):
+        piece = (slice(start, start + step),) if new.dims else ()
+        _check_piece(name, new[piece], stored[piece], start)
+
+
+def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None:
+    ours, theirs = np.asarray(new.values), np.asarray(stored.values)
+    if ours.dtype.kind == "f" and theirs.dtype.kind == "f":
+        dtype = np.dtype(stored.encoding.get("dtype", theirs.dtype))
+        eps = 2 * np.finfo(dtype).eps if dtype.kind == "f" else 0.0
+        step = abs(float(stored.encoding.get("scale_factor", 0.0))) * (0.5 + 1e-6)
+        same = np.isclose(ours, theirs, rtol=eps, atol=step, equal_nan=True)
+    else:
+        same = equal(ours, theirs)
+        if theirs.dtype.kind in "OU":  # missing text is stored as empty
+            same = same | ((theirs == "") & new.isnull().to_numpy())
+    if not np.all(same):
+        place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
+        raise ConflictError(
+            f"{name!r} does not lie along the append dimension and differs from what is stored: "
+            f"{np.atleast_1d(ours)[place, *rest]} instead of {np.atleast_1d(theirs)[place, *rest]} "
+            f"at {(start + place, *rest)}",
+            remedy="Append on the same coordinates, leave the variable out, or pass mode='a-'",
+        )
+
+
+def check_coordinate(
+    dim: str, stored: Variable, new_coordinate: Variable, size: int, object_size: int
+) -> None:
+    """Raise ConflictError if an append repeats or overlaps stored values of its own coordinate.
+
+    The last few stored objects of `object_size` values each are read, so that an append to a long
+    store costs as much as one to a short store. If their values increase, all new values must lie
+    behind the last of the `size` stored ones.
+    """
+    check_kind(new_coordinate, stored, dim)
+    shown = np.asarray(new_coordinate.values)
+    first = max(0, -(-size // object_size) - _MAX_COMPARED_OBJECTS) * object_size
+    seen = stored[first:size].load()
+    old, new = _comparable(seen, stored, dim), _comparable(new_coordinate, stored, dim)
+    if not old.size or not new.size:
+        return
+    remedy = "If that is meant, pass allow_duplicates=True"
+    repeated = np.isin(new, old)
+    if repeated.any():
+        raise ConflictError(
+            f"{dim} has the value {shown[repeated][0]} already: this append would repeat it",
+            remedy=remedy,
+        )
+    increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
+    if not increasing or old.size == 1 or not new.min() < old[-1]:
+        return
+    begin = stored[:1].load()
+    if new.max() < _comparable(begin, stored, dim)[0]:
+        raise ConflictError(
+            f"{dim} begins at {np.asarray(begin.values)[0]}, and this append ends before it, at "
+            f"{shown[new.argmax()]}: an append goes behind what is stored",
+            remedy="To keep the order, write both to a new store, joined by xarray.concat; to "
+            "append out of order, pass allow_duplicates=True",
+        )
+    raise ConflictError(
+        f"{dim} ends at {np.asarray(seen.values)[-1]}, and this append begins at "
+        f"{shown[new.argmin()]}: it overlaps what is stored",
+        remedy=remedy,
+    )
+
+
+def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
+    """Return times as numbers in the stored units, text as bytes, and numbers as they are."""
+    if is_time(variable):
+        encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
+        with warnings.catch_warnings():  # of times between the units, which become floats
+            warnings.simplefilter("ignore")
+            return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
+    values = np.asarray(variable.values)
+    return np.array(as_bytes(values)) if values.dtype.kind in "OSU" else values

@@ -1,0 +1,201 @@
+"""Any of xarray's objects as the datasets to write, by the paths of their groups."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from dask.base import tokenize
+from xarray import DataArray, Dataset, DataTree, Variable
+
+from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.model import child_path, group_path
+from xr_nczarr.writing.blocks import in_blocks
+from xr_nczarr.writing.options import WriteOptions
+
+_ARRAY_NAME = "__xarray_dataarray_variable__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """A dataset for the group at a path, and the encoding of its variables for this write.
+
+    Attributes
+    ----------
+    unlimited
+        Names of unlimited dimensions.
+    growing
+        Names of dimensions that may become longer, those included.
+    """
+
+    path: str
+    dataset: Dataset
+    encoding: Mapping[str, Mapping[str, Any]]
+    unlimited: set[str]
+    growing: set[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """The groups to write, parents first, and the path of the one that the caller named."""
+
+    groups: list[GroupRequest]
+    path: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the caller named the root, so that the whole store is meant."""
+        return self.path == "/"
+
+    def in_blocks(self) -> WriteRequest:
+        """Return the request with lazily opened values in dask blocks; see `in_blocks`."""
+        groups = [
+            replace(group, dataset=in_blocks(group.dataset, group.encoding))
+            for group in self.groups
+        ]
+        return replace(self, groups=groups)
+
+    def identity(self, mode: str, append_dim: str | None) -> str:
+        """Return a text that tells this write from others, without reading lazy values."""
+        written = [
+            (group.path, name, variable.dims, variable.shape, _token(variable))
+            for group in self.groups
+            for name, variable in group.dataset.variables.items()
+        ]
+        return str(tokenize(mode, append_dim, written))
+
+
+def _token(variable: Variable) -> Any:
+    in_memory = variable._in_memory or variable.chunks
+    return variable if in_memory else variable.encoding.get("source")
+
+
+def normalize(
+    obj: Any, group: str | None, encoding: Any, unlimited: Any, options: WriteOptions
+) -> WriteRequest:
+    """Return any of xarray's objects as datasets by absolute path, parents first.
+
+    Raises
+    ------
+    TypeError
+        For another object.
+    KeyError, ValueError
+        For an encoding of a variable or group that is not in the object.
+    UnsupportedError
+        For a type of pandas.
+    """
+    base = group_path(group)
+    if isinstance(obj, DataTree):
+        nodes = {
+            base if node is obj else child_path(base, path): node
+            for path, node in obj.subtree_with_keys
+        }
+        strange = set(encoding or {}) - {node.path for node in nodes.values()}
+        if strange:
+            raise ValueError(f"encoding names groups that the DataTree lacks: {sorted(strange)}")
+        datasets = {path: node.to_dataset(inherit=node is obj) for path, node in nodes.items()}
+        encodings = {path: (encoding or {}).get(node.path) or {} for path, node in nodes.items()}
+        requested = dict.fromkeys(nodes, unlimited)
+        if isinstance(unlimited, Mapping):
+            requested = {path: unlimited.get(node.path) for path, node in nodes.items()}
+    else:
+        datasets, encodings = {base: _as_dataset(obj)}, {base: encoding or {}}
+        requested = {base: unlimited}
+    required = len(datasets) == 1 and options.region is None
+    groups = []
+    for path, dataset in datasets.items():
+        _check_types(path, dataset)
+        for name in encodings[path]:
+            if name not in dataset.variables:
+                raise KeyError(f"encoding names the variable {name!r}, which the dataset lacks")
+        dims = unlimited_dimensions(dataset, requested[path], required=required)
+        group_request = GroupRequest(
+            path=path,
+            dataset=dataset,
+            encoding=encodings[path],
+            unlimited=dims,
+            growing=growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])}),
+        )
+        groups.append(group_request)
+    return WriteRequest(groups=groups, path=base)
+
+
+def _check_types(path: str, dataset: Dataset) -> None:
+    for name, variable in dataset.variables.items():
+        if not isinstance(variable.dtype, np.dtype):
+            raise UnsupportedError(
+                f"the variable has the type {variable.dtype} of pandas, not one of NumPy",
+                remedy="Convert the values, as with .astype(str) or .astype(float)",
+                variable=child_path(path, str(name)),
+            )
+
+
+def _as_dataset(obj: Any) -> Dataset:
+    if isinstance(obj, Dataset):
+        return obj
+    if not isinstance(obj, DataArray):
+        raise TypeError(f"expected a Dataset, DataArray or DataTree; found {type(obj).__name__}")
+    if obj.name is not None and obj.name not in {*obj.coords, *obj.dims}:
+        return obj.to_dataset()
+    dataset = obj.to_dataset(name=_ARRAY_NAME)
+    if obj.name is not None:  # what to_netcdf does: reading with open_dataarray restores the name
+        dataset.attrs["__xarray_dataarray_name__"] = obj.name
+    return dataset
+
+
+def unlimited_dimensions(
+    dataset: Dataset, requested: Iterable[str] | str | None, *, required: bool
+) -> set[str]:
+    """Return the names of the requested unlimited dimensions, None for those left by opening.
+
+    Those that the dataset lacks are left out. If all are `required`, this is an error for
+    requested ones, and a warning for those left by opening.
+    """
+    declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
+    names = {declared} if isinstance(declared, str) else set(declared)
+    missing = names - set(map(str, dataset.dims))
+    if missing and required:
+        where = "dataset.encoding" if requested is None else "unlimited_dims-kwarg"
+        problem = (
+            f"Unlimited dimension(s) {missing!r} declared in {where!r}, but the dataset has "
+            f"the dimensions {sorted(map(str, dataset.dims))}"
+        )
+        if requested is not None:
+            raise ValueError(problem)
+        warnings.warn(problem, stacklevel=4)
+    return names - missing
+
+
+def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
+    """Return the names of the dimensions that may become longer: the `declared` ones.
+
+    If the dataset has none of them, return the dimensions of times, and the first dimensions of the
+    variables with the highest rank.
+    """
+    growing = set(declared) & set(map(str, dataset.dims))
+    if growing:
+        return growing
+    rank = max((variable.ndim for variable in dataset.variables.values()), default=0)
+    first = {str(v.dims[0]) for v in dataset.variables.values() if v.ndim == rank > 0}
+    times = {
+        str(dim) for dim, size in dataset.sizes.items() if size and _lies_in_time(dataset, dim)
+    }
+    return first | times
+
+
+def _lies_in_time(dataset: Dataset, dim: Hashable) -> bool:
+    """Return whether the coordinate of a dimension holds times, decoded or not."""
+    if dim not in dataset.variables or dataset[dim].dims != (dim,):
+        return False
+    coordinate = dataset[dim].variable
+    return is_time(coordinate) or " since " in str(coordinate.attrs.get("units"))
+
+
+def is_time(variable: Variable) -> bool:
+    """Return whether a variable holds times, NumPy's or cftime's; empty objects are not times."""
+    if variable.dtype != object or not variable.size:
+        return variable.dtype.kind in "mM"
+    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")

@@ -1,0 +1,254 @@
+"""Writing a Dataset, DataArray or DataTree: the arguments of `to_nczarr`, and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from xarray import DataArray, Dataset, DataTree
+
+from xr_nczarr.dataset import resolve
+from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
+from xr_nczarr.formats import find_format
+from xr_nczarr.options import check_choice
+from xr_nczarr.storage import Access, Location, Retry, Store
+from xr_nczarr.writing.builder import plan_creation
+from xr_nczarr.writing.modification import group_exists, plan_modification
+from xr_nczarr.writing.options import WriteMode, WriteOptions, resolve_mode
+from xr_nczarr.writing.requests import WriteRequest, normalize
+from xr_nczarr.writing.transaction import (
+    Transaction,
+    WritePlan,
+    check_empty,
+    check_removable,
+    is_empty,
+    open_existing,
+)
+from xr_nczarr.writing.variables import DEFAULT_FORMAT, Layout
+
+
+def to_nczarr(
+    obj: Dataset | DataArray | DataTree,
+    target: Any,
+    *,
+    mode: WriteMode | None = None,
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    unlimited_dims: Iterable[Hashable] | Mapping[str, Iterable[Hashable]] | None = None,
+    compute: bool = True,
+    consolidated: bool | None = None,
+    append_dim: Hashable | None = None,
+    region: Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None = None,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,  # noqa: ARG001 (to_zarr has it, and here it always happens)
+    write_empty_chunks: bool | None = None,
+    zarr_format: int | str = 2,
+    dialect: str = "nczarr",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool = False,
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
+    sync: Literal["commit", "all", "none"] = "commit",
+    atomic: Literal["store"] | None = None,
+    allow_duplicates: bool = False,
+    overwrite: Literal["force"] | None = None,
+    retry: Mapping[str, Any] | None = None,
+) -> Any:
+    """Write a Dataset, DataArray or DataTree as NCZarr.
+
+    Parameters
+    ----------
+    obj
+        The object to write. A DataArray becomes a Dataset, as in `DataArray.to_netcdf`.
+    target
+        A path, a URL of fsspec, an NCZarr URL with its fragment, or a mapping.
+    mode
+        ``"w-"`` creates a new store or group. ``"w"`` replaces an existing one, on local disks in
+        one step when the new one is complete. ``"a"`` changes an existing store or creates one: new
+        variables are added, existing ones overwritten, attributes updated. ``"a-"`` does the same,
+        but leaves variables without `append_dim` alone. ``"r+"`` writes values into existing
+        variables and changes no metadata. None is ``"a"`` with `append_dim`, ``"r+"`` with
+        `region`, else ``"w-"``.
+    group
+        Path of the group to write into.
+    encoding
+        By variable (for a DataTree by path, then variable): the keys of `to_netcdf` and of
+        `to_zarr`. Without a codec, chunks are stored uncompressed.
+    unlimited_dims
+        Names of unlimited dimensions (for a DataTree also a mapping by path); None for those left
+        in the encoding by opening.
+    compute
+        Whether to write all values now. Otherwise the metadata are written, and a
+        `dask.delayed.Delayed` that writes the values is returned.
+    consolidated
+        Whether to write consolidated metadata. None writes them for version 2 alone, and refreshes
+        those of an existing store.
+    append_dim
+        Dimension to append along. All variables along it must be in both; others must be equal.
+    region
+        Slices by dimension within existing variables, or ``"auto"`` to find them by the
+        coordinates.
+    safe_chunks
+        Whether dask blocks that share a stored chunk are merged first, and regions that cover
+        stored chunks in part are an error where the store has no locks.
+    align_chunks
+        Accepted as in `to_zarr`; blocks are always aligned.
+    write_empty_chunks
+        Whether to store chunks that hold only fill values; None for no.
+    zarr_format
+        ``1`` (with one array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its own.
+    dialect
+        ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
+        4.9.2), or one of netcdf-c's layouts by name. An existing store keeps its own.
+    storage_options
+        For the filesystem of fsspec.
+    progress
+        Whether to show a progress bar; dask's own where dask computes.
+    chunkmanager_store_kwargs
+        For the ``store`` method of the chunk manager.
+    sync
+        When to flush to the disk: once before and once after the metadata (``"commit"``), after
+        each object (``"all"``), or never (``"none"``).
+    atomic
+        ``"store"`` makes a whole append or overwrite atomic on local disks, by writing to a copy
+        made of hard links.
+    allow_duplicates
+        Whether an append may repeat, overlap or precede stored values of its own coordinate.
+    overwrite
+        ``"force"`` lets ``mode="w"`` remove objects that are not a store, and any write ignore the
+        lock that a killed writer left in an object store.
+    retry
+        How to retry failed requests, as for opening.
+
+    Returns
+    -------
+    None, or with ``compute=False`` a `dask.delayed.Delayed`.
+
+    Raises
+    ------
+    ExistsError
+        If the store or group exists, with ``"w-"``.
+    ConflictError
+        If the new content does not fit the stored one, or two names are one on the file system.
+        Nothing was written.
+    RefusedError
+        For values that are lazily read from the arrays to overwrite, for ``"w"`` onto a target that
+        is not a store, and for names that no file can have (on Windows).
+    UnsupportedError
+        For types, codecs or versions that the format does not have.
+
+    Examples
+    --------
+    >>> import xarray as xr, xr_nczarr
+    >>> store = {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
+    >>> xr.open_dataset(store, engine="nczarr").t.values.tolist()
+    [1.5, 2.5]
+    """
+    check_choice("sync", sync, ("commit", "all", "none"))
+    mode = resolve_mode(mode, append_dim, region)
+    access = Access(storage_options=storage_options, retry=Retry(**(retry or {})), sync=sync)
+    resolved = resolve(target, access, must_exist=mode == "r+")
+    location = resolved.location
+    options = WriteOptions(
+        mode=mode,
+        append_dim=None if append_dim is None else str(append_dim),
+        region=region,
+        allow_duplicates=allow_duplicates,
+        consolidated=location.consolidated if consolidated is None else consolidated,
+        compute=compute,
+        safe_chunks=safe_chunks,
+        write_empty_chunks=bool(write_empty_chunks),
+        progress=progress,
+        chunkmanager_store_kwargs=chunkmanager_store_kwargs,
+        atomic=atomic,
+        overwrite=overwrite,
+    )
+    request = normalize(obj, group, encoding, unlimited_dims, options)
+    layout = layout_of(location, zarr_format, dialect)
+    return _write(request, resolved.store, layout, options)
+
+
+def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOptions) -> Any:
+    """Plan and execute a write under the writer lock, again after a preliminary plan."""
+    replacing = options.mode == "w" and request.is_whole
+    if replacing and options.overwrite != "force":
+        check_removable(store)
+    blocks = request.in_blocks()
+    while True:
+        with Transaction.locked(
+            store,
+            lambda: request.identity(options.mode, options.append_dim),
+            locking=options.mode != "r+",
+            force=options.overwrite == "force" or replacing,
+        ) as transaction:
+            if replacing:
+                plan = plan_creation(blocks, store, layout, options.consolidated)
+            else:
+                plan = _plan(transaction, blocks, layout, options)
+            result = transaction.execute(plan, options)
+        if not plan.preliminary:
+            return result
+
+
+def _plan(
+    transaction: Transaction, request: WriteRequest, layout: Layout, options: WriteOptions
+) -> WritePlan:
+    """Return the plan of a change to a store, or of a new one where there is none."""
+    store, mode = transaction.store, options.mode
+    interrupted = {} if mode == "r+" else transaction.roll_back()
+    opened = open_existing(store, mode)
+    if opened is None:
+        if mode == "r+":
+            raise NotFoundError("there is no store to change", store=store.name)
+        check_empty(store)
+        dim, groups = options.append_dim, request.groups
+        if dim is not None and not any(dim in group.dataset.dims for group in groups):
+            raise ConflictError(f"append_dim={dim!r} does not match any dimension of the new data")
+        plan = plan_creation(request, store, layout, options.consolidated)
+        return replace(plan, exclusive=is_empty(store))
+    if mode == "r+" and opened.hierarchy.before:
+        raise ConflictError(
+            "another write is replacing chunks of the store, or was interrupted",
+            remedy="Wait for it, or run it again. Any append undoes it too",
+            store=store.name,
+        )
+    paths = [request.path] if mode == "w" else [group.path for group in request.groups]
+    existing = [path for path in paths if group_exists(opened, path)]
+    if mode == "w-" and request.path in existing:
+        transaction.finish_creation(opened, options.consolidated)
+        raise ExistsError(
+            "the group exists already",
+            remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
+            store=store.name,
+            key=request.path,
+        )
+    return plan_modification(transaction, opened, request, layout, options, interrupted)
+
+
+def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
+    """Return the layout that the URL and the arguments ask for.
+
+    Raises
+    ------
+    ConflictError
+        If they contradict each other.
+    ValueError
+        For an unknown version of Zarr.
+    """
+    kind, said = location.format, location.zarr_format
+    if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
+        raise _contradiction(kind, f"dialect={dialect!r}")
+    if said and str(zarr_format) not in (said, DEFAULT_FORMAT.version):
+        raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
+    zarr = find_format(said or zarr_format)
+    return Layout(
+        zarr=zarr,
+        dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
+        array_dimensions=location.xarray is not False,
+    )
+
+
+def _contradiction(said: str, argument: str) -> ConflictError:
+    problem = f"the fragment of the URL says {said}, but the argument is {argument}"
+    return ConflictError(problem, remedy="Leave out one of them")

@@ -1,0 +1,435 @@
+"""How a write changes a store: a transaction, from the writer lock to the last document.
+
+The protocol, which the methods of `Transaction` follow from top to bottom:
+
+1. **Lock.** One writer at a time changes the metadata of a store. Region writes change none.
+2. **Roll back.** A journal at the root is the trace of a writer that was killed while it changed
+   documents. They are restored, unless all of them had changed: then the write was complete.
+3. **Plan.** The caller opens the store and plans. Nothing is written before the plan is complete,
+   so a request that does not fit the store leaves it untouched.
+4. **Stage.** A new local store, and any zip file, is written beside the target, which it replaces
+   in one step at the end. A process that is killed leaves the old store or the new one.
+5. **Begin.** A new store that cannot be staged bears a mark until it is complete. What it replaces
+   is removed, first the documents by which readers recognize it.
+6. **Chunks**, in any order: an append writes beyond the shape that readers know.
+7. **Journal.** Where several documents change in place, one object holds their earlier text.
+   Readers use it as long as some of them have changed and others have not.
+8. **Documents**, children first, the root's last, the consolidated ones at the very end. Before
+   them and after them all is forced to the disk.
+9. **Close.** The journal and the mark are removed, and the lock is released.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import OpenedStore, open_netcdf
+from xr_nczarr.errors import (
+    ConflictError,
+    ExistsError,
+    NczarrError,
+    NotFoundError,
+    RefusedError,
+    UnsupportedError,
+)
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.hierarchy import (
+    JOURNAL,
+    Journal,
+    Regions,
+    open_journal,
+    refresh_consolidated,
+)
+from xr_nczarr.netcdf.annotations import is_universal
+from xr_nczarr.options import OpenOptions
+from xr_nczarr.storage import (
+    WRITER_LOCK,
+    Listing,
+    Store,
+    is_desktop_file,
+)
+from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
+from xr_nczarr.writing.options import WriteOptions
+
+UNFINISHED = ".nczarr_unfinished"
+"""Key of the mark of a new store that is written in place and not complete yet."""
+
+
+@dataclass(slots=True)
+class WritePlan:
+    """All changes of one write.
+
+    Attributes
+    ----------
+    writes
+        Values of arrays, which no reader looks for before the documents are put.
+    documents
+        By key, in the order in which they are put.
+    chunks
+        Stored chunks by key that change together with the documents, and are put before them.
+    leading
+        Documents that are put first, before anything is removed.
+    removed
+        Keys and prefixes to remove before the chunks are written, in this order.
+    new
+        Whether the store will hold nothing else.
+    exclusive
+        Whether a store that another writer makes at the same time is an error.
+    preliminary
+        Whether the request is planned again after this plan was executed.
+    """
+
+    zarr_format: str
+    writes: list[ArrayWrite] = field(default_factory=list)
+    documents: dict[str, bytes] = field(default_factory=dict)
+    chunks: dict[str, bytes] = field(default_factory=dict)
+    leading: dict[str, bytes] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    new: bool = False
+    exclusive: bool = False
+    preliminary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One change of a store, made with `Transaction.locked`; its methods are the steps."""
+
+    store: Store
+
+    @classmethod
+    @contextmanager
+    def locked(
+        cls,
+        store: Store,
+        owner: Callable[[], str],
+        *,
+        locking: bool | Literal["always"] = True,
+        force: bool = False,
+    ) -> Iterator[Transaction]:
+        """Hold the writer lock of a store.
+
+        Other writers on local disks are waited for, and their locks end with them.
+
+        Parameters
+        ----------
+        owner
+            Returns a text by which a writer that is rerun recognizes the lock that it left when it
+            was killed. It may read all values in memory, and is called only where locks can stay.
+        locking
+            Whether to take the lock: region writes need none, nor does an empty local directory,
+            which is replaced at the end. ``"always"`` takes it there too.
+        force
+            Whether to continue where another writer has left its lock.
+
+        Raises
+        ------
+        ConflictError
+            If an object store bears the lock of another writer.
+        """
+        lock: AbstractContextManager[None] = nullcontext()
+        if store.locks_processes:
+            if locking == "always" or (locking and not is_empty(store)):
+                lock = store.lock("")
+        elif store.shared and locking:
+            lock = _lock_object(store, owner, force=force)
+        with lock:
+            yield cls(store)
+
+    def roll_back(self) -> Regions:
+        """Undo a change of documents that was interrupted.
+
+        Returns
+        -------
+        Empty, unless an append had written all but left its journal. Then the first and last
+        element along each dimension of what it wrote, by path of the array, and the journal stays
+        for `close`.
+        """
+        journal = None if self.store.single_file else open_journal(self.store)
+        if journal is None:
+            return {}
+        before = journal.before(self.store.fetch(journal.keys))
+        if before is None and journal.appended:
+            return journal.appended
+        for key, data in reversed((before or {}).items()):
+            if data is None:
+                self.store.delete(key)
+            else:
+                self.store.put([(key, data)])
+        self.close()
+        return {}
+
+    def close(self) -> None:
+        """Remove the journal: the change is complete, or undone."""
+        self.store.delete(JOURNAL)
+
+    def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
+        """Carry out a plan; return None, or the dask object that finishes it if not `compute`.
+
+        An error says what is left in the store and how to continue, in its remedy or a note.
+
+        Raises
+        ------
+        ConflictError
+            For dask blocks that cannot be aligned with the stored chunks.
+        UnsupportedError
+            For a zip file if not `compute`.
+        """
+        if plan.preliminary:
+            options = replace(options, compute=True, atomic="store")
+        if options.safe_chunks:
+            plan.writes = [write.aligned() for write in plan.writes]
+        if not options.compute and self.store.single_file:
+            raise UnsupportedError(
+                "a zip file is written in one go, not with compute=False",
+                remedy="Leave that out, or write a directory",
+                store=self.store.name,
+            )
+        atomic = plan.new or (options.compute and (options.atomic or options.mode == "w"))
+        in_place = False
+        try:
+            with self.writing(plan, staged=bool(atomic)) as work:
+                in_place = work is self.store
+                if options.compute:
+                    write_chunks(plan.writes, work, options)
+        except Exception as error:
+            left = _state_after_failure(plan, in_place=in_place)
+            if isinstance(error, NczarrError):
+                error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
+            else:  # of dask, or of a function that it computed
+                error.add_note(f"{self.store.name}: {left}")
+            raise
+        return None if options.compute else write_chunks(plan.writes, self.store, options)
+
+    @contextmanager
+    def writing(
+        self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
+    ) -> Iterator[Store]:
+        """Yield the store to write the chunks of a plan to, and put its documents behind them.
+
+        Parameters
+        ----------
+        staged
+            Whether a local store is replaced in one step.
+        mark
+            Text by which a later run recognizes its unfinished store, once old objects are removed.
+        resumed
+            Whether an earlier run has left that mark and some of the chunks.
+        """
+        with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
+            if not resumed:
+                _begin(plan, work)
+                if mark is not None:
+                    work.put([(UNFINISHED, mark)])
+            yield work
+            _put_documents(plan, work, journaled=work is self.store and not plan.new)
+
+    @contextmanager
+    def workspace(
+        self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
+    ) -> Iterator[Store]:
+        """Yield the store to write to, and make its content that of the target at the end.
+
+        Parameters
+        ----------
+        empty
+            Whether it begins without the objects of the target.
+        staged
+            Whether a local store is replaced in one step. Zip files always are, other stores never.
+        exclusive
+            Whether it is an `ExistsError` if another writer has made the store by then.
+        """
+        if self.store.single_file or (staged and self.store.replaceable):
+            with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
+                yield staging
+        else:
+            yield self.store
+            self.store.flush()
+
+    def finish_creation(self, opened: OpenedStore, consolidated: bool | None) -> None:
+        """Write the consolidated metadata that an interrupted creation left out."""
+        (mark,) = self.store.fetch([UNFINISHED])
+        if mark is not None:
+            version, nodes = opened.hierarchy.zarr_format, opened.hierarchy.nodes
+            if consolidated or (consolidated is None and FORMATS[version].consolidated_by_default):
+                documents = refresh_consolidated(self.store, version, nodes, {})
+                self.store.put(documents.items())
+            self.store.delete(UNFINISHED)
+
+
+@contextmanager
+def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
+    """Hold the lock of an object store: an object that a killed writer leaves."""
+    mark = f"{owner()} ".encode()
+    lock = mark + secrets.token_hex(8).encode()
+    if not store.create(WRITER_LOCK, lock):
+        (other,) = store.fetch([WRITER_LOCK])
+        if other is not None and not force and not bytes(other).startswith(mark):
+            raise ConflictError(
+                "another write is changing this store, or was killed",
+                remedy="Wait for it, or rerun the killed one unchanged. If neither is possible, "
+                "remove this object, or pass overwrite='force' to to_nczarr: its documents are "
+                "restored first",
+                store=store.name,
+                key=WRITER_LOCK,
+            )
+        store.put([(WRITER_LOCK, lock)])
+    try:
+        yield
+    except BaseException as error:
+        try:
+            store.delete(WRITER_LOCK)
+        except NczarrError as second:  # the first error matters more
+            error.add_note(f"The lock is left as well: {second}")
+        raise
+    try:
+        store.delete(WRITER_LOCK)
+    except NczarrError as error:
+        error.remedy = "All is written; only the lock is left: remove that object"
+        raise
+
+
+def _begin(plan: WritePlan, store: Store) -> None:
+    """Mark a new store as unfinished, and remove all that a plan replaces."""
+    if plan.new:
+        store.put([(UNFINISHED, b"{}")])
+        objects, prefixes = store.list_names("")
+        # An older store, of any version, must not be taken for a store while it is removed.
+        roots = (key for zarr in FORMATS.values() for key in zarr.root_keys())
+        first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
+        rest = [*objects, *(f"{name}/" for name in prefixes)]
+        for name in dict.fromkeys([*first, *rest]):
+            if name not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(name):
+                store.delete(name)
+    store.put(plan.leading.items())
+    for prefix in plan.removed:
+        store.delete(prefix)
+
+
+def _put_documents(plan: WritePlan, store: Store, *, journaled: bool) -> None:
+    """Put the documents of a plan: those of the root one after another, behind all others."""
+    journaled = journaled and bool(plan.documents)
+    if journaled:
+        appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
+        objects = {**plan.chunks, **plan.documents}
+        stored = store.fetch(list(objects))
+        journal = Journal.of(objects, stored, appended, chunks=bool(plan.chunks))
+        store.put([(JOURNAL, journal.render())])
+    store.flush()
+    store.put(plan.chunks.items())
+    last = FORMATS[plan.zarr_format].root_keys()[::-1]
+    store.put((key, data) for key, data in plan.documents.items() if key not in last)
+    for key in last:
+        if key in plan.documents:
+            store.put([(key, plan.documents[key])])
+    if journaled:
+        store.flush()
+        store.delete(JOURNAL)
+    elif plan.new:
+        store.delete(UNFINISHED)
+
+
+def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
+    """Return what a failed write leaves, and how to continue."""
+    if not in_place:
+        return "The store is unchanged or replaced as a whole: the write can be run again"
+    if plan.new:
+        return (
+            "The target holds what it held, no dataset, or the whole new one: run the write again, "
+            "or use mode='w'"
+        )
+    if plan.documents and all(write.appended for write in plan.writes):
+        return (
+            "Readers see the store unchanged, or with the whole append: run the write again, or "
+            "the next write undoes it"
+        )
+    return (
+        "Overwritten chunks may be old or new: fix the problem and run the write again;"
+        " atomic='store' makes it all or nothing on local disks"
+    )
+
+
+def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
+    """Return whether an interrupted append has written the very values of `writes`."""
+    planned = {write.node.path: write for write in writes if write.appended}
+    return appended.keys() == planned.keys() and all(
+        _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
+    )
+
+
+def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
+    """Compare stored values with new ones bit for bit, a few chunks at a time."""
+    if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
+        return False
+    (first, last), *others = bounds
+    array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
+    for start in range(first, last, length):
+        stop = min(start + length, last)
+        stored = array.read([slice(start, stop), *(slice(*pair) for pair in others)])
+        new = np.asarray(write.data[start - first : stop - first])
+        if new.dtype.hasobject or stored.dtype.hasobject:
+            if not np.array_equal(stored, new):
+                return False
+        elif stored.tobytes() != new.tobytes():
+            return False
+    return True
+
+
+def open_existing(store: Store, mode: str) -> OpenedStore | None:
+    """Open the target of a write; return None if it holds no complete store."""
+    try:
+        opened = open_netcdf(store, OpenOptions())
+    except NotFoundError:
+        return None
+    consolidated, universal = opened.hierarchy.consolidated, is_universal(opened.root.node)
+    if mode == "r+" or not (consolidated or universal):
+        return opened
+    # Another program may have left the consolidated document behind: the single ones count.
+    single = open_netcdf(store, OpenOptions(consolidated=False), with_sidecars=universal)
+    return replace(single, hierarchy=replace(single.hierarchy, consolidated=consolidated))
+
+
+def is_empty(store: Store) -> bool:
+    """Return whether a target holds no object, apart from those that file managers leave."""
+    return _names(store) == ([], [])
+
+
+def check_empty(store: Store) -> None:
+    """Raise ExistsError if the target holds objects that are not a Zarr store."""
+    if _is_foreign(store):
+        raise ExistsError(
+            "the target holds objects that are not a Zarr store",
+            remedy="Choose another target, or remove it first",
+            store=store.name,
+        )
+
+
+def check_removable(store: Store) -> None:
+    """Raise RefusedError if the target holds objects that are not a Zarr store."""
+    if _is_foreign(store):
+        raise RefusedError(
+            "the target is not a Zarr store, and mode='w' would remove it",
+            remedy="Choose another target, or pass overwrite='force'",
+            store=store.name,
+        )
+
+
+def _is_foreign(store: Store) -> bool:
+    names = _names(store)
+    roots = {UNFINISHED, *(key for zarr in FORMATS.values() for key in zarr.root_keys())}
+    objects = {*names.objects} - {WRITER_LOCK}
+    return bool(objects or names.prefixes) and not roots & objects
+
+
+def _names(store: Store) -> Listing:
+    try:
+        objects, prefixes = store.list_names("")
+    except NotFoundError:  # a zip file that is not made yet
+        return Listing([], [])
+    return Listing([name for name in objects if not is_desktop_file(name)], prefixes)
