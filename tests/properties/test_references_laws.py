@@ -243,5 +243,5 @@ def test_a_scanned_document_is_what_json_reads(parts, spelled, escaped, slashes,
             except NczarrError as error:
                 return type(error)
 
-    sizes = {"_SMALLEST_DOCUMENT": 0, "_SMALLEST_BLOCK": 400, "_LARGEST_BLOCK": 1000}
-    assert parsed(**sizes, MIN_ROWS=3) == parsed(_SMALLEST_DOCUMENT=1 << 40)
+    sizes = {"_MIN_DOCUMENT_BYTES": 0, "_SMALLEST_BLOCK": 400, "_LARGEST_BLOCK": 1000}
+    assert parsed(**sizes, MIN_ROWS=3) == parsed(_MIN_DOCUMENT_BYTES=1 << 40)

@@ -135,8 +135,10 @@ def decode_variables(
             for attribute in taken:
                 del decoded[name].attrs[attribute]
     if later:
+        # A time changes the attributes of its bounds, which may be decoded already.
+        copies = {name: variable.copy(deep=False) for name, variable in variables.items()}
         others, _, more = decode_cf_variables(
-            dict(variables), {}, **{**decoding, "drop_variables": variables.keys() - later}
+            copies, {}, **{**decoding, "drop_variables": variables.keys() - later}
         )
         decoded.update(others)
         coordinates |= more
