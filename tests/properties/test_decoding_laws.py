@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import xarray as xr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from xr_nczarr.backend.decoding import Unpacking
