@@ -32,7 +32,7 @@ def test_a_group_is_the_same_however_many_slashes_its_path_has(group, mode):
 
 
 def test_a_group_that_is_no_text_is_refused():
-    with pytest.raises(ValueError, match="group must be a string or None; found 3"):
+    with pytest.raises(ValueError, match="group must be a string or None, not 3"):
         to_nczarr(xr.Dataset(), {}, group=3)
 
 

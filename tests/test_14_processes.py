@@ -13,7 +13,7 @@ import xarray as xr
 
 from tests.processes import in_a_child, in_a_new_interpreter
 from xr_nczarr import locks, to_nczarr
-from xr_nczarr.locks import ProcessLock, Turns, cached_property
+from xr_nczarr.locks import ProcessLock, ThreadLimiter, cached_property
 
 FORKS = int(os.environ.get("NCZARR_FORKS", "4"))
 ROUNDS = int(os.environ.get("NCZARR_ROUNDS", "20"))
@@ -95,7 +95,7 @@ def test_processes_that_begin_amid_reading_read_as_well(http_server):
 
 
 class Slow:
-    """Something that takes its time."""
+    """An object with a cached property that waits until `stop` is set."""
 
     def __init__(self, begun, stop):
         self.begun = begun
@@ -108,18 +108,19 @@ class Slow:
 
 
 def fork_while_locked():
-    """Fork while another thread holds a lock and the only turn, and computes a property."""
-    begun, stop, lock, turns = threading.Event(), threading.Event(), ProcessLock(), Turns(1)
-    locks._LONGEST_WAIT = 60.0
+    """Fork while another thread holds a lock and the limiter, and computes a property."""
+    begun, stop = threading.Event(), threading.Event()
+    lock, limiter = ProcessLock(), ThreadLimiter(1)
+    locks._MAX_WAIT_SECONDS = 60.0
 
     def hold():
         with lock:
-            turns.over(lambda slow: slow.value)(Slow(begun, stop))
+            limiter.limit(lambda slow: slow.value)(Slow(begun, stop))
 
     def take():
         with lock:
             stop.set()
-            turns.over(lambda slow: slow.value)(Slow(begun, stop))
+            limiter.limit(lambda slow: slow.value)(Slow(begun, stop))
             return True
 
     holder = threading.Thread(target=hold)
@@ -132,21 +133,21 @@ def fork_while_locked():
         holder.join()
 
 
-def test_a_fork_waits_for_nobody_that_is_not_there():
+def test_a_forked_child_inherits_no_lock_held_by_another_thread():
     assert in_a_new_interpreter(fork_while_locked) == 0
 
 
-def test_nobody_waits_for_long_for_one_that_waits_for_it(monkeypatch):
-    monkeypatch.setattr(locks, "_LONGEST_WAIT", 0.05)
-    turns, done = Turns(1), []
+def test_a_limited_thread_runs_when_a_running_one_waits_for_it(monkeypatch):
+    monkeypatch.setattr(locks, "_MAX_WAIT_SECONDS", 0.05)
+    limiter, done = ThreadLimiter(1), []
 
     def wait_for_another(_):
-        other = threading.Thread(target=turns.over(done.append), args=(1,))
+        other = threading.Thread(target=limiter.limit(done.append), args=(1,))
         other.start()
         other.join(20)
 
-    turns.over(wait_for_another)(None)
-    turns.over(done.append)(2)
+    limiter.limit(wait_for_another)(None)
+    limiter.limit(done.append)(2)
     assert done == [1, 2]
 
 

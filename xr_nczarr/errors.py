@@ -1,8 +1,8 @@
-"""Every exception of the package: a small tree, each leaf also the built-in a caller expects.
+"""Every exception of the package: a small tree whose leaves are also built-in exceptions.
 
-An error is raised where it is noticed, with what is known there, and gains its place as it
-climbs: the codec knows its step, the engine the key and the chunk, the store its name. Nothing
-is formatted before somebody prints it.
+An error is raised where it is detected and gains context as it propagates: the codec adds its step,
+the chunk engine the key and the chunk index, the store its name. The message is formatted only when
+the error is printed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import reprlib
 from typing import Any, Self
 
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 
 
 def quote(name: object) -> str:
-    """Show an untrusted name on one line: control characters escaped, at most 200 characters."""
+    """Return an untrusted name on one line: control characters escaped, at most 200 characters."""
     text = str(name)
     shown = "".join(
         character if character.isprintable() else ascii(character)[1:-1]
-        for character in text[: _LONGEST_NAME + 1]
+        for character in text[: _MAX_NAME_LENGTH + 1]
     )
-    return shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…"
+    return shown if len(shown) <= _MAX_NAME_LENGTH else shown[: _MAX_NAME_LENGTH - 1] + "…"
 
 
 def reason_of(error: BaseException) -> str:
@@ -35,15 +35,15 @@ class NczarrError(Exception):
     Parameters
     ----------
     problem
-        What was found and what was expected.
+        What is wrong: usually the value found and the value expected.
     remedy
-        What the reader of the message can do, or an empty string.
+        An instruction to the reader of the message, or an empty string.
     store
         Name of the store, without secrets.
     key
         Key in the store.
     place
-        Where in the document: a field, an attribute, a codec step.
+        Location in the document: a field, an attribute or a codec.
     variable
         Path of the variable in the hierarchy.
     chunk
@@ -71,7 +71,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Fill the fields that are still unknown, and return the error itself."""
+        """Fill the fields that are still None, and return the error itself."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -95,7 +95,7 @@ class NczarrError(Exception):
 
 
 class Place:
-    """A block of code in which errors of ours learn the fields that they do not know yet."""
+    """A context manager that fills missing fields of an `NczarrError` raised in its block."""
 
     __slots__ = ("_fields",)
 
@@ -111,19 +111,19 @@ class Place:
 
 
 class NotFoundError(NczarrError, FileNotFoundError):
-    """There is no store, node or dataset where one was asked for."""
+    """The requested store, node or dataset does not exist."""
 
 
 class ExistsError(NczarrError, FileExistsError):
-    """Something is already there, and the mode says not to touch it."""
+    """The target already exists, and the mode does not allow changing it."""
 
 
 class MetadataError(NczarrError, ValueError):
-    """A metadata document is damaged, or contradicts the specification or another document."""
+    """Metadata are damaged, or contradict the specification or another document."""
 
 
 class UnsupportedError(NczarrError, NotImplementedError):
-    """A valid dtype, codec, extension or version that this package does not know."""
+    """A valid dtype, codec, extension or version that this package does not support."""
 
 
 class ChunkError(NczarrError, ValueError):
@@ -131,41 +131,41 @@ class ChunkError(NczarrError, ValueError):
 
 
 class MissingChunkError(NczarrError, KeyError):
-    """A chunk is not in the store, and ``missing_chunks="raise"`` was asked for."""
+    """A chunk is not in the store, and ``missing_chunks="raise"`` is set."""
 
 
 class ReferenceSetError(NczarrError, ValueError):
-    """A reference set, or one of its entries, is not what the specification allows."""
+    """A reference set, or one of its entries, violates the specification."""
 
 
 class RefusedError(NczarrError, ValueError):
-    """Something dangerous that the caller did not opt in to; the message names the option."""
+    """A dangerous operation was not enabled by the caller; the message names the option."""
 
 
 class LimitError(NczarrError, ValueError):
-    """Something larger than a limit; the message names the limit and its option."""
+    """A size or count exceeds a limit; the message names the limit and its option."""
 
 
 class ConflictError(NczarrError, ValueError):
-    """What was asked does not fit what is in the store: nothing was written."""
+    """The request does not fit the contents of the store; nothing was written."""
 
 
 class StorageError(NczarrError, OSError):
-    """The store answered neither with the bytes nor with *not found*."""
+    """The store returned neither the bytes nor *not found*."""
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store refused (401, 403, EACCES): not the same as *not found*."""
+    """The store denied access (401, 403, EACCES), which differs from *not found*."""
 
 
 class StorageTimeoutError(StorageError, TimeoutError):
-    """The store did not answer in time, and the retries are used up."""
+    """The store did not respond in time, and all retries failed."""
 
 
 class StorageConnectionError(StorageError, ConnectionError):
-    """The connection failed, or the server had no answer for now, and the retries are used up."""
+    """The connection failed or the server was unavailable, and all retries failed."""
 
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
-    """Give the error that says what was found at `place` and what was expected."""
+    """Return the error for a `value` at `place` that is not what was `expected`."""
     return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)

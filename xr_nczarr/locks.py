@@ -1,4 +1,7 @@
-"""Locks and turns of one process: a fork begins with all free, for their holders are not there."""
+"""Thread locks and limits of one process. A forked child starts with all of them free.
+
+The threads that held them exist only in the parent.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from weakref import WeakSet
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
-_LONGEST_WAIT = 1.0
+_MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """Keeps threads of this process apart; a thread may take it again."""
+    """A reentrant lock between the threads of this process."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -31,7 +34,10 @@ class ProcessLock:
 
 
 class Underway:
-    """What threads of this process are doing, until it is ended; a copy elsewhere is of others."""
+    """A count of the work in progress in this process, which `end` waits for.
+
+    It is not shared when pickled: a copy starts without any work.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -44,7 +50,7 @@ class Underway:
     def __enter__(self) -> None:
         with self._changed:
             if self._ended:
-                raise RuntimeError("what this belongs to has ended")
+                raise RuntimeError("cannot start work: the write it belongs to has ended")
             self._count += 1
 
     def __exit__(self, *_: object) -> None:
@@ -53,53 +59,58 @@ class Underway:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Let nothing begin any more, and wait for what has."""
+        """Reject new work, and wait until the work in progress is done."""
         with self._changed:
             self._ended = True
             self._changed.wait_for(lambda: not self._count)
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in functools)
-    """That of functools, which before Python 3.12 locks, in every class, all who compute one."""
+    """`functools.cached_property` that a forked child can compute.
+
+    Before Python 3.12, the property holds a lock while it is computed, and a fork may inherit that
+    lock in its locked state. Here it is a `ProcessLock`.
+    """
 
     def __init__(self, func: Callable[[Any], _T]) -> None:
         super().__init__(func)
         self.lock = ProcessLock()
 
 
-class Turns:
-    """Lets some threads of this process go on while others wait for their turn.
+class ThreadLimiter:
+    """A limit on the number of threads of this process that run a piece of work at once.
 
-    Nobody waits for longer than `_LONGEST_WAIT`: who goes on may itself wait for one that is here.
+    A thread waits for at most `_MAX_WAIT_SECONDS` and then runs as well, because a running thread
+    may itself be waiting for it.
     """
 
-    _all: ClassVar[WeakSet[Turns]] = WeakSet()
+    _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = Semaphore(count)
         self._all.add(self)
 
-    def over(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
-        """Give the function that does `work` when it is its turn."""
+    def limit(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
+        """Return a function that runs `work` as soon as the limit allows."""
 
         def run(argument: _A) -> None:
             free = self._free
-            mine = free.acquire(timeout=_LONGEST_WAIT)
+            acquired = free.acquire(timeout=_MAX_WAIT_SECONDS)
             try:
                 work(argument)
             finally:
-                if mine:
+                if acquired:
                     free.release()
 
         return run
 
 
 def _after_fork() -> None:
-    for one in list(ProcessLock._all):
-        one._lock = RLock()
-    for turns in list(Turns._all):
-        turns._free = Semaphore(turns.count)
+    for lock in list(ProcessLock._all):
+        lock._lock = RLock()
+    for limiter in list(ThreadLimiter._all):
+        limiter._free = Semaphore(limiter.count)
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,8 +1,8 @@
-"""The vocabulary that all rooms share: a hierarchy of nodes, whatever wrote it.
+"""The records that all packages share: a hierarchy of nodes, independent of the Zarr version.
 
-Every Zarr version is parsed into these few records; behind the parser it is no more than the name
-in `Hierarchy.zarr_format`. The records hold plain values: they pickle and compare by value, and
-nobody changes one (an array's is not frozen, since that takes three times as long to make).
+Every Zarr version is parsed into these records. After parsing, the version is only the name in
+`Hierarchy.zarr_format`. Records hold plain values, pickle and compare by value, and are never
+modified. `ArrayNode` is not frozen, because a frozen dataclass takes three times as long to create.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Json = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on what an untrusted store can make us allocate.
+    """Bounds on what reading an untrusted store can allocate.
 
-    Sizes are in bytes, counts in entries. Each is an option of every function that opens.
-    `max_references` is for generators of a reference set that have to be written out, at some 15 µs
-    each; there is no limit on references that are listed, nor on those kept as a formula.
-    In a document each value counts as 256 bytes. `max_index_bytes` is for one coordinate of a
-    dimension, which xarray reads when it opens; each of its chunks counts as 16 KiB at least.
+    Sizes are in bytes, counts in entries. Each limit is an option of every function that opens a
+    store. `max_references` limits the references that generators of a reference set expand to, at
+    about 15 µs each; listed references and generators kept as a formula are not limited.
+    Each value of a metadata document counts as 256 bytes. `max_index_bytes` limits one dimension
+    coordinate, which xarray reads on opening; each of its chunks counts as at least 16 KiB.
     """
 
     max_chunk_bytes: int = 2 << 30
@@ -52,19 +52,19 @@ STRICT_LIMITS = Limits(
     max_references=10_000,
     max_index_bytes=16 << 20,
 )
-"""For who opens what strangers send: see ``trust="none"``."""
+"""The limits for untrusted stores, which ``trust="none"`` applies."""
 
 
 class Literals(Protocol):
-    """The source text of a document's members, found again only when somebody asks."""
+    """The source text of a document's members, located on demand."""
 
     def literal(self, name: str) -> str:
-        """Give the text of member `name`'s value as it is spelled in the document."""
+        """Return the value of member `name` exactly as the document spells it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Attributes(Mapping[str, Json]):
-    """The user attributes of a node as JSON values, with their literals at hand."""
+    """The user attributes of a node as JSON values, with access to their source text."""
 
     values_by_name: Mapping[str, Json] = field(default_factory=dict)
     source: Literals | None = field(default=None, compare=False)
@@ -82,7 +82,7 @@ class Attributes(Mapping[str, Json]):
         return f"Attributes({dict(self.values_by_name)!r})"
 
     def literal(self, name: str) -> str:
-        """Give the source text of one attribute; of a value without source, its compact JSON."""
+        """Return the source text of an attribute, or its value as JSON if there is no source."""
         if self.source is None:
             return json.dumps(self.values_by_name[name], ensure_ascii=False)
         return self.source.literal(name)
@@ -95,14 +95,15 @@ class CodecSpec:
     Attributes
     ----------
     name
-        The name under which `codecs.registry` knows it: numcodecs' id where there is one.
+        The codec's name in `codecs.registry`: numcodecs' id if it has one.
     configuration
-        Its parameters in that registry's spelling.
+        The parameters, as that registry spells them.
     place
-        The member of the document that named it: ``"order"``, ``"filters"``, ``"compressor"``
-        or ``"codecs"``. Messages show it, and it is rendered back there.
+        The document's member that lists the codec: ``"order"``, ``"filters"``, ``"compressor"`` or
+        ``"codecs"``. Messages show it, and rendering writes the codec back to it.
     document
-        Its JSON exactly as stored, to be rendered unchanged; None for a codec of our own making.
+        The codec's JSON exactly as stored, rendered unchanged; None for a codec that this package
+        created.
     """
 
     name: str
@@ -115,8 +116,9 @@ class CodecSpec:
 class ChunkKeys:
     """Chunk index → key: ``prefix + separator.join(index)``, or `scalar` without dimensions.
 
-    `alternative` is a separator to try where no chunk is found, for metadata that do not declare
-    theirs: zarr-python before 2.8 wrote nested chunks without saying so. Empty for none.
+    `alternative` is the separator to try if no chunk exists under the first one, for metadata that
+    declare no separator: zarr-python before 2.8 wrote nested chunks without recording it. It is
+    empty if there is no alternative.
     """
 
     prefix: str
@@ -125,31 +127,31 @@ class ChunkKeys:
     alternative: str = field(default="", compare=False)
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Give the key of the stored object (chunk or shard) at a grid index."""
+        """Return the key of the stored object (chunk or shard) at a grid index."""
         return self.prefix + self.separator.join(map(str, index)) if index else self.scalar
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """One level of sharding: how inner chunks lie within a stored object.
+    """One level of sharding: the layout of inner chunks in a stored object.
 
     Attributes
     ----------
     shape
-        Shape of the shard in elements, a multiple of the shape of what it holds.
+        Shape of the shard in elements, a multiple of the shape of its inner chunks or shards.
     index_codecs
         Codecs of the shard index (uint64 offsets and lengths), in the order of encoding.
     index_at_start
-        Whether the index leads the shard instead of ending it.
+        Whether the index is at the start of the shard instead of its end.
     codecs
-        Codecs around this level, in the order of encoding: those that the document lists after the
-        sharding codec. Mostly empty; otherwise the whole shard has to be decoded.
+        Codecs applied to the whole shard, in encoding order: those that the document lists after
+        the sharding codec. Usually empty; otherwise a read has to decode the whole shard.
     leading
-        How many of the array's codecs, behind those of the levels around this one, the document
-        lists before the sharding codec. They are done to each inner chunk.
+        Number of the array's codecs that the document lists before this level's sharding codec,
+        not counting those of outer levels. They are applied to each inner chunk.
     order
-        The array's dimension along each dimension of the shard index, which a transposition before
-        the sharding codec permutes; empty for their own order.
+        For each dimension of the shard index, the array dimension it stands for. A ``transpose``
+        before the sharding codec permutes them. Empty if they are not permuted.
     """
 
     shape: tuple[int, ...]
@@ -171,31 +173,32 @@ class ArrayNode:
     shape, chunk_shape
         In elements. `chunk_shape` is the unit of decoding: the innermost chunk of a sharded array.
     dtype
-        As the decoded bytes lie, byte order included; ``object`` for items of variable length.
+        The dtype of the decoded bytes, including byte order; ``object`` for items of variable
+        length.
     type_name
         The type as the document spells it (``"<f4"``, ``">S1"``, ``"float32"``): it can say more
-        than `dtype`. Empty for an array of our own making.
+        than `dtype`. Empty for an array that this package created.
     fill_value
         A numpy scalar of `dtype` (str or bytes for variable-length items); None when undefined.
     codecs
-        From array to bytes, in the order of encoding. An array whose bytes lie in Fortran order
-        begins with ``transpose``.
+        From array to bytes, in encoding order. The codecs of an array in Fortran order begin with
+        ``transpose``.
     chunk_keys
-        Where the stored objects lie: chunks, or the outermost shards.
+        The keys of the stored objects: chunks, or the outermost shards.
     shards
         Outermost first; empty without sharding.
     chunk_runs
-        Of a rectilinear grid: along each dimension the (length, number) of stored objects of one
-        length that follow each other. `chunk_shape`, or without inner chunks that of the shards,
-        is the largest then. Empty for a regular grid.
+        For a rectilinear grid, along each dimension: the (length, number) of each run of
+        consecutive stored objects of equal length. `chunk_shape`, or the shape of shards without
+        inner chunks, is then the largest one. Empty for a regular grid.
     dimension_names
         As the Zarr document itself names them (v3), else None.
     attributes
-        User attributes, annotations of any convention included.
+        User attributes, including the annotations of any convention.
     members
         Members of the node's own document that Zarr does not define.
     sidecars
-        Further documents beside the node's own, by their name.
+        Further documents stored next to the node's own, by name.
     """
 
     path: str
@@ -219,9 +222,9 @@ class ArrayNode:
         return self.shards[0].shape if self.shards else self.chunk_shape
 
     def placed(self, path: str, **own: Any) -> ArrayNode:
-        """Give an array at the root as one at `path`, with its `own` attributes and sidecars."""
+        """Return this root array moved to `path`, with the attributes and sidecars in `own`."""
         prefix, keys = key_prefix(path), self.chunk_keys
-        return ArrayNode(  # `replace` takes twice as long, and an opening calls this for each array
+        return ArrayNode(  # `replace` takes twice as long, and opening calls this for each array
             path=path,
             shape=self.shape,
             dtype=self.dtype,
@@ -240,11 +243,11 @@ class ArrayNode:
         )
 
     def without_annotations(self) -> ArrayNode:
-        """Give the node with only what reading and writing its chunks needs."""
+        """Return the node with only the fields that reading and writing its chunks needs."""
         return replace(self, attributes=Attributes(), members={}, sidecars={})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without the fields' names, which each task of dask would carry along.
+        # Without field names, which every dask task would carry.
         return _array_node, tuple([getattr(self, name) for name in self.__slots__])
 
 
@@ -254,7 +257,7 @@ def _array_node(*values: Any) -> ArrayNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNode:
-    """A group of the hierarchy; not `explicit` when only its children tell that it is there."""
+    """A group of the hierarchy; not `explicit` if only its children imply that it exists."""
 
     path: str
     attributes: Attributes = field(default_factory=Attributes)
@@ -265,9 +268,9 @@ class GroupNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenNode:
-    """A node that is there and cannot be used, with the precise reason.
+    """A node that exists but cannot be used, with the precise reason.
 
-    `shape` is None when not even that is known.
+    `shape` is None if it is unknown.
     """
 
     path: str
@@ -288,14 +291,14 @@ class Hierarchy:
     Attributes
     ----------
     nodes
-        By path, the root under ``"/"``.
+        By path; the root's path is ``"/"``.
     zarr_format
         ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
         Whether the nodes were read from a consolidated document.
     before
-        If a write that has not finished replaces chunks, objects by key as they were before it;
-        None for one that was not there.
+        If an unfinished write replaces chunks: the objects before that write, by key, with None
+        for an object that did not exist.
     """
 
     nodes: Mapping[str, Node]
@@ -305,30 +308,33 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Give what the keys of the documents of the node at `path` begin with, but in the v3 draft."""
+    """Return the prefix of a node's document keys, in every format except the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 
 def node_name(path: str) -> str:
-    """Give the last segment of a path; the root's is empty."""
+    """Return the last segment of a path; it is empty for the root."""
     return path.rpartition("/")[2]
 
 
 def parent_path(path: str) -> str:
-    """Give the path of the group that holds `path`."""
+    """Return the path of the group that contains `path`."""
     return path.rpartition("/")[0] or "/"
 
 
 def group_path(path: str | None) -> str:
-    """Give the path of a group as a hierarchy has it, of one that a caller spells; None for root.
+    """Return a caller's group path in the form that a hierarchy uses; None means the root.
 
-    What is no text is a ValueError.
+    Raises
+    ------
+    ValueError
+        If `path` is neither a string nor None.
     """
     if not isinstance(path, str | None):
-        raise ValueError(f"group must be a string or None; found {path!r}")
+        raise ValueError(f"group must be a string or None, not {path!r}")
     return "/" + "/".join(filter(None, (path or "").split("/")))
 
 
 def child_path(path: str, name: str) -> str:
-    """Give the path of the node `name` in the group at `path`."""
+    """Return the path of the node `name` in the group at `path`."""
     return f"{path.rstrip('/')}/{name}"

@@ -21,7 +21,7 @@ from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import Place
-from xr_nczarr.locks import Turns, cached_property
+from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
 
@@ -185,7 +185,7 @@ class ChunkedArray:
                 convert=convert,
             )
             crowding = self.chunk_bytes < _CROWDING_BELOW_BYTES and not self.store.remote
-            work = _turns.over(reader.read) if crowding else reader.read
+            work = _limiter.limit(reader.read) if crowding else reader.read
             self._spread(plan, work, out.size if reader.ranged else 0)
         return out.reshape(plan.result_shape)
 
@@ -290,4 +290,4 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-_turns = Turns(_processors())
+_limiter = ThreadLimiter(_processors())
