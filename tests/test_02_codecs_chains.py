@@ -377,7 +377,12 @@ def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
         ("delta", {"dtype": "<f8"}, MetadataError, "does not fit"),
         ("delta", {"dtype": "<f4", "more": 1}, MetadataError, "more"),
         ("astype", {"encode_dtype": "|S0", "decode_dtype": "<f4"}, MetadataError, "fixed sizes"),
-        ("astype", {"encode_dtype": "|S2000000000", "decode_dtype": "|u1"}, MetadataError, "makes"),
+        (
+            "astype",
+            {"encode_dtype": "|S2000000000", "decode_dtype": "|u1"},
+            MetadataError,
+            "encodes a chunk",
+        ),
         ("fixedscaleoffset", {"offset": 0, "scale": 0, "dtype": "<f4"}, MetadataError, "scale"),
         ("fixedscaleoffset", {"offset": "x", "scale": 1, "dtype": "<f4"}, MetadataError, "number"),
         ("bitround", {"keepbits": -1}, MetadataError, "keepbits"),

@@ -137,9 +137,12 @@ def blosc_header(nbytes, blocksize, cbytes, flags=0x21, typesize=4):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (blosc_header(12_000, 12_000, 2_147_000_000), "says 2,147,000,000 bytes, the chunk has 16"),
+        (
+            blosc_header(12_000, 12_000, 2_147_000_000),
+            "declares 2,147,000,000 bytes, but the chunk has 16",
+        ),
         (blosc_header(12_000, 12_000, 17), "the chunk has 16"),
-        (blosc_header(12_000, 12_000, 0), "says 0 bytes"),
+        (blosc_header(12_000, 12_000, 0), "declares 0 bytes"),
         (blosc_header(2_147_000_000, 512, 16), "decodes to 2,147,000,000 bytes, expected 12,000"),
         (blosc_header(0, 0, 16), "decodes to 0 bytes"),
         (blosc_header(12_000, 1 << 31, 16), "cannot be decoded"),

@@ -47,8 +47,8 @@ def test_the_index_is_what_the_specification_says():
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ([(0, 10), (9, 5)], r"inner chunk \(1,\) at 9, 5 bytes long: within another"),
-        ([(5, 10), (0, 6)], r"inner chunk \(0,\) at 5"),
+        ([(0, 10), (9, 5)], r"inner chunk \(1,\) has offset 9 and length 5, within another"),
+        ([(5, 10), (0, 6)], r"inner chunk \(0,\) has offset 5"),
         ([(0, 10), (0, 10)], "within another"),
         ([(0, 10), (95, 6)], "outside the shard"),
         ([(0, 10), (101, 0)], "outside the shard"),

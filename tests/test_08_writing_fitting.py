@@ -204,21 +204,21 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
 @pytest.mark.parametrize(
     ("values", "codec", "told"),
     [
-        ([1.0, 4000.0], SCALED, "do not hold 4000.0: it would come back as -2553.6"),
-        ([1.0, np.nan], SCALED, "do not hold nan"),
-        ([1, 300], numcodecs.FixedScaleOffset(0, 1, "i8", "i1"), "do not hold 300"),
-        ([1.0, np.nan, 5.0], numcodecs.Delta("f8"), "do not hold 5.0: it would come back as nan"),
+        ([1.0, 4000.0], SCALED, "do not preserve 4000.0: it would decode to -2553.6"),
+        ([1.0, np.nan], SCALED, "do not preserve nan"),
+        ([1, 300], numcodecs.FixedScaleOffset(0, 1, "i8", "i1"), "do not preserve 300"),
+        ([1.0, np.nan, 5.0], numcodecs.Delta("f8"), "do not preserve 5.0: it would decode to nan"),
         (
             [1.0, 1e300],
             (numcodecs.Delta("f8"), numcodecs.AsType("f4", "f8")),
-            "do not hold 1e[+]300",
+            "do not preserve 1e[+]300",
         ),
-        ([1, 2, 300], numcodecs.Delta("i8", "i1"), "do not hold 300"),
-        ([1.5, 2.7], numcodecs.Delta("f8", "i4"), "do not hold 1.5"),
-        ([1, 300], numcodecs.AsType("i1", "i8"), "do not hold 300"),
-        ([1.0, np.nan], numcodecs.AsType("i8", "f8"), "do not hold nan"),
-        ([1.0, 1e300], numcodecs.Quantize(1, "f8", "f4"), "do not hold 1e[+]300"),
-        (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "do not hold 200"),
+        ([1, 2, 300], numcodecs.Delta("i8", "i1"), "do not preserve 300"),
+        ([1.5, 2.7], numcodecs.Delta("f8", "i4"), "do not preserve 1.5"),
+        ([1, 300], numcodecs.AsType("i1", "i8"), "do not preserve 300"),
+        ([1.0, np.nan], numcodecs.AsType("i8", "f8"), "do not preserve nan"),
+        ([1.0, 1e300], numcodecs.Quantize(1, "f8", "f4"), "do not preserve 1e[+]300"),
+        (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "do not preserve 200"),
     ],
 )
 def test_what_a_filter_does_not_hold_is_refused(values, codec, told):

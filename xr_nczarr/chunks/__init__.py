@@ -1,4 +1,4 @@
-"""Selections ⇄ chunks: one engine for every format and store, reading and writing."""
+"""Reading and writing selections of chunked arrays, for every format and store."""
 
 from xr_nczarr.chunks.array import ChunkedArray, ReadOptions
 from xr_nczarr.chunks.reading import Convert

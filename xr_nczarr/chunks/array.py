@@ -1,4 +1,4 @@
-"""An array in its store, read and written by selections."""
+"""An array in a store, which is read and written by selections."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
 
-# Measured on two cores: below this size of a chunk, threads lose more to the interpreter's lock
-# than they win; where decoding takes longer, they win earlier.
+# Measured on two cores: for smaller chunks, threads lose more time to the interpreter lock than
+# they save. Codecs that decode slowly profit from threads at a smaller size.
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
-# Threads of the caller meet at this lock after each system call as well: a hundred that read small
-# chunks take twice as long as a few, which go on while the others wait.
-_CROWDING_BELOW_BYTES = 256 << 10
+# The caller's threads contend for that lock after each system call too: a hundred threads that read
+# small chunks take twice as long as a few that run while the others wait.
+_LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
 _CACHE_LINE = 64
-_ALIGNED_FROM_BYTES = 128 << 10  # which malloc takes from the system alone
-_SPARE_BYTES = 1 << 20  # netcdf-c leaves the ends of longer chunks that it overwrites
+_ALIGNED_FROM_BYTES = 128 << 10  # malloc requests larger blocks from the system
+_SPARE_BYTES = 1 << 20  # netcdf-c leaves the end of a longer chunk that it overwrites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How to read.
+    """Options of reading chunks.
 
     Attributes
     ----------
     missing_chunks
-        What a chunk that the store does not have means: fill values, fill values and a warning,
-        or `MissingChunkError`.
+        How a chunk that is not in the store reads: as fill values (``"fill"``), as fill values with
+        a warning (``"warn"``), or as a `MissingChunkError` (``"raise"``).
     threads
         Number of threads of one read; None for the number of processors.
     codecs
-        Further codec classes by their id.
+        Additional codec classes by id.
     allow_pickle
-        Whether chunks may be decoded by pickle, which runs code that the store brings along.
+        Whether chunks may be unpickled, which runs any code that they contain.
     plugins
-        Whether codecs may be those that other packages register with zarr-python.
+        Whether to use codecs that other packages register with zarr-python.
     limits
-        Bounds on what is allocated.
+        Bounds on allocation.
     """
 
     missing_chunks: Literal["fill", "warn", "raise"] = "fill"
@@ -70,16 +70,16 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array node in its store.
+    """An array node together with its store.
 
-    Pickles as its node, store and options; the codec is compiled again where it arrives.
+    It pickles as its node, store and options; the codec is compiled again after unpickling.
 
     Parameters
     ----------
     node
-        The array, with a fill value when chunks may be missing.
+        The array, with a fill value if chunks may be missing.
     store
-        Where its chunks lie.
+        The store that contains its chunks.
     """
 
     def __init__(self, node: ArrayNode, store: Store, options: ReadOptions | None = None) -> None:
@@ -92,7 +92,7 @@ class ChunkedArray:
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """The compiled codec; compiling raises the precise reason for which there is none."""
+        """The compiled codec chain; the first access raises if it cannot be compiled."""
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
             return compile_codec(
@@ -105,7 +105,7 @@ class ChunkedArray:
 
     @cached_property
     def layout(self) -> Layout:
-        """How the chunks lie in stored objects."""
+        """The layout of chunks in stored objects."""
         node, options = self.node, self.options
         if not node.shards:
             return ChunkObjects(node)
@@ -119,7 +119,7 @@ class ChunkedArray:
 
     @cached_property
     def _source(self) -> Store:
-        """The store, from which no object is read that is much longer than it can be."""
+        """The store, which rejects objects much longer than an encoded chunk can be."""
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
             return self.store
@@ -127,7 +127,7 @@ class ChunkedArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of one decoded chunk in bytes (of its pointers, for items of variable length)."""
+        """Size of one decoded chunk in bytes; pointers only, for items of variable length."""
         return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
 
     def read(
@@ -138,25 +138,25 @@ class ChunkedArray:
         dtype: npt.DTypeLike | None = None,
         convert: Convert | None = None,
     ) -> Array:
-        """Give the selected values; each chunk is fetched and decoded once.
+        """Return the selected values; each chunk is fetched and decoded once.
 
         Parameters
         ----------
         selection
             A selector per dimension; see `plan_selection`, and `plan_points` for `pointwise`.
         dtype
-            Of the result; None for the array's own.
+            Of the result; None for the array's own dtype.
         convert
-            Applied to each part in place of a plain copy, in the thread that decoded it.
+            Called instead of copying each part, in the thread that decoded it.
 
         Raises
         ------
         ChunkError
-            For a chunk that does not decode to what the metadata declare.
+            If a chunk does not decode to what the metadata declare.
         MissingChunkError
-            For an absent chunk, with ``missing_chunks="raise"``.
+            If a chunk is absent and ``missing_chunks="raise"``.
         StorageError
-            For a chunk of which the store gives neither the bytes nor *not found*.
+            If the store returns neither a chunk's bytes nor *not found*.
         """
         if self.node.chunk_runs:
             return read_boxes(
@@ -168,7 +168,10 @@ class ChunkedArray:
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
-        codec, layout = self.codec, self.layout  # a plan can be larger than what these refuse
+        codec, layout = (
+            self.codec,
+            self.layout,
+        )  # first: they reject arrays whose plan would be huge
         make_plan = plan_points if pointwise else plan_selection
         plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
@@ -184,24 +187,24 @@ class ChunkedArray:
                 missing_chunks=self.options.missing_chunks,
                 convert=convert,
             )
-            crowding = self.chunk_bytes < _CROWDING_BELOW_BYTES and not self.store.remote
-            work = _limiter.limit(reader.read) if crowding else reader.read
+            is_limited = self.chunk_bytes < _LIMITED_BELOW_BYTES and not self.store.remote
+            work = _limiter.limit(reader.read) if is_limited else reader.read
             self._spread(plan, work, out.size if reader.ranged else 0)
         return out.reshape(plan.result_shape)
 
     def write(
         self, selection: Sequence[Any], values: npt.ArrayLike, *, write_empty_chunks: bool = False
     ) -> None:
-        """Write values to an orthogonal selection; each touched chunk is put once and whole.
+        """Write values to an orthogonal selection; each affected chunk is written once, as a whole.
 
-        A chunk that is selected in part is read, merged and put under the store's lock.
+        A partly selected chunk is read, merged and written under the store's lock.
 
         Parameters
         ----------
         values
-            Of the array's dtype; broadcast to the shape of the selection.
+            Values of the array's dtype, which broadcast to the shape of the selection.
         write_empty_chunks
-            Whether a chunk of nothing but fill values is stored; otherwise it is removed.
+            Whether to store chunks that contain only fill values; otherwise they are removed.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
@@ -219,27 +222,27 @@ class ChunkedArray:
 
     def _threads(self, count: int, part_bytes: int) -> int:
         slow = not _SLOW_CODECS.isdisjoint(spec.name for spec in self.node.codecs)
-        enough = _THREADED_SLOW_FROM_BYTES if slow else _THREADED_FROM_BYTES
-        if part_bytes < enough and not self.store.remote:
+        threshold = _THREADED_SLOW_FROM_BYTES if slow else _THREADED_FROM_BYTES
+        if part_bytes < threshold and not self.store.remote:
             return 1
         return min(self.options.threads or _processors(), count)
 
     def _spread(
         self, plan: Plan, work: Callable[[list[ChunkPart]], None], elements: int = 0
     ) -> None:
-        """Do the work of all parts in batches, on threads where they pay.
+        """Call `work` with batches of all parts, on several threads if that is faster.
 
         Parameters
         ----------
         elements
-            How many are read, if it is these alone; zero for whole chunks.
+            Number of elements to read if only these are fetched; 0 if whole chunks are.
         """
-        if plan.count == 1:  # as each task of dask reads
+        if plan.count == 1:  # the usual case of a dask task
             work(list(plan))
             return
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
-        # All threads get work, none too little.
+        # Batches small enough for all threads to get work.
         fair = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
         batches = self.layout.batches(plan, _BATCH_PARTS if self.store.remote else size)
@@ -255,13 +258,13 @@ class ChunkedArray:
                         return
                     work(batch)
             except BaseException:
-                batches = iter(())  # for the other threads
+                batches = iter(())  # stops the other threads
                 raise
 
         if threads == 1:
             run()
             return
-        # This thread works too: it need not be woken, and there is one less to start.
+        # This thread works too: it is already running, and the pool starts one thread less.
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
             helpers = [pool.submit(run) for _ in range(threads - 1)]
             run()
@@ -270,10 +273,10 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Give an array whose values are not set, a large one at the beginning of a cache line.
+    """Return an uninitialized array; a large one is aligned to a cache line.
 
-    NumPy's own begin 16 bytes behind the beginning of a page, to which AMD's Zen 3 takes three
-    times as long to copy what the system reads.
+    NumPy's large arrays start 16 bytes after the start of a page. Copying from the system's page
+    cache to such an address takes three times as long on AMD's Zen 3.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < _ALIGNED_FROM_BYTES or dtype.hasobject:
@@ -284,7 +287,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _processors() -> int:
-    """Give the number of processors that this process may use, where the system tells."""
+    """Return the number of processors that this process may use, or else of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

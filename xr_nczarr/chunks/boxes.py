@@ -1,4 +1,4 @@
-"""Rectilinear grids: boxes of chunks of one shape, each read as an array with a regular grid."""
+"""Rectilinear grids, split into boxes of equally shaped chunks that read as regular arrays."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The keys of a box whose first stored object has the index `first` in the grid."""
+    """The chunk keys of a box whose first stored object has the index `first` in the grid."""
 
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Give the key of a stored object by its index in the box."""
+        """Return the key of the stored object at `index` in the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 
 
 class _Run(NamedTuple):
-    """Stored objects of one length, and the elements from `start` to before `stop` in them."""
+    """Consecutive stored objects of one length, with the elements from `start` to before `stop`."""
 
     first: int
     length: int
@@ -38,7 +38,7 @@ class _Run(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What one selector, or several that select points together, take of one run for each."""
+    """The share of one run in a selector, or of a run per axis in the axes that select points."""
 
     runs: tuple[_Run, ...]
     source: tuple[Positions, ...]
@@ -53,14 +53,14 @@ def read_boxes(
     pointwise: bool,
     dtype: npt.DTypeLike,
 ) -> Array:
-    """Give the selected values of an array with a rectilinear grid.
+    """Return the selected values of an array with a rectilinear grid.
 
     Parameters
     ----------
     selection, pointwise
         As for `plan_selection`, or `plan_points`.
     read
-        Reads a selection of a box.
+        Function that reads a selection of a box.
     """
     runs = [list(_runs(*pair)) for pair in zip(node.chunk_runs, node.shape, strict=True)]
     positions = [
@@ -88,7 +88,7 @@ def read_boxes(
 
 
 def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
-    """Yield the runs along a dimension; of what is beyond all chunks, one that is not there."""
+    """Yield the runs along a dimension; elements beyond all chunks form a run of missing chunks."""
     first = start = 0
     for length, number in lengths:
         stop = min(start + length * number, size)
@@ -104,19 +104,23 @@ def _pieces(
     flat = [positions[axis].reshape(-1) for axis in group]
     stops = [[run.stop for run in runs[axis]] for axis in group]
     numbers = np.array(
-        [np.searchsorted(stop, each, "right") for stop, each in zip(stops, flat, strict=True)]
+        [np.searchsorted(stop, indices, "right") for stop, indices in zip(stops, flat, strict=True)]
     )
     pieces = []
-    for found in np.unique(numbers, axis=1).T:
-        target = np.flatnonzero((found == numbers.T).all(axis=1))
-        chosen = tuple([runs[axis][number] for axis, number in zip(group, found, strict=True)])
-        source = tuple([each[target] - run.start for each, run in zip(flat, chosen, strict=True)])
+    for combination in np.unique(numbers, axis=1).T:
+        target = np.flatnonzero((combination == numbers.T).all(axis=1))
+        chosen = tuple(
+            [runs[axis][number] for axis, number in zip(group, combination, strict=True)]
+        )
+        source = tuple(
+            [indices[target] - run.start for indices, run in zip(flat, chosen, strict=True)]
+        )
         pieces.append(_Piece(chosen, source, target))
     return pieces
 
 
 def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:
-    """Give the part of an array that lies in one run along each dimension."""
+    """Return the part of an array that is covered by one run along each dimension."""
     keys, lengths = node.chunk_keys, tuple([run.length for run in runs])
     first = tuple([run.first for run in runs])
     box = replace(

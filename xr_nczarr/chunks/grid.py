@@ -1,4 +1,4 @@
-"""Which chunks a selection touches, and each one's share of it: pure calculation."""
+"""The chunks that a selection touches, and the share of each chunk in it: pure calculation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Positions = npt.NDArray[np.intp]
-_MOST_REMEMBERED = 1024
+_MAX_CACHED_INDICES = 1024
 
 Selector = int | slice | Positions
 """One dimension of an orthogonal selection: an index, a slice, or a list of indices."""
@@ -26,12 +26,12 @@ class ChunkPart(NamedTuple):
     chunk
         Index of the chunk in the grid.
     source
-        What to take from the chunk, as an index for NumPy.
+        NumPy index into the chunk: the selected elements.
     target
-        Where it goes in the result.
+        NumPy index into the result: their destination.
     whole
-        Whether all elements of the chunk that lie in the array are selected, so that writing
-        needs no merge with what is stored.
+        Whether all elements of the chunk within the array are selected, so that writing needs no
+        merge with the stored chunk.
     """
 
     chunk: tuple[int, ...]
@@ -49,13 +49,13 @@ class Plan:
     shape
         Shape of the array that the parts' targets index.
     result_shape
-        Shape that the user asked for: `shape` without the dimensions selected by an integer.
+        Shape of the requested selection: `shape` without the dimensions indexed by an integer.
     count
         Number of parts, which is the number of chunks touched.
     axes
-        Order in which to transpose a chunk before taking `source`; None for as it is.
+        Axes by which to transpose a chunk before indexing it with `source`; None for no transpose.
     sliced
-        Whether each part takes a box of its chunk to a box of `shape`.
+        Whether each part copies a box of its chunk to a box of the result.
     """
 
     shape: tuple[int, ...]
@@ -73,7 +73,7 @@ class Plan:
 
 
 class _Pieces(NamedTuple):
-    """The chunks along one dimension and their shares: columns, for there may be many."""
+    """The chunks along one dimension and their shares, as columns because there may be many."""
 
     chunks: Sequence[int]
     sources: Sequence[slice | Positions]
@@ -85,7 +85,7 @@ _NOTHING = _Pieces((), (), (), ())
 
 
 class _PointGroup(NamedTuple):
-    """The points of a pointwise selection that lie in one chunk of the dimensions they index."""
+    """The points of a pointwise selection that are in the same chunk along the indexed axes."""
 
     chunk: tuple[int, ...]
     source: tuple[Positions, ...]
@@ -107,7 +107,7 @@ def plan_selection(
     Raises
     ------
     IndexError
-        For an index outside the array.
+        If an index is outside the array.
     """
     pieces: list[_Pieces] = []
     lengths: list[int] = []
@@ -136,12 +136,13 @@ def plan_selection(
 def count_touched(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Iterable[Selector]
 ) -> int:
-    """Give the number of parts of `plan_selection`, which may be more than memory holds."""
+    """Return the number of parts of `plan_selection` without building the plan."""
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
             taken = range(size)[selector]
-            # Steps longer than a chunk take each element from another, shorter ones leave none out.
+            # A step longer than a chunk takes every element from another chunk; a shorter one skips
+            # no chunk.
             ends = [position // chunk for position in (*taken[:1], *taken[-1:])]
             count *= min(len(taken), 1 + max(ends, default=0) - min(ends, default=0))
         elif isinstance(selector, np.ndarray):
@@ -199,7 +200,7 @@ def in_range(index: int, size: int) -> int:
 
 
 def all_in_range(positions: Positions, size: int) -> Positions:
-    """Give positions counted from the start; raise IndexError for one outside the dimension."""
+    """Return positions counted from the start; raise IndexError for one outside the dimension."""
     extremes = [int(positions.min()), int(positions.max())] if positions.size else []
     for extreme in extremes:
         in_range(extreme, size)
@@ -214,7 +215,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
     if length == 0:
         return _NOTHING
     if step < 0:
-        # Walk the same elements upwards; only the target runs backwards.
+        # Visit the same elements upwards, and reverse only the targets.
         lowest = start + (length - 1) * step
         pieces = _split_slice(size, chunk, slice(lowest, start + 1, -step))
         return pieces._replace(targets=[_reversed(target, length) for target in pieces.targets])
@@ -222,7 +223,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         return _split_run(size, chunk, start, stop)
     chunks, sources, targets, wholes = [], [], [], []
     last = start + (length - 1) * step
-    done = 0
+    taken_before = 0
     position = start
     while position <= last:
         number = position // chunk
@@ -232,15 +233,15 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         source_start = position - origin
         chunks.append(number)
         sources.append(slice(source_start, source_start + (taken - 1) * step + 1, step))
-        targets.append(slice(done, done + taken))
+        targets.append(slice(taken_before, taken_before + taken))
         wholes.append(taken == end - origin)
-        done += taken
+        taken_before += taken
         position += taken * step
     return _Pieces(chunks, _shared(sources), targets, wholes)
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` to before `stop`: all but two chunks are taken as a whole."""
+    """Split the elements from `start` to before `stop`: at most two chunks are partial."""
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
     sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
@@ -260,7 +261,7 @@ def _reversed(target: slice | Positions, length: int) -> slice:
 
 def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if positions.ndim != 1:
-        raise IndexError(f"an orthogonal index has one dimension, not {positions.ndim}")
+        raise IndexError(f"orthogonal index has {positions.ndim} dimensions, expected 1")
     if positions.size == 0:
         return _NOTHING
     positions = all_in_range(positions, size)
@@ -268,7 +269,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     if regular is not None:
         return _split_slice(size, chunk, regular)
     numbers = positions // chunk
-    if (numbers == numbers[0]).all():  # as those of a few rows often are
+    if (numbers == numbers[0]).all():  # common for a few rows
         number, target = int(numbers[0]), slice(0, len(positions), 1)
         inner = positions - number * chunk
         return _Pieces([number], [inner], [target], [_covers(inner, chunk, size, number)])
@@ -286,16 +287,18 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Give equal slices as one object, by which what was found out of one is known of all."""
-    alike: dict[tuple[int, ...], slice] = {}
+    """Return the sources with equal slices as one object, so that caches can key by identity."""
+    unique: dict[tuple[int, ...], slice] = {}
     return [
-        alike.setdefault((one.start, one.stop, one.step), one) if isinstance(one, slice) else one
-        for one in sources
+        unique.setdefault((source.start, source.stop, source.step), source)
+        if isinstance(source, slice)
+        else source
+        for source in sources
     ]
 
 
 def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bool:
-    """Tell whether a source takes all of a chunk that lies in the array."""
+    """Return whether a source selects all elements of a chunk that are within the array."""
     inside = min(chunk, size - number * chunk)
     if isinstance(source, slice):
         return (source.start, source.stop, source.step) == (0, inside, 1)
@@ -303,12 +306,12 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Give the upward slice that selects the same positions, if there is one."""
+    """Return the upward slice that selects the same positions, or None if no slice does."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
     step = int(positions[1]) - first
-    if step <= 0 or first + step * (positions.size - 1) != last:  # most are told by their ends
+    if step <= 0 or first + step * (positions.size - 1) != last:  # the ends rule out most
         return None
     if not bool((positions[1:] - positions[:-1] == step).all()):
         return None
@@ -316,7 +319,7 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Give the upward slice of the same positions, or else themselves."""
+    """Return the upward slice that selects the same positions, or the positions themselves."""
     regular = _as_slice(positions)
     return positions if regular is None else regular
 
@@ -342,9 +345,9 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Give the Cartesian product of all dimensions, its fields side by side.
+    """Return the Cartesian product of all dimensions as one iterator per field.
 
-    Everything but the parts themselves is made by compiled code.
+    Only the parts themselves are created by Python code.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 
@@ -357,18 +360,18 @@ def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Give the index of each chunk's sources: the same one where these are the same objects."""
-    known: dict[tuple[int, ...], tuple[Any, ...]] = {}
+    """Yield the NumPy index of each chunk's sources; identical sources share one index."""
+    cached: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for selectors in sources:
-        same = tuple(map(id, selectors))
-        index = known.get(same) or orthogonal_index(selectors)
-        if len(known) < _MOST_REMEMBERED:
-            known[same] = index
+        ids = tuple(map(id, selectors))
+        index = cached.get(ids) or orthogonal_index(selectors)
+        if len(cached) < _MAX_CACHED_INDICES:
+            cached[ids] = index
         yield index
 
 
 def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...]:
-    """Give the NumPy index that applies each selector to its own dimension."""
+    """Return the NumPy index that applies each selector to its own dimension."""
     if sum(isinstance(item, np.ndarray) for item in selectors) < 2:
         return selectors
     return np.ix_(

@@ -1,4 +1,7 @@
-"""Where encoded chunks lie when each is a stored object; `sharding` has the other way."""
+"""The layout of an array without shards: each encoded chunk is a stored object.
+
+`sharding` has the layout with shards.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Index = tuple[int, ...]
 
 
 class ChunkObjects:
-    """One stored object a chunk; `spellings` are the keys that it may have, declared ones first."""
+    """One stored object per chunk; `spellings` are its possible keys, the declared ones first."""
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
@@ -24,19 +27,19 @@ class ChunkObjects:
             self.spellings.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Cut parts into lists of `size`; no two share a stored object."""
+        """Yield parts in lists of `size`; no two parts share a stored object."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of chunks in order, None for missing ones."""
+        """Yield the encoded bytes of each chunk in order, or None for a missing chunk."""
         return self._either(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
     ) -> Iterator[Bytes | None]:
-        """Yield bytes of chunks, each given by its index and the first byte and number of each."""
+        """Yield byte ranges of chunks; `wanted` has (chunk index, [(start, length), …]) pairs."""
         return self._either(
             lambda keys: store.fetch_ranges(
                 [
@@ -50,7 +53,7 @@ class ChunkObjects:
     def _either(
         self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        """Yield the objects at the declared keys, or if none exists, at the other spelling."""
+        """Yield the objects at the declared keys, or at the alternative ones if none exists."""
         fetched = request(self.spellings[0])
         return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
 
@@ -71,4 +74,4 @@ def _first_of(
 
 
 Layout = ChunkObjects | Shards
-"""How an array's chunks lie in stored objects."""
+"""The layout of an array's chunks in stored objects."""

@@ -1,4 +1,4 @@
-"""Chunks → values: fetch each part's bytes, decode them, and put them in their place."""
+"""Chunks → values: fetch the bytes of each part, decode them, and copy them to the result."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ import numpy.typing as npt
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.layout import ChunkObjects, Index, Layout
 from xr_nczarr.chunks.windows import Window, byte_window
-from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
+from xr_nczarr.codecs import DAMAGED, HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Read, Store
 
 _BLOCKS_FROM_BYTES = 512 << 10
-_MOST_KNOWN_WINDOWS = 1000
+_MAX_CACHED_WINDOWS = 1000
 
 _log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
-"""Writes the values that stored elements (first argument) stand for into a target (second).
+"""Function that converts stored elements (first argument) and writes them to the second argument.
 
 Both may be the same array."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PartReader:
-    """Reads the parts of one plan into one result, from any number of threads.
+    """A reader of the parts of one plan into one result, which several threads can share.
 
     Attributes
     ----------
     axes, sliced
-        The plan's: how to transpose a chunk before a part's source is taken, and whether that and
-        its target are boxes.
+        See `Plan`.
     out
         The result, which the parts' targets index; written in place.
     missing_chunks, convert
@@ -61,15 +60,15 @@ class PartReader:
         self.in_place = self.sliced and self.out.dtype == self.node.dtype
         objects = isinstance(self.layout, ChunkObjects)
         self.ranged = self.codec.raw and objects
-        # Three small reads instead of a large one: not where each is a round trip.
+        # Three small reads replace a large one, which does not pay if each is a round trip.
         names = [spec.name for spec in self.node.codecs]
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
-        self._known_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
+        self._cached_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
         self.direct = self.ranged and self.store.reads_in_place
 
     def read(self, batch: list[ChunkPart]) -> None:
-        """Fetch, decode and place the parts of one batch."""
+        """Read, decode and convert the parts of one batch into the result."""
         windows = self._windows(batch) if self.ranged or self.blocks else None
         if windows is not None:
             self._read_windows(batch, windows)
@@ -79,15 +78,15 @@ class PartReader:
         decode, in_place = self.codec.decode, self.in_place
         scratch = None
         fetched = self.layout.fetch(self.store, [part.chunk for part in batch])
-        for part, data in zip(batch, self._told(fetched, batch), strict=True):
+        for part, data in zip(batch, self._with_context(fetched, batch), strict=True):
             try:
                 if data is None:
                     self._place_fill(part)
                     continue
                 target = self._target_as_chunk(part) if in_place else None
                 if target is None:
-                    # One buffer for all: fresh memory costs more than decoding into it. It is
-                    # not made unless it is used, since freeing it too lets malloc give all back.
+                    # All chunks share one buffer, since allocating costs more than decoding. It is
+                    # created on first use: freeing it may return memory to the system.
                     if scratch is None and self.codec.fills:
                         scratch = np.empty(self.node.chunk_shape, self.node.dtype)
                     self._place(decode(data, scratch), part.source, part.target)
@@ -100,12 +99,12 @@ class PartReader:
                 raise
 
     def _read_in_place(self, part: ChunkPart) -> bool:
-        """Read a chunk right into the result, if it has the same layout there."""
+        """Read a chunk directly into the result; return False if it is not contiguous there."""
         target = self._target_as_chunk(part)
         if target is None:
             return False
         try:
-            # Bytes: times, and types that are not NumPy's, give no buffer.
+            # Times, and types that are not NumPy's own, do not support the buffer protocol.
             buffer = target if target.dtype.kind in "iufb" else bytes_of(target)
             size = self.store.fetch_into(self.layout.key_of(part.chunk), buffer)
             if size is None:
@@ -114,7 +113,7 @@ class PartReader:
                 raise ChunkError(
                     f"found {size:,} bytes, expected {target.nbytes:,} (chunk "
                     f"{self.node.chunk_shape} of {self.node.dtype})",
-                    remedy="The chunk is damaged or was cut; write it again",
+                    remedy=DAMAGED,
                 )
             if self.convert is not None:
                 self.convert(target, target)
@@ -124,7 +123,7 @@ class PartReader:
         return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Give the part's place in the result if a whole chunk can be decoded right into it."""
+        """Return the part's target as an array if a whole chunk can be decoded directly into it."""
         if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -136,7 +135,7 @@ class PartReader:
             chunk = chunk.transpose(self.axes)
         if self.convert is None:
             self.out[target] = chunk[source]
-        elif not target:  # indexing would give a scalar, which nothing can be written into
+        elif not target:  # indexing would return a scalar, which is not writable
             self.convert(chunk, self.out)
         elif all(isinstance(item, slice) for item in target):
             self.convert(chunk[source], self.out[target])
@@ -150,8 +149,8 @@ class PartReader:
         node = self.node
         if node.fill_value is None:
             raise MissingChunkError(
-                "the store has no such chunk, and the array no fill value",
-                remedy="Write the chunk, or give the array a fill_value in its metadata",
+                "the store has no such chunk, and the array has no fill value",
+                remedy="Write the chunk, or add a fill_value to the metadata of the array",
             )
         if self.missing_chunks == "raise":
             raise MissingChunkError(
@@ -171,10 +170,10 @@ class PartReader:
         fill[()] = node.fill_value
         self._place(np.broadcast_to(fill, node.chunk_shape), part.source, part.target)
 
-    def _told(
+    def _with_context(
         self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]
     ) -> Iterator[Bytes | None]:
-        """Yield what is fetched; a failure, which knows its key alone, is told of its chunk."""
+        """Yield the fetched bytes, and add the variable and the chunk to a store's error."""
         try:
             yield from fetched
         except NczarrError as error:
@@ -193,20 +192,20 @@ class PartReader:
         )
 
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
-        """Give the bytes that each part needs, or None if any needs its whole chunk."""
+        """Return the bytes that each part needs, or None if any part needs its whole chunk."""
         windows = []
         for part in batch:
             if part.whole:
                 return None
-            # Most chunks share the selectors themselves. These are kept: their ids stay theirs.
-            same = tuple(map(id, part.source))
-            known = self._known_windows.get(same)
-            if known is None:
+            # Most chunks share selectors. The cache keeps them alive, so that ids stay unique.
+            ids = tuple(map(id, part.source))
+            cached = self._cached_windows.get(ids)
+            if cached is None:
                 window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
-                if len(self._known_windows) >= _MOST_KNOWN_WINDOWS:
-                    self._known_windows.clear()
-                known = self._known_windows[same] = part.source, window
-            _, window = known
+                if len(self._cached_windows) >= _MAX_CACHED_WINDOWS:
+                    self._cached_windows.clear()
+                cached = self._cached_windows[ids] = part.source, window
+            _, window = cached
             if window is None:
                 return None
             windows.append(window)
@@ -220,7 +219,7 @@ class PartReader:
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
             ]
             assert isinstance(self.layout, ChunkObjects)
-            fetched = self._told(self.layout.fetch_ranges(self.store, wanted), batch)
+            fetched = self._with_context(self.layout.fetch_ranges(self.store, wanted), batch)
         for part, window in zip(batch, windows, strict=True):
             try:
                 if self.ranged:
@@ -240,18 +239,18 @@ class PartReader:
     def _read_windows_into(
         self, batch: list[ChunkPart], windows: list[Window]
     ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows into one reused buffer; return those of absent chunks.
+        """Read windows into one reused buffer; return the parts and windows of absent chunks.
 
-        The system would hand out and take back new memory for each window.
+        A new buffer for each window would be requested from the system and returned each time.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
-        last = None
+        previous = None
         for part, window in zip(batch, windows, strict=True):
             try:
-                if window is not last:
+                if window is not previous:
                     box = np.empty(window.shape, self.node.dtype)
-                    rows, last = _rows(box, window.spans), window
+                    rows, previous = _rows(box, window.spans), window
                 if fetch(self.layout.key_of(part.chunk), window.spans, rows):
                     self._place(box, window.source, part.target)
                 else:
@@ -263,7 +262,10 @@ class PartReader:
         return absent
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Give bytes of a decoded Blosc chunk, from the blocks that hold them if those are few."""
+        """Return spans of a Blosc chunk, decoding only the blocks with them if faster.
+
+        Returns None if the chunk does not exist.
+        """
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = self._from_blocks(read, spans)
         if pieces is not None:
@@ -275,18 +277,21 @@ class PartReader:
         return [decoded[start : start + length].data for start, length in spans]
 
     def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Give bytes of a Blosc chunk; None if it is not there, or all of it should be decoded."""
+        """Return spans of a Blosc chunk from single blocks.
+
+        Returns None if the chunk does not exist, or decoding all of it is faster.
+        """
         header = read(0, HEADER_BYTES)
         frame = None if header is None else parse_blosc(header, self.codec.flow.bound)
         if frame is None:
             return None
-        numbers = frame.holding(spans)
+        numbers = frame.blocks_of(spans)
         if 2 * len(numbers) * frame.block > frame.size:
             return None
         table = read(*frame.table)
-        places = [] if table is None else frame.places(table, numbers)
-        blocks = [data for data in itertools.starmap(read, places) if data is not None]
-        if len(blocks) < len(numbers):  # it was removed meanwhile
+        ranges = [] if table is None else frame.block_ranges(table, numbers)
+        blocks = [data for data in itertools.starmap(read, ranges) if data is not None]
+        if len(blocks) < len(numbers):  # removed while it was read
             return None
         decoded = frame.decode(numbers, blocks)
         pieces: list[Bytes] = []
@@ -298,16 +303,22 @@ class PartReader:
 
 
 def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
-    """Give the memory of each span of a box, in which they follow each other."""
+    """Return the memory of each span in `box`, where the spans are consecutive."""
     memory = box.reshape(-1).view(np.uint8).data
     stops = list(itertools.accumulate([length for _, length in spans]))
     return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))
 
 
-def _all_or_none(found: Iterable[Bytes | None]) -> list[Bytes] | None:
-    """Give the ranges of one object, None if it is not there."""
-    every = list(found)
-    present = [data for data in every if data is not None]
-    if present and len(present) < len(every):
-        raise StorageError("it was removed while it was read", remedy="Read it again")
+def _all_or_none(fetched: Iterable[Bytes | None]) -> list[Bytes] | None:
+    """Return the fetched ranges of one object, or None if it does not exist.
+
+    Raises
+    ------
+    StorageError
+        If only some of the ranges exist, because the object was removed between requests.
+    """
+    ranges = list(fetched)
+    present = [data for data in ranges if data is not None]
+    if present and len(present) < len(ranges):
+        raise StorageError("chunk was removed while it was read", remedy="Read it again")
     return present or None

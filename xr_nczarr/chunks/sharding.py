@@ -1,4 +1,4 @@
-"""Inner chunks of shards: located through the shards' indices, fetched like any other bytes."""
+"""Reading and assembling shards: inner chunks are located through the shard indices."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ from xr_nczarr.storage import ByteRange, Bytes, Read, Store
 
 Index = tuple[int, ...]
 
-_MOST_OPENED = 8  # files by each thread of the caller, of which there can be a hundred
+_MAX_OPEN_FILES = 8  # of each of the caller's threads, of which there can be a hundred
 
 
 class Shards:
-    """The shards of an array.
+    """The layout of a sharded array.
 
     Parameters
     ----------
     node
         The array, with at least one level of sharding.
     levels
-        Their indices, outermost first.
+        The shard index of each level, outermost first.
     """
 
     def __init__(self, node: ArrayNode, levels: Sequence[ShardIndex]) -> None:
         if any(level.wrapped for level in levels[1:]):
-            raise UnsupportedError("found codecs around a shard within a shard", place="codecs")
+            raise UnsupportedError(
+                "codecs after an inner sharding codec are not supported", place="codecs"
+            )
         self.node = node
         self.levels = levels
         self.chunks_per_shard = tuple(
             whole // part for whole, part in zip(node.object_shape, node.chunk_shape, strict=True)
         )
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
-        # Chunks that the parts of each level span along each dimension.
+        # Number of chunks along each dimension in a part of each level.
         self._spans = [
             tuple(part // chunk for part, chunk in zip(shape, node.chunk_shape, strict=True))
             for shape in shapes
         ]
 
     def shard_of(self, chunk: Index) -> Index:
-        """Give the index of the stored object that holds a chunk."""
+        """Return the index of the stored object that contains a chunk."""
         return tuple(map(floordiv, chunk, self.chunks_per_shard))
 
     def key_of(self, chunk: Index) -> str:
-        """Give the key of the stored object that holds a chunk."""
+        """Return the key of the stored object that contains a chunk."""
         return self.node.chunk_keys.key(self.shard_of(chunk))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Cut parts into lists of about `size` that never divide a shard."""
+        """Yield parts in lists of about `size`; the parts of a shard stay together."""
         by_shard: dict[Index, list[ChunkPart]] = {}
         for part in parts:
             by_shard.setdefault(self.shard_of(part.chunk), []).append(part)
@@ -69,37 +71,38 @@ class Shards:
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of inner chunks in order, None for missing ones.
+        """Yield the encoded bytes of each inner chunk in order, or None for a missing chunk.
 
-        A shard of which half or more is wanted is fetched whole; of the others the index and the
-        inner chunks wanted, in one wave of requests each, or from one opened file.
+        A shard is fetched whole if at least half of its chunks are requested. Otherwise its index
+        and then the requested chunks are fetched: from a remote store with one batch of requests
+        each for all shards, from a local one with one open file per shard.
         """
         if store.remote:
             yield from self._fetch(store, chunks)
             return
         by_shard = [list(members) for _, members in itertools.groupby(chunks, self.shard_of)]
-        for first in range(0, len(by_shard), _MOST_OPENED):
-            some = itertools.chain.from_iterable(by_shard[first : first + _MOST_OPENED])
+        for first in range(0, len(by_shard), _MAX_OPEN_FILES):
+            group = itertools.chain.from_iterable(by_shard[first : first + _MAX_OPEN_FILES])
             with ExitStack() as stack:
-                yield from self._fetch(_Opened(store, stack), list(some))
+                yield from self._fetch(_Opened(store, stack), list(group))
 
     def _fetch(self, store: _Fetching, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         shards = [self.shard_of(chunk) for chunk in chunks]
-        holders = {one: ByteRange(self.node.chunk_keys.key(one), 0, 0) for one in set(shards)}
-        places: Sequence[ByteRange | None] = [holders[one] for one in shards]
-        counts = Counter(holders[one].key for one in shards)
+        holders = {shard: ByteRange(self.node.chunk_keys.key(shard), 0, 0) for shard in set(shards)}
+        places: Sequence[ByteRange | None] = [holders[shard] for shard in shards]
+        counts = Counter(holders[shard].key for shard in shards)
         source = _Source(store, self._fetch_dense(store, counts))
         for number in range(len(self.levels)):
             places = self._locate(number, chunks, places, source)
-        found = source.read(place for place in places if place is not None)
-        for wanted in places:
-            yield None if wanted is None else next(found)
+        fetched = source.read(place for place in places if place is not None)
+        for place in places:
+            yield None if place is None else next(fetched)
 
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
-        """Fetch whole the shards of which at least half is wanted, or that have to be unwrapped."""
+        """Fetch whole shards that have to be unwrapped or of which half is requested."""
         outermost = self.levels[0]
-        enough = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
-        dense = [key for key, count in counts.items() if count >= enough]
+        threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
+        dense = [key for key, count in counts.items() if count >= threshold]
         fetched = dict(zip(dense, store.fetch(dense), strict=True))
         if outermost.wrapped:
             for key, data in fetched.items():
@@ -115,7 +118,10 @@ class Shards:
         places: Sequence[ByteRange | None],
         source: _Source,
     ) -> list[ByteRange | None]:
-        """Give where each chunk's part of level `number` lies, through that level's indices."""
+        """Return the byte range of each chunk's part of level `number`; None if it is missing.
+
+        `places` are the byte ranges of the shards of that level, whose indices are read.
+        """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
         ranges = [self._index_range(level, number, holder) for holder in holders]
@@ -128,11 +134,11 @@ class Shards:
         located: list[ByteRange | None] = []
         for chunk, place in zip(chunks, places, strict=True):
             table = None if place is None else entries.get(place)
-            found = None if table is None else level.locate(table, self._within(number, chunk))
-            if place is None or found is None:
+            span = None if table is None else level.locate(table, self._within(number, chunk))
+            if place is None or span is None:
                 located.append(None)
             else:
-                located.append(ByteRange(place.key, place.start + found[0], found[1]))
+                located.append(ByteRange(place.key, place.start + span[0], span[1]))
         return located
 
     @staticmethod
@@ -142,17 +148,17 @@ class Shards:
         return ByteRange(holder.key, holder.start + holder.length + level.start, level.length)
 
     def _within(self, number: int, chunk: Index) -> Index:
-        """Give the index, in a shard of level `number`, of the part that holds a chunk."""
+        """Return the index, in a shard of level `number`, of the part that contains a chunk."""
         outer, inner = self._spans[number], self._spans[number + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
-        """Give the stored object of a shard from its encoded inner chunks.
+        """Return the stored object of a shard from its encoded inner chunks.
 
         Parameters
         ----------
         chunks
-            By their index in the array; all of one shard. The others are missing.
+            Encoded chunks of one shard by their index in the array; all other chunks are missing.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
@@ -169,7 +175,7 @@ class Shards:
         return self.levels[number].assemble(parts)
 
     def chunks_in(self, shard: Index) -> list[Index]:
-        """Give the indices of all chunks of a shard that the array reaches into."""
+        """Return the indices of all chunks of a shard that overlap the array."""
         node = self.node
         ranges = []
         for position, count, size, chunk in zip(
@@ -181,7 +187,7 @@ class Shards:
 
 
 class _Opened:
-    """A store whose objects are opened once: ranges are of the same one, even if it is replaced."""
+    """A store that opens each object once, so that all ranges are of one version of it."""
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
         self.store = store
@@ -200,7 +206,7 @@ _Fetching = Store | _Opened
 
 
 class _Source:
-    """Byte ranges, from objects in memory or else from the store."""
+    """Byte ranges of objects in memory, or else of objects in the store."""
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
         self.store = store

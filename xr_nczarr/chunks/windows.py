@@ -1,4 +1,4 @@
-"""The bytes of an uncompressed chunk that a selection needs: pure arithmetic."""
+"""The byte ranges of an uncompressed chunk that a selection needs: pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from xr_nczarr.model import ArrayNode
 
-# Between two rows: what a file gives as fast as another call for it takes.
+# Largest gap to read between two rows: reading it takes as long as another system call.
 _GAP_BYTES = 16 << 10
 
 
 class Window(NamedTuple):
-    """Bytes of a chunk that hold a box of its elements.
+    """Byte ranges of a chunk that contain a box of its elements.
 
     Attributes
     ----------
     spans
-        Start and length in bytes of each run, which follow each other in the box.
+        Start and length in bytes of each run of rows. The runs are consecutive in the box.
     shape
-        Of the box in elements, in the chunk's dimensions.
+        Shape of the box in elements, with all dimensions of the chunk.
     source
         The part's source, relative to the box.
     """
@@ -34,16 +34,16 @@ class Window(NamedTuple):
 def byte_window(
     node: ArrayNode, axes: tuple[int, ...] | None, source: tuple[Any, ...], *, remote: bool
 ) -> Window | None:
-    """Return the whole rows that hold `source`, or None if they are the whole chunk.
+    """Return the whole rows that contain `source`, or None if they are the whole chunk.
 
-    Of text it is the whole chunk, whose size tells whether it is stored in another width by now.
+    Fixed-width text always needs the whole chunk: its size shows whether the width has changed.
 
     Parameters
     ----------
     axes
-        Order of the chunk's dimensions in `source`; None for their own.
+        Order of the chunk's dimensions in `source`; None if it is unchanged.
     remote
-        Whether a request costs a round trip, so that one is made for all rows.
+        Whether each request costs a round trip, so that all rows are read with one request.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None
@@ -53,8 +53,8 @@ def byte_window(
     extents: list[tuple[int, int]] = [(0, 0)] * rank
     for axis, item in zip(order, source, strict=True):
         items[axis], extents[axis] = item, _extent(item)
-    # Dimensions before the first one that is selected by more than one index are fixed; of that
-    # one the rows are taken that are selected, and what lies within a row is taken along.
+    # Dimensions before the first one with more than one selected index are fixed. Along that
+    # dimension the selected rows are read, each with all of its elements.
     rows = next((axis for axis, (low, high) in enumerate(extents) if high > low), rank - 1)
     strides = [math.prod(node.chunk_shape[axis + 1 :]) for axis in range(rank)]
     itemsize = node.dtype.itemsize
@@ -74,16 +74,16 @@ def byte_window(
 
 
 def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int, int]], Any]:
-    """Give start and length of the runs of rows that a source selects, and where they then lie.
+    """Return (start, length) of each run of rows, and the source relative to the runs.
 
-    Rows that are at most `near` apart are in one run, with those between them.
+    Rows that are at most `near` apart are in one run, together with the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):
         if item.step <= near or high == low:
             return [(low, high + 1 - low)], _shift(item, low)
-        alone = range(low, high + 1, item.step)
-        return [(row, 1) for row in alone], slice(0, len(alone), 1)
+        rows_apart = range(low, high + 1, item.step)
+        return [(row, 1) for row in rows_apart], slice(0, len(rows_apart), 1)
     rows = np.unique(item)
     begins = np.array([0, *(1 + np.flatnonzero(rows[1:] - rows[:-1] > near)).tolist()])
     ends = np.array([*begins[1:].tolist(), len(rows)])
@@ -95,7 +95,7 @@ def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int
 
 
 def _extent(item: Any) -> tuple[int, int]:
-    """Give the lowest and the highest index that a source selects (its slices step upwards)."""
+    """Return the lowest and the highest index that a source selects; slices step upwards."""
     if isinstance(item, slice):
         return item.start, item.start + (item.stop - 1 - item.start) // item.step * item.step
     return int(item.min()), int(item.max())

@@ -1,4 +1,4 @@
-"""Values → chunks: merge with what is stored where needed, encode, and put each object once."""
+"""Values → chunks: merge with stored values where needed, encode, and write each object once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """Writes the parts of one plan, from any number of threads.
+    """A writer of the parts of one plan, which several threads can share.
 
     Attributes
     ----------
     source
-        The values, which the parts' targets index.
+        The values to write, which the parts' targets index.
     write_empty_chunks
-        Whether chunks of nothing but fill values are stored.
+        Whether chunks that contain only fill values are stored.
     """
 
     node: ArrayNode
@@ -41,7 +41,7 @@ class PartWriter:
     write_empty_chunks: bool
 
     def write(self, batch: list[ChunkPart]) -> None:
-        """Encode and put the parts of one batch, which holds all parts of each stored object."""
+        """Encode and write one batch, which contains all parts of each object that it touches."""
         if isinstance(self.layout, Shards):
             self._write_shards(self.layout, batch)
             return
@@ -58,7 +58,7 @@ class PartWriter:
                         self.store.put([(key, data)])
 
     def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
-        """Yield what is to be put, so that one chunk is encoded after another."""
+        """Yield key and bytes of each wholly selected chunk, encoding one chunk at a time."""
         for part in batch:
             if part.whole:
                 key = self.layout.key_of(part.chunk)
@@ -87,7 +87,7 @@ class PartWriter:
         parts: dict[tuple[int, ...], ChunkPart],
         stored: dict[tuple[int, ...], Bytes | None],
     ) -> None:
-        """Put a shard anew: the chunks of `parts` merged, those in `stored` alone as they are."""
+        """Write a shard from the merged chunks of `parts` and the other chunks in `stored`."""
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
         }
@@ -98,8 +98,8 @@ class PartWriter:
             self.store.delete(key)
 
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
-        """Give a chunk encoded, its unselected elements as stored; None for nothing but fill."""
-        values = self.source[(*part.target, ...)]  # an array, also without dimensions
+        """Return the encoded chunk, with unselected elements as stored; None if it is all fill."""
+        values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
             if part.whole and values.shape == self.node.chunk_shape and _in_order(part.source):
                 chunk = values
@@ -107,13 +107,13 @@ class PartWriter:
                 chunk = self._filled()
                 if stored is not None and not part.whole:
                     self.codec.decode(stored, chunk)
-                    self._clear_beyond_the_edge(chunk, part.chunk)
+                    self._fill_beyond_edge(chunk, part.chunk)
                 chunk[part.source] = values
             if self._is_empty(chunk):
                 return None
             data = self.codec.encode(chunk)
-            if self.codec.narrow:
-                self.codec.check_held(data, part.source, values)
+            if self.codec.lossy:
+                self.codec.check_round_trip(data, part.source, values)
             return data
         except NczarrError as error:
             error.located(
@@ -124,8 +124,8 @@ class PartWriter:
             )
             raise
 
-    def _clear_beyond_the_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Put fill where what was there before the array shrank must not come back."""
+    def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
+        """Write fill values beyond the array's edge, where an array that shrank left old values."""
         node = self.node
         sizes = zip(node.shape, node.chunk_shape, index, strict=True)
         for axis, (size, length, position) in enumerate(sizes):
@@ -139,13 +139,13 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Tell whether a chunk is bit for bit fill: -0.0 is not 0.0, a NaN keeps its payload."""
+        """Return whether a chunk equals fill bit for bit: -0.0 is not 0.0, NaN payloads count."""
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
         fill = np.array(self.node.fill_value, self.node.dtype)
         if chunk.dtype.hasobject:
             return bool((chunk == fill).all())
-        first = np.array(chunk[(0,) * chunk.ndim], chunk.dtype)  # with the NULs of a text
+        first = np.array(chunk[(0,) * chunk.ndim], chunk.dtype)  # keeps trailing NULs of text
         if first.tobytes() != fill.tobytes():
             return False
         bits = np.ascontiguousarray(chunk).reshape(-1).view("u1")

@@ -1,7 +1,7 @@
-"""Single blocks of a Blosc frame: a smaller frame is made of those that are wanted.
+"""Partial decoding of a Blosc frame: the required blocks are assembled into a smaller frame.
 
 Source: c-blosc's ``README_CHUNK_FORMAT``. A header of 16 bytes is followed by the start of each
-block; blocks lie in any order, and only the last one of the data can be shorter.
+block; blocks are stored in any order, and only the last block of the data can be shorter.
 """
 
 from __future__ import annotations
@@ -34,33 +34,41 @@ class BloscFrame(NamedTuple):
 
     @property
     def table(self) -> tuple[int, int]:
-        """Where the starts of the blocks lie: first byte and number of bytes."""
+        """Byte range of the table of block starts: first byte and length."""
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
-    def holding(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the numbers of the blocks that hold spans of the data (start and length)."""
+    def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the numbers of the blocks that contain `spans` (start and length) of the data."""
         numbers: set[int] = set()
         for start, length in spans:
             numbers.update(range(start // self.block, (start + length - 1) // self.block + 1))
         last = (self.size - 1) // self.block
-        # A frame of a short block alone would not be cut as this one is.
+        # Alone in a frame, a short last block would be decoded with another block size.
         return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
-    def places(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return first byte and length of blocks in the frame."""
-        starts = np.frombuffer(table, "<i4").astype(np.int64)  # as the length, up to 4 GiB
-        places = []
+    def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Return first byte and length, in the frame, of the blocks with these `numbers`.
+
+        Raises
+        ------
+        ChunkError
+            If blocks share a start, or lie outside the frame.
+        """
+        starts = np.frombuffer(table, "<i4").astype(
+            np.int64
+        )  # unsigned, like the length: up to 4 GiB
+        ranges = []
         for start in starts[numbers].tolist():
-            # The next block is wherever the next start is: threads write them in any order.
+            # A block ends at the next higher start, since threads write blocks in any order.
             end = int(starts.min(where=starts > start, initial=self.length))
             shared = np.count_nonzero(starts == start) > 1
             if shared or start < sum(self.table) or end <= start:
-                raise ChunkError("found blocks in one place, or outside the frame", remedy=DAMAGED)
-            places.append((start, end - start))
-        return places
+                raise ChunkError("Blosc blocks overlap or lie outside the frame", remedy=DAMAGED)
+            ranges.append((start, end - start))
+        return ranges
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Decode blocks, and return their data in one piece."""
+        """Decode blocks, and return their data as one array of bytes."""
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)
         size = sum(min(self.block, self.size - number * self.block) for number in numbers)
@@ -69,12 +77,14 @@ class BloscFrame(NamedTuple):
         try:
             blosc.decompress(b"".join([self.header[:4], sizes, *blocks]), decoded)
         except RuntimeError as failure:
-            raise ChunkError(f"blocks cannot be decoded: {failure}", remedy=DAMAGED) from failure
+            raise ChunkError(
+                f"Blosc blocks cannot be decoded: {failure}", remedy=DAMAGED
+            ) from failure
         return decoded
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Parse a header; None for a frame of another size, or without blocks of its own."""
+    """Parse a header; return None if its data are not `size` bytes, or not split into blocks."""
     version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
     if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:
         return None

@@ -1,9 +1,10 @@
-"""Compressors whose decoders never give more bytes than the metadata declare.
+"""Compressors whose decoders never return more bytes than the metadata declare.
 
-The decoders of the standard library are told the most they may give. Zstandard, LZ4 and Blosc
-frames say their size: it is compared before anything is allocated, and so is Blosc's own length,
-which its decoder would trust beyond the end of the buffer. Stale bytes behind the end of a
-stream are ignored: netcdf-c overwrites long chunks by shorter ones without truncating them.
+The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
+Blosc frames declare their size, which is checked before allocation. The length that a Blosc frame
+declares is checked too, because Blosc's decoder would follow it beyond the end of the buffer. Stale
+bytes after the end of a stream are ignored: netcdf-c overwrites long chunks with shorter ones
+without truncating them.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
-_LEVELS = {4: 3}  # libdeflate's that give the size of zlib's; the others do at the same level
+_LEVELS = {
+    4: 3
+}  # zlib level → libdeflate level of the same compressed size, where the levels differ
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
-_PIECE = 256 << 10  # still in the cache when it is copied, and too little to be given back by free
-_MAX_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in the blocks of bgzip are a third
+_PIECE = 256 << 10  # still cached when copied, and small enough that free() keeps the memory
+_MAX_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in bgzip blocks have a third of that
 
 
 def build_compressor(request: Request) -> Step:
-    """Return the step for a compressor of numcodecs, with parameters of their defaults' types."""
+    """Return the step for a numcodecs compressor; each parameter must have its default's type."""
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
     codec = request.construct(settings=request.settings(**defaults))
@@ -51,12 +54,16 @@ def build_compressor(request: Request) -> Step:
 
 
 def _stream(
-    flow: Flow, codec: Any, unpack: Callable[[], Any], magic: bytes | None, most: int = sys.maxsize
+    flow: Flow,
+    codec: Any,
+    unpack: Callable[[], Any],
+    magic: bytes | None,
+    max_piece: int = sys.maxsize,
 ) -> Step:
     """Return the step for decompressors of the standard library, which take a limit in bytes.
 
-    `magic` begins each further member where a format has several. `most` limits single calls of a
-    decompressor that returns its unconsumed input.
+    `magic` is the signature of further members, for formats that have several. `max_piece` limits
+    the output of one call, for decompressors that return their unconsumed input.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
@@ -65,23 +72,23 @@ def _stream(
         while more:
             stream = unpack()
             while not stream.eof and at < len(data):
-                # Bytes after the end of a member are copied: at most a window.
+                # The decompressor copies the bytes after the end of a member: at most one window.
                 window = data[at : at + _WINDOW]
-                piece = stream.decompress(window, min(flow.bound + 1 - total, most))
+                piece = stream.decompress(window, min(flow.bound + 1 - total, max_piece))
                 total += len(piece)
                 at += len(window) - len(getattr(stream, "unconsumed_tail", b""))
                 if total > flow.bound:
                     flow.check_size(total, cut=True)
                 yield piece
             if not stream.eof:
-                problem = f"ends within the stream, after {total:,} bytes ({flow.chunk})"
+                problem = f"stream ends early, after {total:,} bytes ({flow.chunk})"
                 raise ChunkError(problem, remedy=DAMAGED)
             at -= len(stream.unused_data)
             members += 1
             follows = magic is not None and bytes(data[at : at + len(magic)]) == magic
             more = follows and total != flow.size
             if members > _MAX_MEMBERS:
-                raise ChunkError(f"has more than {_MAX_MEMBERS:,} members", remedy=DAMAGED)
+                raise ChunkError(f"file has more than {_MAX_MEMBERS:,} members", remedy=DAMAGED)
         flow.check_size(total)
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -99,7 +106,7 @@ def _stream(
 
 
 def _deflate(flow: Flow, codec: Any) -> Step:
-    """Return the step for zlib streams, or for gzip files of one member or several."""
+    """Return the step for zlib streams, or for gzip files of one or more members."""
     name, size = codec.codec_id, flow.size
     wbits, magic = (31, _GZIP) if name == "gzip" else (15, None)
     slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
@@ -113,16 +120,16 @@ def _deflate(flow: Flow, codec: Any) -> Step:
         try:
             result = decompress(data, size)
         except deflate.DeflateError:
-            return slow.decode(data)  # which raises the precise error
+            return slow.decode(data)  # raises the precise error
         return result if len(result) == size else slow.decode(data)
 
-    if not size or size >> 32:  # libdeflate has to know the size, in 32 bits
+    if not size or size >> 32:  # libdeflate needs the size, in 32 bits
         return replace(slow, encode=encode)
     return replace(slow, encode=encode, decode=decode, fills=False)
 
 
 def _lzma(flow: Flow, codec: Any) -> Step:
-    """Return the step for the formats of LZMA: xz, alone, and raw with its filters."""
+    """Return the step for the LZMA formats: xz, alone, and raw with its filters."""
     if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
         raise MetadataError(f"found format = {codec.format}, expected 1, 2 or 3")
     memory = _LZMA_MEMORY + 2 * flow.bound
@@ -131,7 +138,7 @@ def _lzma(flow: Flow, codec: Any) -> Step:
         if type(size) is not int:
             raise MetadataError(f"found {quote(item)}, expected an LZMA filter")
         if size > memory:
-            raise LimitError(f"found dict_size = {size:,}, at most {memory:,} are allowed")
+            raise LimitError(f"found dict_size = {size:,}, expected at most {memory:,}")
     raw = codec.format == lzma.FORMAT_RAW
     options = {"filters": codec.filters} if raw else {"memlimit": memory}
     unpack = partial(lzma.LZMADecompressor, codec.format, **options)
@@ -146,8 +153,8 @@ def _framed(
 ) -> Step:
     """Return the step for frames that declare their size, which is checked before allocation.
 
-    `measure` returns that size, and the frame without the bytes after it. The size is None for a
-    frame that it has checked itself.
+    `measure` returns the declared size, and the frame without the bytes after it. The size is None
+    if `measure` has already checked the frame against the limit.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -166,14 +173,14 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Return the step for LZ4 blocks after their size in four bytes, as numcodecs writes them."""
+    """Return the step for LZ4 blocks in numcodecs' format: a size of four bytes, then the block."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
 def _blosc(flow: Flow, codec: Any) -> Step:
     if codec.shuffle not in (-1, 0, 1, 2):
         raise MetadataError(f"found shuffle = {codec.shuffle}, expected 0, 1 or 2")
-    element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc shuffles by the size alone
+    element = np.dtype((np.void, flow.dtype.itemsize))  # Blosc shuffles by item size only
 
     def encode(data: Buffer) -> Buffer:
         return codec.encode(np.frombuffer(data, element))
@@ -183,17 +190,21 @@ def _blosc(flow: Flow, codec: Any) -> Step:
 
 def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
-        raise ChunkError(f"found {len(data)} bytes, less than a header", remedy=DAMAGED)
+        raise ChunkError(
+            f"found {len(data)} bytes, expected at least a header of 16", remedy=DAMAGED
+        )
     size, length = struct.unpack_from("<4xI4xI", data)
     if not 16 <= length <= len(data):
-        problem = f"the header says {length:,} bytes, the chunk has {len(data):,}"
+        problem = f"header declares {length:,} bytes, but the chunk has {len(data):,}"
         raise ChunkError(problem, remedy=DAMAGED)
     return size, data
 
 
 def _pcodec(flow: Flow, codec: Any) -> Step:
     if flow.shape is None:
-        raise MetadataError(f"found pcodec behind another codec of a {flow.chunk}")
+        raise MetadataError(
+            f"pcodec follows a codec that returns bytes, expected elements ({flow.chunk})"
+        )
 
     def decompress(data: Buffer, target: NDArray[Any]) -> None:
         elements = target.view(flow.dtype)
@@ -210,24 +221,25 @@ def _pcodec(flow: Flow, codec: Any) -> Step:
 
 def _zstd(flow: Flow, codec: Any) -> Step:
     def measure(data: Buffer) -> tuple[int | None, Buffer]:
-        declared, most, end = _zstd_extent(data, flow.size)
+        declared, bound, end = _zstd_extent(data, flow.size)
         if declared is None and flow.size is None:
-            flow.check_size(most)
+            flow.check_size(bound)
         return (flow.size if declared is None else declared), memoryview(data)[:end]
 
     return _framed(flow, codec.encode, measure, zstd.decompress)
 
 
-def _zstd_extent(data: Buffer, wanted: int | None) -> tuple[int | None, int, int]:
-    """Return the declared size of frames (None if one lacks it), an upper bound, and their end.
+def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
+    """Return the declared size of frames, an upper bound of it, and the offset of their end.
 
-    Bytes after the frames that hold the `wanted` bytes are ignored.
+    The size is None if a frame does not declare it. Bytes after the frames that contain the
+    `expected` number of bytes are ignored.
 
     Source: RFC 8878, section 3.1.
     """
     declared: int | None = 0
-    most = at = 0
-    while at < len(data) and (not at or declared != wanted):
+    bound = at = 0
+    while at < len(data) and (not at or declared != expected):
         magic = _number(data, at, 4)
         if magic in _ZSTD_SKIPPABLE:
             at += 8 + _number(data, at + 4, 4)
@@ -246,11 +258,11 @@ def _zstd_extent(data: Buffer, wanted: int | None) -> tuple[int | None, int, int
             header = _number(data, at, 3)
             last, kind, size = header & 1, header >> 1 & 3, header >> 3
             at += 3 + (1 if kind == 1 else size)
-            most += size if kind < 2 else _ZSTD_BLOCK
+            bound += size if kind < 2 else _ZSTD_BLOCK
         at += 4 * (descriptor >> 2 & 1) if last else len(data)
     if not 0 < at <= len(data):
-        raise ChunkError("ends within a Zstandard frame, or holds none", remedy=DAMAGED)
-    return declared, most, at
+        raise ChunkError("Zstandard frame is missing or ends early", remedy=DAMAGED)
+    return declared, bound, at
 
 
 def _number(data: Buffer, start: int, size: int) -> int:
@@ -269,37 +281,37 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 }
 
 
-def decompressed(data: bytes, most: int) -> bytes:
-    """Return the content of a gzip file or a Zstandard frame, or any other document as it is.
+def decompressed(data: bytes, max_bytes: int) -> bytes:
+    """Return the content of a gzip file or a Zstandard frame; return any other data unchanged.
 
     Raises
     ------
     LimitError
-        When it has more than `most` bytes.
+        If the content has more than `max_bytes` bytes.
     ChunkError
-        When it is damaged.
+        If the file or frame is damaged.
     """
     if _number(data, 0, 4) == _ZSTD_FRAME:
         declared, bound, end = _zstd_extent(data, -1)
-        _check_document(bound if declared is None else declared, most)
+        _check_document(bound if declared is None else declared, max_bytes)
         return bytes(zstd.decompress(memoryview(data)[:end]))
     pieces = [b""] if data.startswith(_GZIP) else [data]
     while data.startswith(_GZIP):
         stream = zlib.decompressobj(31)
         try:
-            pieces.append(stream.decompress(data, most + 1))
+            pieces.append(stream.decompress(data, max_bytes + 1))
         except zlib.error as error:
-            raise ChunkError(f"the gzip file does not decode ({error})") from error
-        _check_document(sum(map(len, pieces)), most)
+            raise ChunkError(f"gzip file cannot be decoded ({error})") from error
+        _check_document(sum(map(len, pieces)), max_bytes)
         if not stream.eof:
-            raise ChunkError("the gzip file ends early")
+            raise ChunkError("gzip file ends early")
         data = stream.unused_data
     return b"".join(pieces)
 
 
-def _check_document(size: int, most: int) -> None:
-    if size > most:
+def _check_document(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
         raise LimitError(
-            f"the document has {size:,} bytes or more when it is decompressed, more than {most:,}",
+            f"document decompresses to at least {size:,} bytes, expected at most {max_bytes:,}",
             remedy="Raise max_consolidated_bytes",
         )

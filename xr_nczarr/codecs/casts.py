@@ -1,7 +1,7 @@
-"""Zarr v3's codecs on numbers, ``scale_offset`` and ``cast_value``: exact, or an error.
+"""Zarr v3's number codecs ``scale_offset`` and ``cast_value``: exact, or an error.
 
-Source: the registered extensions of these names. Values that the specification leaves to an error
-raise ChunkError, also when they are written.
+Source: the registered extensions of these names. Values for which the specification requires an
+error raise ChunkError, both in reading and in writing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.codecs.pipeline import Buffer, Flow, Request, Step, any_room, bytes_of
+from xr_nczarr.codecs.pipeline import Buffer, Flow, Request, Step, bytes_of, unlimited_tolerance
 from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
@@ -25,7 +25,7 @@ _EXACT_IN_DOUBLES = 1 << 53
 
 
 def _away(values: Array) -> Array:
-    """Round to the nearest integer, halves away from zero."""
+    """Round to the nearest integer, with halves away from zero."""
     whole = np.trunc(values)
     return np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1, values), whole)
 
@@ -79,15 +79,15 @@ def build_scale_offset(request: Request) -> Step:
     if whole:
         return step
     rounding = 8 * float(np.finfo(dtype).eps)
-    return replace(step, room=lambda values: rounding * (np.abs(values) + abs(offset)))
+    return replace(step, tolerance=lambda values: rounding * (np.abs(values) + abs(offset)))
 
 
 def _check_integers(
     values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
 ) -> None:
-    """Raise ChunkError for integers that scale and offset take out of their type.
+    """Raise ChunkError if scaling and shifting moves an integer out of the range of its type.
 
-    The extremes decide, since both steps are monotonic.
+    Checking the extremes is enough, since both operations are monotonic.
     """
     if not values.size:
         return
@@ -96,7 +96,7 @@ def _check_integers(
         rest = np.remainder(values, dtype.type(scale)) if abs(scale) != 1 else np.zeros(())
         if rest.any():
             value = values.reshape(-1)[np.flatnonzero(rest)[0]]
-            raise ChunkError(f"the stored value {value} is no multiple of the scale {scale}")
+            raise ChunkError(f"stored value {value} is not a multiple of the scale {scale}")
         results = [value // scale + offset for value in extremes]
     else:
         results = [value - offset for value in extremes]
@@ -104,12 +104,14 @@ def _check_integers(
     range_ = np.iinfo(dtype)
     for result in results:
         if not range_.min <= result <= range_.max:
-            where = "stored value decodes to" if decoding else "value is stored by way of"
-            raise ChunkError(f"a {where} {result:,}, which {dtype.name} does not hold")
+            action = "decoding a stored" if decoding else "encoding a"
+            raise ChunkError(
+                f"{action} value yields {result:,}, which does not fit in {dtype.name}"
+            )
 
 
 def build_cast_value(request: Request) -> Step:
-    """Return the step that stores numbers in another type, as its rules say."""
+    """Return the step that stores numbers in another type, by the rules of its configuration."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(
@@ -150,7 +152,7 @@ def build_cast_value(request: Request) -> Step:
         to_stored(flow.elements(data), values)
         return bytes_of(values)
 
-    return Step(decode, encode, encoded, fills=True, room=any_room)
+    return Step(decode, encode, encoded, fills=True, tolerance=unlimited_tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +162,9 @@ class Cast:
     Attributes
     ----------
     rounding, out_of_range
-        As the specification names them; None for an error.
+        As the specification names them; with None, a value out of range is an error.
     pairs
-        Values and what they become, whatever the rules say; the first of equal ones counts.
+        Values and their results, which precede the rules; the first of equal values counts.
     """
 
     source: np.dtype[Any]
@@ -177,7 +179,7 @@ class Cast:
         Raises
         ------
         ChunkError
-            For a value that the rules give no result for.
+            If the rules define no result for a value.
         """
         masks: list[Array] = []
         for value, _ in self.pairs:
@@ -204,19 +206,22 @@ class Cast:
         if (low, high) != (own.min, own.max) and self.out_of_range != "wrap":
             outside = (values < low) | (values > high)
             if outside.any():
-                self._refuse(values, outside)
+                self._check_clamp(values, outside)
                 values = np.clip(values, low, high)
         out[...] = values  # NumPy takes integers modulo 2**bits
 
     def _rounded(self, values: Array, out: Array) -> None:
         """Convert floats to integers."""
-        values = values.astype("f8", copy=False)  # which holds all others
+        values = values.astype("f8", copy=False)  # holds all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
-            raise self._error(values, ~finite, "Map it by scalar_map.")
+            raise self._error(values, ~finite, "Map the value with scalar_map")
         rounded = _ROUNDINGS[self.rounding](values)
         range_ = np.iinfo(self.target)
-        low, above = float(range_.min), float(range_.max + 1)  # the largest need be no double
+        low, above = (
+            float(range_.min),
+            float(range_.max + 1),
+        )  # range_.max itself may have no exact double
         outside = (rounded < low) | (rounded >= above)
         if not outside.any():
             out[...] = rounded.astype(self.target.newbyteorder("="))
@@ -226,10 +231,10 @@ class Cast:
             bits = wrapped.astype(f"u{self.target.itemsize}")
             out[...] = bits.view(self.target.newbyteorder("="))
         else:
-            self._refuse(values, outside)
-            held = np.where(outside, 0, rounded).astype(self.target.newbyteorder("="))
-            held[rounded < low], held[rounded >= above] = range_.min, range_.max
-            out[...] = held
+            self._check_clamp(values, outside)
+            clamped = np.where(outside, 0, rounded).astype(self.target.newbyteorder("="))
+            clamped[rounded < low], clamped[rounded >= above] = range_.min, range_.max
+            out[...] = clamped
 
     def _to_floats(self, values: Array, out: Array) -> None:
         result = values.astype(self.target.newbyteorder("="))
@@ -239,22 +244,22 @@ class Cast:
         if self.source.kind not in "iu":
             overflown &= np.isfinite(values)
         if overflown.any():
-            self._refuse(values, overflown)
+            self._check_clamp(values, overflown)
         out[...] = result
 
-    def _refuse(self, values: Array, outside: Array) -> None:
+    def _check_clamp(self, values: Array, outside: Array) -> None:
         if self.out_of_range != "clamp":
-            raise self._error(values, outside, "Set out_of_range, or map it by scalar_map.")
+            raise self._error(values, outside, "Set out_of_range, or map the value with scalar_map")
 
     def _error(self, values: Array, where: Array, remedy: str) -> ChunkError:
         value = values[where].reshape(-1)[0]
-        return ChunkError(f"{self.target.name} does not hold the value {value}", remedy=remedy)
+        return ChunkError(f"value {value} does not fit in {self.target.name}", remedy=remedy)
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Return the floats that finite values are rounded to, from the nearest ones.
+    """Return the floats that `values` round to, derived from the nearest floats.
 
-    Infinity stands for the next power of two, from which smaller values can be rounded down.
+    Infinity represents the next power of two, from which smaller values can be rounded down.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
@@ -282,14 +287,14 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:
-    """Return the type of a flow's elements, which has to be one of real numbers."""
+    """Return the dtype of a flow's elements; raise UnsupportedError unless it is real."""
     if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(f"found a {flow.chunk}, expected integers or floats")
     return flow.dtype
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    """Return a number of the configuration as a scalar of `dtype`; floats may be texts as well."""
+    """Return a configured number as a scalar of `dtype`; floats may also be given as text."""
     number = value
     if isinstance(value, str):
         try:
@@ -297,12 +302,12 @@ def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
         except ValueError:
             number = None
     range_ = np.iinfo(dtype) if dtype.kind in "iu" else None
-    held = type(number) in (int, float)
-    if held and range_ is not None:
-        held = (
+    fits = type(number) in (int, float)
+    if fits and range_ is not None:
+        fits = (
             math.isfinite(number) and int(number) == number and range_.min <= number <= range_.max
         )
-    if not held:
+    if not fits:
         raise MetadataError(
             f"found {name} = {quote(repr(value))}, expected a number of {dtype.name}"
         )
@@ -324,5 +329,5 @@ def _pairs(
 
 
 def _as_elements(target: Array, flow: Flow) -> Array:
-    """View the bytes of a target that is to be filled as the flow's elements."""
+    """Return a view of the bytes of `target` as the flow's elements."""
     return target.view(flow.dtype).reshape(flow.shape or ())

@@ -1,4 +1,4 @@
-"""Filters: steps that change the bytes or elements of a chunk by a known rule, and checksums."""
+"""Filters, which transform bytes or elements without compressing them, and checksums."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: Request) -> Step | None:
-    """Return the step for HDF5's shuffle: all first bytes, all second bytes, and so on.
+    """Return the step for HDF5's shuffle: all first bytes, then all second bytes, and so on.
 
-    Trailing bytes that do not fill an element stay as they are.
+    Trailing bytes that do not fill an element are unchanged. Returns None if shuffling would change
+    nothing.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
@@ -55,8 +56,8 @@ def build_shuffle(request: Request) -> Step | None:
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
     """Merge planes of bytes into elements.
 
-    Two planes are merged into words: shifts of whole arrays are vectorized, and twice as fast as
-    strided copies. More planes are copied with strides. Short planes are copied all at once.
+    Two planes are merged with shifts of 16-bit words, which are vectorized and twice as fast as
+    strided copies. More planes are copied with strides, and short planes all at once.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -73,7 +74,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: Request) -> Step:
-    """Return the step for numcodecs' filters from elements of one dtype to another dtype."""
+    """Return the step for numcodecs' filters that store elements in another dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -85,23 +86,23 @@ def build_typed(request: Request) -> Step:
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(f"found dtype {quote(dtype)}, which does not fit a {flow.chunk}")
     if spec.place == "codecs" and dtype != flow.dtype and dtype == flow.dtype.newbyteorder():
-        raise UnsupportedError("found a filter of numbers in the other byte order")
+        raise UnsupportedError(f"found dtype {quote(dtype)}, expected the byte order of the array")
     if spec.name == "fixedscaleoffset":
         for value in (codec.scale, codec.offset):
             if type(value) not in (int, float) or not abs(value) < sys.float_info.max:
                 raise MetadataError(f"found {quote(repr(value))}, expected a finite number")
         if not codec.scale:
-            raise MetadataError("found scale = 0")
+            raise MetadataError("found scale = 0, expected another number")
     count = flow.size // dtype.itemsize
     shape = flow.shape if flow.shape and flow.count == count else (count,)
     step = wrap(codec, flow.retyped(dtype, shape), flow.retyped(stored, shape))
-    return replace(step, room=partial(_room, spec.name, codec, dtype, stored))
+    return replace(step, tolerance=partial(_tolerance, spec.name, codec, dtype, stored))
 
 
-def _room(
+def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return how far values of `dtype` may move when they are stored as `stored`."""
+    """Return the largest difference that storing `values` of `dtype` as `stored` may cause."""
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
@@ -112,8 +113,8 @@ def _room(
     if name == "quantize":
         return 10.0**-codec.digits + rounding * np.abs(values)
     if stored.kind == "f":
-        return np.finfo("f8").max  # of any that is finite: differences and their sums are rounded
-    return int(name == "astype")  # cuts fractions
+        return np.finfo("f8").max  # any finite difference: differences and their sums are rounded
+    return int(name == "astype")  # fractions are truncated
 
 
 def build_bitround(request: Request) -> Step:
@@ -129,7 +130,7 @@ def build_bitround(request: Request) -> Step:
 
 
 def build_sized(request: Request) -> Step:
-    """Return the step for codecs whose encoded size follows from the size: checksums and others."""
+    """Return the step for codecs whose encoded size depends only on the size, such as checksums."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
         raise MetadataError(f"found packbits for a {flow.chunk}, expected booleans")
@@ -140,19 +141,19 @@ def build_sized(request: Request) -> Step:
         flow.stream(size, _encoded_size(name, flow.bound)),
     )
     step = wrap(codec, decoded, encoded)
-    if name == "packbits":  # whose truth values may be any bytes
-        return replace(step, room=lambda _: 0)
+    if name == "packbits":  # reads any nonzero byte as True
+        return replace(step, tolerance=lambda _: 0)
     if name not in _BESIDE_THE_DATA:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Decode as numcodecs does, without a copy of the data."""
+        """Decode like numcodecs, but without copying the data."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
         computed = codec.checksum(body) & 0xFFFFFFFF
         if len(checksum) < 4 or computed != int.from_bytes(checksum, "little"):
-            return step.decode(data)  # which raises the precise error
+            return step.decode(data)  # raises the precise error
         decoded.check_size(len(body))
         return body
 
@@ -166,7 +167,7 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """CRC-32C without a library, for shard indices: 10 MB/s."""
+    """CRC-32C in pure Python for shard indices, at 10 MB/s."""
 
     codec_id = "crc32c"
     location = "end"

@@ -1,4 +1,4 @@
-"""What codec chains are made of and how they run, whatever the codecs are."""
+"""Codec chains: the data between two codecs (`Flow`), a codec (`Step`), and the whole chain."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Buffer = Any
 """Anything with the buffer protocol whose `len` is its size in bytes."""
 
 UINT8 = np.dtype(np.uint8)
-DAMAGED = "The chunk is damaged or was cut: write it again."
-RAISE_LIMIT = "If that is right, raise max_chunk_bytes."
+DAMAGED = "The chunk is damaged or truncated; write it again"
+RAISE_LIMIT = "Raise max_chunk_bytes if this size is intended"
 FAILURES = (
     ArithmeticError,
     AssertionError,
@@ -50,16 +50,16 @@ FAILURES = (
     struct.error,
     zlib.error,
 )
-"""Exceptions of numcodecs, the standard library and NumPy for damaged or unfit data."""
+"""Exceptions that numcodecs, NumPy and the standard library raise for damaged or unfit data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The decoded side of a step: elements, or a stream of bytes (uint8, no shape).
+    """The data between two steps of a chain: elements, or a stream of bytes (uint8, no shape).
 
-    `size` in bytes is None where it depends on the values. `bound` is the largest size that the
-    chunk's size permits or, if `limited`, the caller's limit. `shuffled` is the element size for a
-    shuffle without one, and `chunk` names the chunk in messages.
+    `size` in bytes is None if it depends on the values. `bound` is the largest size that the shape
+    of the chunk permits or, if `limited`, the caller's limit. `shuffled` is the element size for a
+    shuffle that does not specify one, and `chunk` describes the chunk in messages.
     """
 
     chunk: str
@@ -76,33 +76,33 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the flow of elements of a fixed size that a step encodes this one to."""
+        """Return the encoded flow of a step whose result has this dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return the flow of bytes that a step encodes this one to."""
+        """Return the encoded flow of a step whose result is a stream of bytes."""
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the flow after a compressor, with room for data that cannot be compressed."""
+        """Return the flow after a compressor, whose bound allows for incompressible data."""
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a flow of any size that stays within the limit when it grows `growth` times."""
+        """Return a flow of unknown size that stays within the limit after growing by `growth`."""
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """View the bytes of this flow as its elements; return objects unchanged."""
+        """Return a view of this flow's bytes as its elements, or objects unchanged."""
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
     def check_size(self, size: int, *, cut: bool = False) -> None:
         """Raise ChunkError or LimitError unless this flow can have `size` bytes.
 
-        `cut` says that more data follow.
+        `cut` means that decoding stopped at `size` bytes although more follow.
         """
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
@@ -110,8 +110,8 @@ class Flow:
         many = f"more than {self.bound:,}" if cut or self.size is None else f"{size:,}"
         if self.limited and self.size is None:
             raise LimitError(f"decodes to {many} bytes ({self.chunk})", remedy=RAISE_LIMIT)
-        wanted = "" if self.size is None else f", expected {self.size:,}"
-        raise ChunkError(f"decodes to {many} bytes{wanted} ({self.chunk})", remedy=DAMAGED)
+        expected = "" if self.size is None else f", expected {self.size:,}"
+        raise ChunkError(f"decodes to {many} bytes{expected} ({self.chunk})", remedy=DAMAGED)
 
     def check_count(self, count: int) -> None:
         """Raise ChunkError unless `count` is the number of elements."""
@@ -125,10 +125,10 @@ class Step:
     """One codec, compiled for the elements or bytes that it encodes.
 
     `decode` takes the encoded bytes and returns a flat buffer of exactly the decoded bytes, or the
-    array of objects. If the step `fills`, it also takes an array of bytes to fill and return.
-    `encode` is the reverse. `place` names the step in messages. `room` belongs to filters that do
-    not hold every value: it returns how far decoded values may lie from the encoded ones. It is
-    `any_room` for a filter that itself raises for values that it must not change.
+    array of objects. If the step `fills`, `decode` also takes an array of bytes to fill and return.
+    `encode` is the reverse. `place` names the step in messages. A lossy filter has a `tolerance`,
+    which returns how much decoded values may differ from the encoded ones. It is
+    `unlimited_tolerance` for a filter that itself raises for values that it must not change.
     """
 
     decode: Callable[..., Any]
@@ -136,24 +136,24 @@ class Step:
     encoded: Flow
     fills: bool = False
     place: str = ""
-    room: Callable[[NDArray[Any]], Any] | None = None
+    tolerance: Callable[[NDArray[Any]], Any] | None = None
 
 
-def any_room(_: NDArray[Any]) -> float:
-    """Return infinity: any value may decode to another."""
+def unlimited_tolerance(_: NDArray[Any]) -> float:
+    """Return infinity: every difference between encoded and decoded values is allowed."""
     return math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A step to be built: its spec, and the flow that it encodes."""
+    """The input of a step's builder: the codec's spec and the flow that it encodes."""
 
     spec: CodecSpec
     flow: Flow
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the parameters, each of its default's type; a default of None permits any type."""
+        """Return the parameters, checked for their default's type; None allows any type."""
         configuration = self.spec.configuration
         unknown = sorted(map(str, configuration.keys() - defaults.keys()))
         if unknown:
@@ -164,14 +164,14 @@ class Request:
         }
 
     def construct(self, codec_class: Any = None, settings: dict[str, Any] | None = None) -> Any:
-        """Return the codec object, of numcodecs' class unless another class is passed."""
+        """Return the codec object, an instance of `codec_class` or else of numcodecs' class."""
         codec_class = codec_class or numcodecs_registry.codec_registry[self.spec.name]
         settings = dict(settings or self.spec.configuration)
         settings.pop("id", None)
         try:
             return codec_class.from_config(settings)
         except (*FAILURES, SyntaxError) as failure:
-            problem = f"found a configuration that the codec refuses: {reason_of(failure)}"
+            problem = f"the codec rejects its configuration: {reason_of(failure)}"
             raise MetadataError(problem) from failure
 
 
@@ -186,7 +186,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Return the step for a codec of numcodecs' interface, whose decoded size is checked."""
+    """Return a step that runs a numcodecs codec and checks the decoded size."""
 
     def decode(data: Buffer) -> Buffer:
         with np.errstate(all="ignore"):
@@ -196,12 +196,12 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
             flow.check_count(items.size)
             return items
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
-            # kerchunk's fill_hdf_strings, of vlen_encode="null" and "encode".
+            # kerchunk's fill_hdf_strings, for vlen_encode="null" and "encode".
             raise ChunkError(
-                f"decodes to Python objects, and the metadata declare {quote(flow.dtype)}, whose "
+                f"decodes to Python objects, but the metadata declare {quote(flow.dtype)}, whose "
                 "items have a fixed size",
-                remedy='If kerchunk made the metadata, make them again with vlen_encode="leave" '
-                'or "embed".',
+                remedy="If kerchunk created the metadata, create them again with "
+                'vlen_encode="leave" or "embed"',
             )
         flat = bytes_of(ensure_contiguous_ndarray(decoded))
         flow.check_size(len(flat))
@@ -215,19 +215,20 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
 
 
 def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """View a C-contiguous array as its bytes."""
+    """Return a view of a C-contiguous array as bytes."""
     return array.reshape(-1).view(UINT8)
 
 
 class ChunkCodec:
-    """The codecs of a chunk as one: from the elements in `flow` to the stored bytes in `encoded`.
+    """The codec chain of a chunk, from the elements in `flow` to the stored bytes in `encoded`.
 
-    The size of `encoded` is known if no codec compresses. A `raw` chunk is stored as its elements
-    are, in C order and the node's dtype. A codec that `fills` decodes right into the caller's
-    array; others copy there. A `narrow` codec does not hold every value.
+    The size of `encoded` is known if no codec compresses. A `raw` chunk is stored without codecs:
+    its elements in C order and the node's dtype. A chain that `fills` decodes directly into the
+    caller's array; others copy the result there. A `lossy` chain may change values, so that
+    `check_round_trip` has to be called after encoding.
     """
 
-    __slots__ = ("_rooms", "_steps", "encoded", "fills", "flow", "narrow", "raw")
+    __slots__ = ("_steps", "_tolerances", "encoded", "fills", "flow", "lossy", "raw")
 
     def __init__(self, flow: Flow, steps: Sequence[Step]) -> None:
         self.flow = flow
@@ -235,8 +236,8 @@ class ChunkCodec:
         self.raw = not steps
         self.fills = bool(steps) and steps[0].fills
         self._steps = steps
-        self._rooms = [step.room for step in steps if step.room is not None]
-        self.narrow = bool(self._rooms) and any_room not in self._rooms
+        self._tolerances = [step.tolerance for step in steps if step.tolerance is not None]
+        self.lossy = bool(self._tolerances) and unlimited_tolerance not in self._tolerances
 
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Decode the stored bytes of one chunk into its elements.
@@ -247,7 +248,7 @@ class ChunkCodec:
         Raises
         ------
         ChunkError, LimitError
-            When the data do not decode to the chunk that the metadata declare.
+            If the data do not decode to the chunk that the metadata declare.
         """
         flow = self.flow
         decoded = self.decode_buffer(data, out)
@@ -264,7 +265,7 @@ class ChunkCodec:
         return out
 
     def encode(self, chunk: NDArray[Any]) -> Bytes:
-        """Encode one chunk; an uncompressed one becomes a view of its memory."""
+        """Encode one chunk; without codecs, the result is a view of its memory."""
         flow = self.flow
         chunk = np.asarray(chunk, flow.dtype, order="C")
         if chunk.shape != flow.shape:
@@ -274,26 +275,31 @@ class ChunkCodec:
         encoded = self.encode_buffer(chunk if flow.size is None else bytes_of(chunk))
         return encoded.data if isinstance(encoded, np.ndarray) else encoded
 
-    def check_held(self, data: Bytes, where: Any, values: NDArray[Any]) -> None:
-        """Raise ChunkError if decoding `data` does not reproduce `values` at `where`.
+    def check_round_trip(self, data: Bytes, index: Any, values: NDArray[Any]) -> None:
+        """Raise ChunkError if decoding `data` does not reproduce `values` at `index`.
 
-        The rounding of the filters is permitted.
+        Differences within the tolerance of the filters are allowed.
         """
-        back = self.decode(data)[where]
+        decoded = self.decode(data)[index]
         with np.errstate(all="ignore"):
-            same = (back == values) | ((back != back) & (values != values))
-            room: Any = sum(room(values) for room in self._rooms)
-            if np.any(room):
-                same |= np.isfinite(back) & (np.abs(np.subtract(back, values, dtype="f8")) <= room)
+            same = (decoded == values) | ((decoded != decoded) & (values != values))
+            tolerance: Any = sum(tolerance(values) for tolerance in self._tolerances)
+            if np.any(tolerance):
+                difference = np.abs(np.subtract(decoded, values, dtype="f8"))
+                same |= np.isfinite(decoded) & (difference <= tolerance)
         if not np.all(same):
-            value, other = (array[~same].ravel()[0] for array in (values, back))
+            value, changed = (array[~same].ravel()[0] for array in (values, decoded))
             raise ChunkError(
-                f"the filters do not hold {value}: it would come back as {other}",
-                remedy="Write it with others; those that opening left go with drop_encoding()",
+                f"the filters do not preserve {value}: it would decode to {changed}",
+                remedy="Write the variable with other filters; call drop_encoding() to discard "
+                "those of the source",
             )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
-        """Fill and return `out`, or return a flat buffer of the decoded bytes (or objects)."""
+        """Decode into `out` and return it, or return the decoded bytes or objects as a flat buffer.
+
+        `out` is used only if the chain `fills`.
+        """
         steps = self._steps
         size = self.encoded.size
         if size is not None and len(data) != size:
@@ -314,7 +320,7 @@ class ChunkCodec:
         return data
 
     def encode_buffer(self, data: Buffer) -> Any:
-        """Encode a flat buffer of bytes (or an array of objects) into the stored bytes."""
+        """Encode a flat buffer of bytes, or an array of objects, into the stored bytes."""
         for step in self._steps:
             try:
                 data = step.encode(data)
@@ -325,6 +331,6 @@ class ChunkCodec:
                 raise self._failed("encoded", step, failure) from failure
         return data
 
-    def _failed(self, what: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
-        problem = f"cannot be {what} ({self.flow.chunk}): {reason_of(failure)}"
+    def _failed(self, action: str, step: Step, failure: Exception, remedy: str = "") -> ChunkError:
+        problem = f"cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
         return ChunkError(problem, remedy=remedy, place=step.place)

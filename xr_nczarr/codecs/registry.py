@@ -1,4 +1,4 @@
-"""Which codec a name stands for, which are refused, and the chains that metadata name."""
+"""The builder of each codec name, and the compilation of an array's codec chain."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _OF_VERSION_3: Mapping[str, Builder] = {
     "cast_value": casts.build_cast_value,
 }
 _OURS = ("bytes", "endian", "transpose", "crc32c")
-"""Codecs that numcodecs does not know, or not without a further library."""
+"""Codecs that numcodecs lacks, or has only with another library installed."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
 """How netcdf-c spells the type char; ``|S1`` is a string of length one."""
 _POINTER = 8
-"""Size in bytes of a string's pointer, which netcdf-c shuffles."""
+"""Size in bytes of a string pointer, by which netcdf-c shuffles strings."""
 
 
 def compile_codec(
@@ -71,24 +71,24 @@ def compile_codec(
 ) -> ChunkCodec:
     """Compile the codec of an array's chunks.
 
-    Classes of numcodecs' interface in `custom`, by their id, come before all others.
-    `allow_pickle` unpickles objects, which lets whoever wrote them run any code. With `plugins`,
-    codecs of Zarr v3 may be those that other packages register with zarr-python.
+    Codec classes in `custom`, by id, take precedence over all others and have numcodecs'
+    interface. `allow_pickle` enables unpickling, which can run any code that a store contains. With
+    `plugins`, Zarr v3 codecs that other packages register with zarr-python are used as well.
 
     Raises
     ------
     UnsupportedError, RefusedError
-        For an unknown codec or dtype, and for pickled objects.
+        If a codec or the dtype is unknown, or pickled objects are not allowed.
     MetadataError, LimitError
-        For a configuration that is not the codec's, or does not fit the elements, and for a chunk
-        of more than `limits.max_chunk_bytes`.
+        If a configuration is invalid for its codec or for the elements, or the chunk has more than
+        `limits.max_chunk_bytes`.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
     codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
-            "found items of variable length without a codec that stores them",
-            remedy="One of vlen-utf8, vlen-bytes, vlen-array, json2, msgpack2 has to be named.",
+            "items of variable length have no codec that stores them",
+            remedy="Add one of vlen-utf8, vlen-bytes, vlen-array, json2, msgpack2",
             place="codecs",
         )
     return codec
@@ -101,17 +101,17 @@ def check_codec(
     allow_pickle: bool = False,
     plugins: bool = True,
 ) -> None:
-    """Raise what `compile_codec` would raise because of a codec's name, shards included."""
-    around = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
+    """Raise what `compile_codec` raises for a codec's name, including the codecs of shards."""
+    shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
-        for spec in (*node.codecs, *around):
+        for spec in (*node.codecs, *shard_specs):
             _find_builder(spec, custom or {}, allow_pickle, plugins)
 
 
 def check_fill(node: ArrayNode) -> None:
-    """Raise ConflictError unless an array's fill value comes back of each ``cast_value``.
+    """Raise ConflictError unless each ``cast_value`` codec preserves the array's fill value.
 
-    The specification demands it: partial chunks hold fill values.
+    The specification requires this because partial chunks contain fill values.
     """
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
@@ -121,39 +121,39 @@ def check_fill(node: ArrayNode) -> None:
         codec = compile_chain([spec], flow, DEFAULT_LIMITS, {})
         try:
             stored = codec.encode(fill)
-            back = codec.decode(stored)
+            decoded = codec.decode(stored)
         except ChunkError as error:
-            raise _unheld(fill, spec, error.problem) from error
+            raise _changes_fill(fill, spec, error.problem) from error
         if (
             spec.name == "cast_value"
-            and back.tobytes() != fill.tobytes()
-            and not np.all(back != back)
+            and decoded.tobytes() != fill.tobytes()
+            and not np.all(decoded != decoded)
         ):
-            raise _unheld(fill, spec, f"it would come back as {back[0]}")
+            raise _changes_fill(fill, spec, f"it would decode to {decoded[0]}")
         flow = replace(codec.encoded, chunk=flow.chunk)
         fill = np.frombuffer(stored, flow.dtype)
 
 
-def _unheld(fill: Any, spec: CodecSpec, why: str) -> ConflictError:
+def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
     return ConflictError(
-        f"the codec {spec.name} cannot store the fill value {fill[0]}: {why}",
-        remedy="Pass another fill_value in encoding, or map it by the codec's scalar_map",
+        f"codec {spec.name} cannot store the fill value {fill[0]}: {reason}",
+        remedy="Pass another fill_value in encoding, or map the value with the codec's scalar_map",
     )
 
 
 def flow_of(
     dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits, type_name: str = ""
 ) -> Flow:
-    """Return the flow of a chunk's elements, within the limits."""
+    """Return the flow of a chunk's elements; raise LimitError for a chunk that is too large."""
     if dtype.hasobject and dtype.kind != "O":
-        raise UnsupportedError(f"found {quote(dtype)}, a structure with items of variable length")
-    most, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
+        raise UnsupportedError(f"dtype {quote(dtype)} is a structure with items of variable length")
+    max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
     chunk = f"chunk {shape} of {quote(dtype)}"
-    if size > most:
-        problem = f"found a {chunk}, {size:,} bytes, at most {most:,} are allowed"
+    if size > max_bytes:
+        problem = f"{chunk} has {size:,} bytes, at most {max_bytes:,} are allowed"
         raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
-        return Flow(chunk, dtype, shape, None, most, limited=True, shuffled=_POINTER)
+        return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffled=_POINTER)
     text = dtype.kind == "S" and type_name not in _CHAR_TYPES
     shuffled = _POINTER if text else dtype.itemsize
     return Flow(chunk, dtype, shape, size, size, shuffled=shuffled)
@@ -167,24 +167,24 @@ def compile_chain(
     allow_pickle: bool = False,
     plugins: bool = False,
 ) -> ChunkCodec:
-    """Compile `specs`, in the order of encoding, into a codec for the elements of `flow`."""
+    """Compile `specs`, in encoding order, into a codec for the elements of `flow`."""
     steps: list[Step] = []
-    encoded, most = flow, 2 * limits.max_chunk_bytes + (1 << 16)
+    encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
         with Place(place=_place(spec)):
             builder = _find_builder(spec, custom, allow_pickle, plugins)
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
-                    f"found codec {spec.name} for items of variable length",
-                    remedy="A codec that stores them, as vlen-utf8, has to come first.",
+                    f"codec {spec.name} cannot encode items of variable length",
+                    remedy="Put a codec that stores them before it, such as vlen-utf8",
                 )
             step = builder(Request(spec, encoded, limits))
             if step is None:
                 continue
             steps.append(replace(step, place=_place(spec)))
-            if (step.encoded.size or 0) > most:
-                raise MetadataError(f"makes {step.encoded.size:,} bytes of a {flow.chunk}")
-            encoded = replace(step.encoded, bound=min(step.encoded.bound, most))
+            if (step.encoded.size or 0) > max_bytes:
+                raise MetadataError(f"encodes a {flow.chunk} to {step.encoded.size:,} bytes")
+            encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
     return ChunkCodec(flow, steps)
 
 
@@ -195,20 +195,20 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(
     spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool, plugins: bool
 ) -> Builder:
-    """Return the builder of a codec: the caller's, ours, numcodecs', or another package's."""
+    """Return the builder of a codec: from the caller, this package, numcodecs or a plugin."""
     name = spec.name
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle" and not allow_pickle:
         raise RefusedError(
-            "found pickled objects, which can run any code when they are read",
-            remedy="If you trust who wrote them, open with allow_pickle=True.",
+            "chunks are pickled objects, which can run any code when read",
+            remedy="If you trust their writer, open with allow_pickle=True",
             place=_place(spec),
         )
     if name in _OF_VERSION_3:
         if spec.place != "codecs":
             raise UnsupportedError(
-                f"codec {name} belongs to Zarr v3 alone",
+                f"codec {name} exists only in Zarr v3",
                 remedy="Write with zarr_format=3, or with other codecs (codecs=[] for none)",
                 place=_place(spec),
             )
@@ -225,9 +225,9 @@ def _find_builder(
 
 
 def registered_kind(name: str) -> str | None:
-    """Return the kind of a codec that only a package for zarr-python has.
+    """Return the kind of a codec that only a plugin of zarr-python provides.
 
-    That is "array-array", "array-bytes" or "bytes-bytes"; None for all other codecs.
+    The kind is "array-array", "array-bytes" or "bytes-bytes"; it is None for all other codecs.
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None
@@ -238,17 +238,19 @@ def _load_class(spec: CodecSpec) -> Any:
     """Return the class of a codec that another package registers with numcodecs."""
     shown = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
-        problem = f"found codec {shown}, which is not known"
-        remedy = f"Open with codecs={{{shown}: …}}, a codec class as numcodecs has."
+        problem = f"codec {shown} is not known"
+        remedy = (
+            f"Open with codecs={{{shown}: CodecClass}}, a class with the interface of numcodecs"
+        )
         raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
     try:
         return numcodecs_registry.entries[spec.name].load()
     except (ImportError, AttributeError) as failure:
-        problem = f"found codec {shown}, whose package does not load: {reason_of(failure)}"
+        problem = f"codec {shown} is in a package that cannot be imported: {reason_of(failure)}"
         raise UnsupportedError(problem, place=_place(spec)) from failure
 
 
 def _build_foreign(request: Request, codec_class: Any) -> Step:
-    """Return the step for a class whose encoded size is unknown."""
+    """Return the step for a codec class whose encoded size is unknown."""
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -1,4 +1,4 @@
-"""Steps that lay the elements of a chunk out as bytes: order of axes, items of variable length."""
+"""Steps between elements and bytes: byte order, axis order, items of variable length."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from xr_nczarr.codecs.pipeline import (
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
-# Growth of text that becomes Python objects: JSON by values between commas, `[]` of msgpack.
+# Memory of Python objects parsed from text: bytes per character and per value of JSON, and growth
+# of msgpack, whose worst case is an empty list.
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: Request) -> Step | None:
-    """Return nothing for v3's ``bytes``, or the step that swaps bytes.
+    """Return the step that swaps bytes, or None if the bytes are in the dtype's order.
 
-    Mostly its byte order is the dtype's. Of types that are not NumPy's own it is not, since arrays
-    of these in the other order are filled wrongly (ml_dtypes 0.6).
+    They are, for NumPy's own types. Other types keep native order in memory, because arrays of them
+    in the other byte order are filled wrongly (ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -49,14 +50,17 @@ def build_bytes(request: Request) -> Step | None:
 
 
 def build_transpose(request: Request) -> Step | None:
-    """Return the step that stores the axes in another order; ``"F"`` reverses them."""
+    """Return the step that stores the axes in another order; ``"F"`` reverses them.
+
+    Returns None if the bytes are the same in both orders.
+    """
     flow, order = request.flow, request.settings(order=None)["order"]
     shape = flow.shape or ()
     axes = list(range(len(shape)))
     if order in ("C", "F"):
         order = axes if order == "C" else axes[::-1]
-    listed = isinstance(order, list | tuple) and flow.shape is not None
-    if not listed or sorted(map(repr, order)) != sorted(map(repr, axes)):
+    is_list = isinstance(order, list | tuple) and flow.shape is not None
+    if not is_list or sorted(map(repr, order)) != sorted(map(repr, axes)):
         raise MetadataError(f"found order = {quote(order)}, expected each of {axes} once")
     if list(order) == axes or flow.count < 2:
         return None
@@ -80,31 +84,31 @@ def build_transpose(request: Request) -> Step | None:
 
 
 def build_vlen(request: Request) -> Step:
-    """Return the step for strings, bytes or arrays, each after its length (32 bits)."""
-    spec, flow, most = request.spec, request.flow, request.limits.max_item_bytes
+    """Return the step for strings, bytes or arrays, each preceded by its length in 32 bits."""
+    spec, flow, max_bytes = request.spec, request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
-        raise MetadataError(f"found codec {spec.name} for a {flow.chunk}, expected objects")
+        raise MetadataError(f"codec {spec.name} encodes objects, not a {flow.chunk}")
     codec = request.construct()
     dtype = getattr(codec, "dtype", UINT8)
     if dtype.hasobject or not dtype.itemsize:
-        raise MetadataError(f"found dtype {quote(dtype)}, expected one of fixed size")
+        raise MetadataError(f"found dtype {quote(dtype)}, expected a dtype of fixed size")
 
     def decode(data: Buffer) -> NDArray[Any]:
         flow.check_count(int.from_bytes(data[:4], "little"))
         items: NDArray[Any] = codec.decode(data)
-        if len(data) > most and max(map(len, items)) * dtype.itemsize > most:
-            problem = f"found an item of more than {most:,} bytes ({flow.chunk})"
-            raise LimitError(problem, remedy="If that is right, raise max_item_bytes.")
+        if len(data) > max_bytes and max(map(len, items)) * dtype.itemsize > max_bytes:
+            problem = f"an item has more than {max_bytes:,} bytes ({flow.chunk})"
+            raise LimitError(problem, remedy="Raise max_item_bytes if this size is intended")
         return items
 
     def encode(data: Any) -> Any:
-        return codec.encode(np.require(data, requirements="W"))  # numcodecs takes no other
+        return codec.encode(np.require(data, requirements="W"))  # numcodecs requires it
 
     return Step(decode, encode, flow.stream(None, flow.bound))
 
 
 def build_text(request: Request) -> Step:
-    """Return the step for JSON or msgpack of numcodecs: items, their dtype and shape."""
+    """Return the step for numcodecs' JSON or msgpack: a list of items, their dtype and shape."""
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
     codec, growth = request.construct(), _PACKED_GROWTH
@@ -112,7 +116,7 @@ def build_text(request: Request) -> Step:
         encoding = str(request.spec.configuration.get("encoding", "utf-8")).lower()
         if encoding not in ("utf-8", "utf8", "ascii"):
             raise UnsupportedError(f"found encoding = {quote(encoding)}, expected utf-8")
-        parse, growth = partial(_parse_json, most=limits.max_chunk_bytes), _CHARACTER_BYTES
+        parse, growth = partial(_parse_json, max_bytes=limits.max_chunk_bytes), _CHARACTER_BYTES
     else:
         parse = partial(importlib.import_module("msgpack").unpackb, raw=codec.raw)
 
@@ -131,41 +135,49 @@ def build_text(request: Request) -> Step:
     return Step(decode, encode, encoded)
 
 
-def _parse_json(data: Buffer, most: int) -> Json:
+def _parse_json(data: Buffer, max_bytes: int) -> Json:
     text = str(data, "utf-8")
     values = text.count(",")
-    if values > 1 << 16 and values * _VALUE_BYTES > most:
-        problem = f"found {values:,} commas, each value counted as {_VALUE_BYTES} bytes"
-        raise LimitError(f"{problem}, the limit is {most:,}", remedy=RAISE_LIMIT)
+    if values > 1 << 16 and values * _VALUE_BYTES > max_bytes:
+        raise LimitError(
+            f"text has {values:,} commas, and each value counts as {_VALUE_BYTES} bytes; at most "
+            f"{max_bytes:,} are allowed",
+            remedy=RAISE_LIMIT,
+        )
     return json.loads(text, strict=False)
 
 
 def _flatten(items: Json) -> list[Json]:
     """Return the elements of nested lists that end in their dtype and shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
-        raise ChunkError("found no list of items, dtype and shape", remedy=DAMAGED)
+        raise ChunkError("found no list that ends in a dtype and a shape", remedy=DAMAGED)
     *values, _, shape = items
     rows = [values]
     for length in shape or [1]:
         for row in rows:
             if type(length) is not int or not isinstance(row, list) or len(row) != length:
-                raise ChunkError(f"found other rows than in {quote(shape)}", remedy=DAMAGED)
+                raise ChunkError(
+                    f"lists do not have the shape {quote(shape)} that they declare", remedy=DAMAGED
+                )
         rows = [item for row in rows for item in row]
     return rows
 
 
 def build_pickle(request: Request) -> Step:
-    """Return the step for pickled objects; `registry` has checked that the caller allows them."""
+    """Return the step for pickled objects, which `registry` builds only if the caller allows it."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: Request) -> Step:
-    """Return the step that stores labels as numbers; 0 is any other string, read as empty."""
+    """Return the step that stores labels as numbers.
+
+    0 stands for any string that is not a label, and is read as an empty string.
+    """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         dtypes = f"dtype {quote(codec.dtype)} as {quote(codec.astype)}"
-        raise MetadataError(f"found {dtypes} for a {flow.chunk}")
+        raise MetadataError(f"found {dtypes}, which does not fit a {flow.chunk}")
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
-    return replace(step, room=lambda _: 0)
+    return replace(step, tolerance=lambda _: 0)

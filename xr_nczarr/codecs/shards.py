@@ -1,4 +1,4 @@
-"""Where inner chunks lie within a shard: address arithmetic on its index, no I/O.
+"""The index of a shard, which locates its inner chunks: address arithmetic without I/O.
 
 Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
 """
@@ -20,16 +20,16 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 class ShardIndex:
-    """The index of one level of sharding, whose parts are chunks or shards of the next level.
+    """The index of one level of sharding. Its parts are chunks, or shards of the next level.
 
     Attributes
     ----------
     grid
-        Parts along each dimension.
+        Number of parts along each dimension.
     start, length
         Byte range of the index in the shard; a negative start counts from the end.
     wrapped
-        Whether codecs lie around the shard, so that it has to be unwrapped as a whole.
+        Whether codecs are applied to the whole shard, so that it has to be decoded as a whole.
     """
 
     __slots__ = (
@@ -61,8 +61,8 @@ class ShardIndex:
         name = f"shard of shape {spec.shape}"
         if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
             raise LimitError(
-                f"the index of a {name} with {math.prod(self.grid):,} inner chunks takes "
-                f"{size:,} bytes, more than {limits.max_chunk_bytes:,}",
+                f"index of a {name} with {math.prod(self.grid):,} inner chunks has {size:,} bytes, "
+                f"at most {limits.max_chunk_bytes:,} are allowed",
                 remedy=RAISE_LIMIT,
                 place="index_codecs",
             )
@@ -70,7 +70,7 @@ class ShardIndex:
         self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
         length = self._codec.encoded.size
         if length is None:
-            problem = "found a shard index whose length depends on its values"
+            problem = "length of the shard index depends on its values"
             raise UnsupportedError(problem, place="index_codecs")
         self.length: int = length
         self.start = 0 if spec.index_at_start else -length
@@ -85,8 +85,8 @@ class ShardIndex:
         Raises
         ------
         ChunkError
-            For a damaged index, and for inner chunks that overlap or lie outside the shard of
-            `object_size` bytes (None when that is not known).
+            If the index is damaged, or inner chunks overlap or lie outside the shard of
+            `object_size` bytes (None if the size is not known).
         """
         entries = self._codec.decode(data).astype(np.uint64, copy=False)
         offsets, lengths = entries.reshape(-1, 2).T
@@ -98,7 +98,7 @@ class ShardIndex:
             misplaced = np.flatnonzero(outside & ((offsets != _MISSING) | (lengths != _MISSING)))
             if misplaced.size:
                 raise self._misplaced(entries, misplaced[0], "outside the shard")
-        # Missing ones come last, and "end" before they begin.
+        # Missing parts sort last; their end overflows and is less than their offset.
         used = offsets.argsort(kind="stable")
         used = used[lengths[used] > 0]
         overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
@@ -109,12 +109,12 @@ class ShardIndex:
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
     ) -> tuple[int, int] | None:
-        """Return offset and length of an inner chunk in the shard; None when it is missing."""
+        """Return offset and length of an inner chunk in the shard; None if it is missing."""
         offset, length = entries[inner_index].tolist()
         return None if offset == length == _MISSING else (offset, length)
 
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
-        """Return the shard of the encoded inner chunks in `parts`; others are marked as missing."""
+        """Return the shard of the encoded inner chunks in `parts`; all others are missing."""
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
         bodies = []
@@ -126,24 +126,24 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Decode the codecs around a shard."""
+        """Return a shard decoded by the codecs that are applied to it as a whole."""
         return memoryview(self._around.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
-        """Encode a shard with the codecs around it, the reverse of `unwrap`."""
+        """Return a shard encoded by the codecs that are applied to it as a whole."""
         return memoryview(self._around.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
         stored = np.unravel_index(at, entries.shape[:-1])
         offset, length = entries[stored].tolist()
         inner_index = tuple([int(stored[axis]) for axis in self._places[:-1]])
-        placed = f"inner chunk {inner_index} at {offset:,}, {length:,} bytes long: {where}"
-        return ChunkError(f"the shard index puts {placed}", place="shard index", remedy=DAMAGED)
+        problem = f"inner chunk {inner_index} has offset {offset:,} and length {length:,}, {where}"
+        return ChunkError(problem, place="shard index", remedy=DAMAGED)
 
 
 def _grid(shape: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) != len(inner) or any(
         part < 1 or whole % part for whole, part in zip(shape, inner, strict=True)
     ):
-        raise MetadataError(f"found inner chunks of shape {inner} in a shard of shape {shape}")
+        raise MetadataError(f"inner chunks of shape {inner} do not divide a shard of shape {shape}")
     return tuple(whole // part for whole, part in zip(shape, inner, strict=True))

@@ -1,6 +1,6 @@
-"""Codecs that other packages register with zarr-python, by its entry points ``zarr.codecs``.
+"""Codecs that other packages register with zarr-python, through ``zarr.codecs`` entry points.
 
-zarr-python is imported when a codec is named that nothing else knows and such a package has.
+zarr-python is imported only if metadata name a codec that exists nowhere else.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _GROUP = "zarr.codecs"
 
 
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
-    """Return the entry point of a codec of Zarr v3, None when no installed package has it."""
+    """Return the entry point of a Zarr v3 codec; None if no installed package provides it."""
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
-    named = spec.place == "codecs" and isinstance(name, str)
-    return _find_entry_point(name, tuple(sys.path)) if named else None
+    is_version_3 = spec.place == "codecs" and isinstance(name, str)
+    return _find_entry_point(name, tuple(sys.path)) if is_version_3 else None
 
 
 @lru_cache(64)
@@ -35,9 +35,9 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 
 
 def kind_of(name: str) -> str | None:
-    """Return what a codec takes and gives: "array-array", "array-bytes" or "bytes-bytes".
+    """Return the kind of a codec: "array-array", "array-bytes" or "bytes-bytes".
 
-    None when no installed package has it.
+    It is None if no installed package provides the codec.
     """
     entry_point = _find_entry_point(name, tuple(sys.path))
     if entry_point is None:
@@ -51,38 +51,38 @@ def kind_of(name: str) -> str | None:
 
 
 def _load(entry_point: EntryPoint) -> Any:
-    """Return a codec's class; raise UnsupportedError if its package does not load."""
+    """Return a codec's class; raise UnsupportedError if its package cannot be imported."""
     try:
         import zarr.core.dtype  # noqa: F401  (since 3.1)
 
         return entry_point.load()
     except Exception as error:
         raise UnsupportedError(
-            f"found codec {quote(repr(entry_point.name))}, whose package does not load: "
+            f"codec {quote(repr(entry_point.name))} is in a package that cannot be imported: "
             f"{reason_of(error)}",
-            remedy="Install its dependencies and zarr 3.1 or later",
+            remedy="Install the dependencies of that package and zarr 3.1 or later",
         ) from error
 
 
 def build_registered(request: Request, entry_point: EntryPoint) -> Step:
-    """Return the step for a codec class of zarr-python's interface.
+    """Return the step for a codec class with zarr-python's interface.
 
-    The decoded size is checked. The encoded size is bounded by the caller's limit alone.
+    The decoded size is checked. The encoded size is bounded only by the caller's limit.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
-        raise UnsupportedError("found items of variable length, which it is not given here")
+        raise UnsupportedError("the codec cannot encode items of variable length here")
     codec_class = _load(entry_point)
     try:
         adapter = _Adapter(codec_class, spec.document, flow)
     except Exception as error:
-        problem = f"the codec refuses its configuration, or {flow.dtype}: {reason_of(error)}"
+        problem = f"the codec rejects its configuration or dtype {flow.dtype}: {reason_of(error)}"
         raise MetadataError(problem) from error
     return Step(adapter.decode, adapter.encode, adapter.encoded(request))
 
 
 class _Adapter:
-    """A codec of zarr-python's interface, for what one step of a chain encodes."""
+    """A codec with zarr-python's interface, adapted to one flow."""
 
     def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
@@ -108,7 +108,7 @@ class _Adapter:
             resolved = self.codec.resolve_metadata(self.spec)
             self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
         if self.stored.dtype.hasobject:
-            raise ValueError("it makes items of variable length")
+            raise ValueError("it encodes to items of variable length")
         if self.from_elements and flow.shape is None:
             raise ValueError("it encodes arrays, but follows a codec that returns bytes")
 
@@ -117,7 +117,7 @@ class _Adapter:
         return self.stored if self.to_elements else self.flow.unbounded(request.limits)
 
     def decode(self, data: Buffer) -> Any:
-        """Return the decoded bytes, also of elements, which are as the metadata say."""
+        """Return the decoded bytes, after checking elements against the metadata."""
         decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
         if self.from_elements:
             return self._checked(decoded, self.flow, "decodes")
@@ -125,7 +125,7 @@ class _Adapter:
         return decoded
 
     def encode(self, data: Any) -> Any:
-        """Return the encoded bytes, also of elements."""
+        """Return the encoded bytes; encoded elements are returned as their bytes."""
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
         return self._checked(encoded, self.stored, "encodes") if self.to_elements else encoded
 
@@ -136,7 +136,7 @@ class _Adapter:
         return prototype.buffer.from_array_like(np.frombuffer(data, UINT8))
 
     def _checked(self, elements: NDArray[Any], flow: Flow, verb: str) -> NDArray[np.uint8]:
-        """Return the bytes of elements, which have to be those that a flow describes."""
+        """Return the bytes of elements; raise ChunkError unless they match the flow."""
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
             problem = f"{verb} to {elements.dtype} of shape {elements.shape}"
@@ -145,7 +145,7 @@ class _Adapter:
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
-        """Return the elements that a codec makes, or the bytes."""
+        """Return the elements or bytes that the codec method `call` returns for `data`."""
         from zarr.core.sync import sync
 
         try:
@@ -154,9 +154,9 @@ class _Adapter:
             raise
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise  # but not what codecs written in Rust raise by mistake
-            problem = f"the codec fails ({self.flow.chunk}): {reason_of(error)}"
+                raise  # PanicException: codecs in Rust raise it for damaged data
+            problem = f"the codec failed ({self.flow.chunk}): {reason_of(error)}"
             raise ChunkError(problem, remedy=DAMAGED) from error
         if result is None:
-            raise ChunkError(f"the codec gives nothing ({self.flow.chunk})", remedy=DAMAGED)
+            raise ChunkError(f"the codec returned nothing ({self.flow.chunk})", remedy=DAMAGED)
         return np.ascontiguousarray(result.as_numpy_array())
