@@ -332,7 +332,7 @@ def test_a_part_of_a_store_takes_the_sizes_of_dimensions_above_it_from_its_array
     assert v.dimensions == (Dimension("x", "/x", 3), Dimension("y", "/y", 2))
     assert w.dimensions == v.dimensions[:1]
     (note,) = (note for note in found.reports if "defined" in note)
-    assert note.startswith("/x: not defined by the groups that were opened")
+    assert note.startswith("/x: not defined in the opened groups")
 
 
 def test_d60_dimensions_come_back_from_references_when_the_root_has_lost_its_annotation():

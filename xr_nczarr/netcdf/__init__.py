@@ -1,4 +1,4 @@
-"""All of NCZarr: a pure translation between a hierarchy and a netCDF group."""
+"""NCZarr itself: a pure translation between a Zarr hierarchy and a netCDF group."""
 
 from xr_nczarr.netcdf.annotate import annotate
 from xr_nczarr.netcdf.interpret import interpret

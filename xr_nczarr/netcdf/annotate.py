@@ -1,4 +1,4 @@
-"""From a netCDF group to a hierarchy: the annotations of one layout, or of two side by side."""
+"""From a netCDF group to a hierarchy, with the annotations of one NCZarr layout or of two."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_NETCDF_C = {
 
 
 def _dialects(zarr: Format) -> dict[str, tuple[Vintage, ...]]:
-    """Return the dialects that a version of Zarr can hold, and the layouts of each."""
+    """Return the dialects that a Zarr version supports, with the layouts that each one writes."""
     if not zarr.has_groups:
         return {"zarr": ()}
     if zarr.separates_attributes:
@@ -49,22 +49,29 @@ def annotate(
     dialect: str = "nczarr",
     array_dimensions: bool = True,
 ) -> Hierarchy:
-    """Give the hierarchy that a netCDF group is stored as.
+    """Return the hierarchy that stores a netCDF group.
 
-    The nodes of its variables have shape, dtype (``S1`` for characters, ``S<n>`` or ``object`` for
-    strings), chunks, codecs and keys as they are to be written.
+    The nodes of the group's variables must have the shape, dtype (``S1`` for characters, ``S<n>``
+    or ``object`` for strings), chunks, codecs and keys to write.
 
-    The `dialect` ``"nczarr"`` is what netcdf-c 4.10 writes, in version 3 the specification's
-    Appendix E. ``"zarr"`` is pure Zarr, and all that version 1 has. ``"universal"`` (version 2) has
-    objects beside the documents for older releases, so that netcdf-c since 4.9.0 and zarr-python
-    all open it; characters have zarr-python's type there, which netcdf-c takes for strings, and
-    together with strings and lists of text are more than netcdf-c 4.9.0 can open. Others are the
-    names of version 2's layouts; those before 4.9.3 know no unlimited dimensions.
+    Parameters
+    ----------
+    dialect
+        ``"nczarr"`` is the layout of netcdf-c 4.10, or in Zarr version 3 the specification's
+        Appendix E. ``"zarr"`` is pure Zarr, the only dialect of version 1. ``"universal"``
+        (version 2) adds objects for older releases, so that netcdf-c since 4.9.0 and zarr-python
+        can open the store. Its characters have zarr-python's type, which netcdf-c reads as
+        strings; netcdf-c 4.9.0 cannot open it if it also contains strings and lists of text. Other
+        values name a version 2 layout; layouts before 4.9.3 have no unlimited dimensions.
+    array_dimensions
+        Whether to write xarray's `_ARRAY_DIMENSIONS` if the Zarr version does not name dimensions.
 
-    With `array_dimensions`, xarray's `_ARRAY_DIMENSIONS` is written where the documents cannot name
-    dimensions. A version that does not have the dialect, or a dialect that does not have an
-    attribute's type, is an UnsupportedError; a variable that could not be read raises its own
-    error.
+    Raises
+    ------
+    UnsupportedError
+        If the version does not have the dialect, or the dialect does not have an attribute's type.
+    NczarrError
+        The error of a variable that could not be read.
     """
     zarr = FORMATS[zarr_format]
     dialects = _dialects(zarr)
@@ -78,7 +85,7 @@ def annotate(
 
 
 class _Writer:
-    """How to write: the version, the layouts side by side, and whether for xarray too."""
+    """A writer of nodes for one Zarr version and one or two NCZarr layouts."""
 
     def __init__(self, zarr: Format, vintages: tuple[Vintage, ...], array_dimensions: bool) -> None:
         self.zarr = zarr
@@ -114,10 +121,10 @@ class _Writer:
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
-            raise variable.error or NczarrError("there is no array", variable=variable.path)
+            raise variable.error or NczarrError("variable has no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
         held = _held(node)
-        # Who knows names alone must not take a dimension for a nearer one that hides it.
+        # Readers that resolve bare names would find a nearer dimension that hides this one.
         names = [
             dimension.name
             if visible.get(dimension.name, dimension).path == dimension.path
@@ -145,17 +152,18 @@ class _Writer:
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether scalars have a dimension in this layout: 4.9.0 crashes on its own form.
+        """Return whether scalars have a dimension in this layout.
 
-        4.10 leaves out a scalar without shape, the other form that 4.9.0 reads.
+        netcdf-c 4.9.0 crashes on its own form of scalars. The other form that it reads, a scalar
+        with an empty shape, is left out by 4.10.
         """
         return vintage is BESIDE
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Give the array with the type, the fill value and the shape that its document shows."""
+        """Return the array with the type, fill value and shape of its stored document."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
-        # In pure Zarr, xarray keeps the two apart where every array has a fill value.
+        # If every array must have a fill value, xarray stores `_FillValue` separately in pure Zarr.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
@@ -169,7 +177,7 @@ class _Writer:
                 type_name = "uint8" if is_char else f"r{8 * width}"
                 fill = np.frombuffer(bytes(fill).ljust(width, b"\0"), dtype)[0]
             elif self.zarr.separates_attributes:
-                # zarr-python opens no group that has a ``>S1`` in it.
+                # zarr-python cannot open a group that contains a ``>S1`` array.
                 is_netcdf_char = variable.kind == "char" and self.typed and not self.universal
                 type_name = ">S1" if is_netcdf_char else f"|S{width}"
         changes: dict[str, Any] = {}
@@ -184,11 +192,11 @@ class _Writer:
         values: Mapping[str, Any],
         held: dict[str, dict[str, Json]],
         path: str,
-        meant: tuple[np.dtype[Any], Kind] | None = None,
+        stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return all that a node holds: the user's attributes, annotations, and the types of both.
+        """Return a node's fields: the user's attributes, annotations, and the types of both.
 
-        `meant` are the stored dtype and the kind of a variable, which its `_FillValue` shares.
+        `stored` is the stored dtype and the kind of a variable, for its `_FillValue`.
         """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
@@ -196,20 +204,20 @@ class _Writer:
             if is_bookkeeping(name):
                 continue
             with Place(variable=path, place=f"attribute {name}"):
-                if name == "_FillValue" and meant is not None:
+                if name == "_FillValue" and stored is not None:
                     packed = self.zarr.requires_fill_value
-                    encoded = encode_fill_value(value, *meant, typed=self.typed, packed=packed)
+                    encoded = encode_fill_value(value, *stored, typed=self.typed, packed=packed)
                 else:
                     encoded = encode_attribute(value, typed=self.typed)
             if encoded is not None:
-                # netcdf-c opens nothing where a user's attribute is of the type JSON.
-                text = encoded[1] == JSON and not self.appendix_e
-                attributes[name], types[name] = encoded[0], TEXT if text else encoded[1]
+                # netcdf-c cannot open a store with a user attribute of type JSON.
+                is_text = encoded[1] == JSON and not self.appendix_e
+                attributes[name], types[name] = encoded[0], TEXT if is_text else encoded[1]
         attributes |= held["attributes"]
         own = {name: JSON for name in held["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
-            # Those before 4.9.1 read no attribute but their own as JSON, and fail at the type.
-            # Of texts the releases that read the objects beside have no spelling in common.
+            # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
+            # releases that read sidecar objects share no spelling of the type of text.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
             elif vintage.dialect == "nczarr-4.8.1":
@@ -223,7 +231,7 @@ class _Writer:
 
 
 def _held(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Give what a node holds beside attributes and annotations, where annotations will lie."""
+    """Return a node's fields for annotations: no attributes, foreign members and sidecars."""
     kept = {name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")}
     return {"attributes": {}, **kept}
 
@@ -235,14 +243,16 @@ def _superblock(vintage: Vintage) -> Json:
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Give the recorded types in the layout's own form: a mapping, or Appendix E's list."""
+    """Return the recorded types in the layout's form: a mapping, or Appendix E's list."""
     if vintage != _PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
 
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
-    sizes = {name: spell_size(each, vintage.dialect) for name, each in group.dimensions.items()}
+    sizes = {
+        name: spell_size(dimension, vintage.dialect) for name, dimension in group.dimensions.items()
+    }
     return {
         vintage.dimensions: [*sizes.values()] if vintage == _PREVIEW else sizes,
         vintage.arrays: list(group.variables),
@@ -251,7 +261,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 
 def spell_size(dimension: Dimension, dialect: str) -> Json:
-    """Give what a dialect says of a dimension: under its name, or in Appendix E's list."""
+    """Return a dimension's entry in a group annotation of `dialect`."""
     if dialect == _PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
@@ -275,7 +285,7 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
 
 
 def _as_scalar(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """Give a `_FillValue` as a scalar of the array's type."""
+    """Return a `_FillValue` as a scalar of the array's dtype."""
     if dtype.kind == "S" and isinstance(fill, str):
         return np.bytes_(fill.encode("utf-8", "surrogateescape"))
     return fill if dtype.kind == "O" else np.asarray(fill).astype(dtype)[()]

@@ -1,7 +1,7 @@
-"""Where each vintage of NCZarr keeps its metadata and how it spells them: one table.
+"""One table of the places and spellings of metadata in each NCZarr vintage.
 
-Readers try the rows from the newest to the oldest, separately for every annotation, and accept
-each row's inner spellings everywhere. What comes out is checked: sizes, names and types hold.
+Readers try the rows from the newest to the oldest, separately for every annotation, and accept the
+member names of any row in each of them. The results are checked: sizes, names and types are valid.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Holder = Literal["attributes", "members", "sidecars"]
 class Vintage:
     """One layout of the annotations, named after the first release that wrote it.
 
-    `holder` is where a node keeps superblock, group and array annotation. The names below `types`
-    are inner members.
+    `holder` is the part of a node that holds superblock, group and array annotation. The fields
+    after `types` name members of the annotations.
     """
 
     dialect: str
@@ -39,7 +39,7 @@ class Vintage:
 
     @property
     def types_holder(self) -> Holder:
-        """Where a node keeps the types of its attributes."""
+        """The part of a node that holds the types of its attributes."""
         return "sidecars" if self.holder == "sidecars" else "attributes"
 
 
@@ -61,14 +61,14 @@ VINTAGES = (
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
 BESIDE = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
-"""The objects of 4.8.0 as the releases from 4.8.1 to 4.9.2 read them, before their own layout.
+"""The objects of 4.8.0 in the form that releases 4.8.1 to 4.9.2 read, in preference to their own.
 
-No later release looks at them: ``universal`` has them beside the newest layout.
+Later releases ignore these objects. The dialect ``universal`` writes them with the newest layout.
 """
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Give where a node may hold an annotation, each place with the newest vintage that has it."""
+    """Return the places that may hold an annotation, each with the newest vintage that uses it."""
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
         places.setdefault((getattr(vintage, holder), getattr(vintage, name)), vintage)
@@ -92,17 +92,17 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 }
 
 SIDECARS = (*_OBJECTS, BESIDE.array)
-"""Names of the objects beside the Zarr documents."""
+"""Names of the objects that some vintages write next to the Zarr documents."""
 
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
 SCALAR_DIMENSION = "_scalar_"
 ARRAY_NAME = "_nczarr_name"
-"""Where an array that is the whole store keeps the variable's name, which no key says."""
+"""Attribute with the variable's name in an array that is a whole store and has no other name."""
 PROVENANCE = "_NCProperties"
 WIDTH = "_nczarr_maxstrlen"
-"""The user's attribute by which netcdf-c chooses the width of a string variable."""
+"""User attribute that sets the width of a string variable in netcdf-c."""
 DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
-"""The root's, for all variables without one of their own."""
+"""Root attribute with the width of all string variables that do not set their own."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
@@ -117,7 +117,7 @@ def is_bookkeeping(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnnotation:
-    """What a group says of itself; `problems` are its members that are not what they should be."""
+    """The annotation of a group; `problems` has an error for each invalid member."""
 
     vintage: Vintage
     dimensions: dict[str, tuple[int, bool]]
@@ -128,7 +128,7 @@ class GroupAnnotation:
 
 @dataclass(frozen=True, slots=True)
 class ArrayAnnotation:
-    """What an array says of itself: fully qualified dimension names, and netCDF's type."""
+    """The annotation of an array: fully qualified dimension names and the netCDF type."""
 
     vintage: Vintage
     references: list[str] | None
@@ -136,12 +136,12 @@ class ArrayAnnotation:
 
     @property
     def place(self) -> str:
-        """Where the names are, for messages."""
+        """Location of the dimension names, for messages."""
         return f"{self.vintage.array}.{self.vintage.references}"
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Give the dialect of a node whose annotation lies where `vintage` keeps it."""
+    """Return the dialect of a node whose annotation is in the place of `vintage`."""
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
         return preview.dialect
@@ -151,7 +151,7 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def _held(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
-    """Yield what a node holds at these places, from the newest vintage's on."""
+    """Yield (vintage, value) for each of these places that exists in the node, newest first."""
     attributes = node.attributes.values_by_name  # a plain dict, ten times as fast as a Mapping
     for (holder, name), vintage in places.items():
         held = attributes if holder == "attributes" else getattr(node, holder)
@@ -160,11 +160,11 @@ def _held(
 
 
 def find_group(node: Node) -> GroupAnnotation | None:
-    """Give the annotation of a group, its damaged parts left out and told; None without one."""
-    found = next(_held(node, GROUP_PLACES), None)
-    if found is None:
+    """Return the annotation of a group without its damaged members; None if it has none."""
+    annotated = next(_held(node, GROUP_PLACES), None)
+    if annotated is None:
         return None
-    vintage, value = found
+    vintage, value = annotated
     problems: list[MetadataError] = []
     if not isinstance(value, dict):
         problems.append(unexpected(value, "an object", vintage.group))
@@ -179,14 +179,14 @@ def find_group(node: Node) -> GroupAnnotation | None:
 
 
 def has_superblock(node: Node) -> bool:
-    """Return whether a node bears the annotation that only the root of a store has."""
+    """Return whether a node has the annotation that only the root of a store has."""
     return next(_held(node, _SUPERBLOCK_PLACES), None) is not None
 
 
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Give the (size, unlimited) of the dimensions by name, in each vintage's form."""
+    """Parse the dimensions of a group, in any vintage's form, into (size, unlimited) by name."""
     place = f"{vintage.group}.{vintage.dimensions}"
     listed = _member(value, "dimensions", {})
     items: list[tuple[Json, Json]] = []
@@ -215,22 +215,28 @@ def _dimensions(
 
 
 def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
-    """Give the names of a group's arrays and groups as its annotation lists them.
+    """Return the names of a group's arrays and groups that its annotation lists.
 
-    None when it lists none, or when the lists are damaged: then only the store knows.
+    Returns None if lists are missing or damaged, so that the store itself has to be listed.
     """
-    found = find_group(node)
-    if found is None or found.arrays is None or found.groups is None:
+    annotation = find_group(node)
+    if annotation is None or annotation.arrays is None or annotation.groups is None:
         return None
-    return found.arrays, found.groups
+    return annotation.arrays, annotation.groups
 
 
 def find_array(node: Node) -> ArrayAnnotation | None:
-    """Give the annotation of an array, None without one; MetadataError for a damaged one."""
-    found = next(_held(node, _ARRAY_PLACES), None)
-    if found is None:
+    """Return the annotation of an array, or None if it has none.
+
+    Raises
+    ------
+    MetadataError
+        If the annotation is damaged.
+    """
+    annotated = next(_held(node, _ARRAY_PLACES), None)
+    if annotated is None:
         return None
-    vintage, value = found
+    vintage, value = annotated
     if not isinstance(value, dict):
         raise unexpected(value, "an object", vintage.array)
     references = _member(value, "references")
@@ -239,26 +245,26 @@ def find_array(node: Node) -> ArrayAnnotation | None:
     if references is not None and (
         not isinstance(references, list) or not all(isinstance(name, str) for name in references)
     ):
-        raise unexpected(references, "a list of dimensions' paths", annotation.place)
+        raise unexpected(references, "a list of dimension paths", annotation.place)
     if alias is not None and not isinstance(alias, str):
         raise unexpected(alias, "the name of a type", f"{vintage.array}.type_alias")
     return annotation
 
 
 def is_annotated(node: Node) -> bool:
-    """Return whether a node bears an annotation of any layout, damaged or not."""
+    """Return whether a node has an annotation of any layout, damaged or not."""
     holders = (node.attributes.values_by_name, node.members, node.sidecars)
     return not all(map(frozenset.isdisjoint, _NAMES, holders))
 
 
 def find_name(node: Node) -> str:
-    """Give the name of the variable that is a whole store."""
+    """Return the name of the variable whose array is the whole store."""
     name = node.attributes.values_by_name.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Give the recorded types of a node's attributes as they are spelled, unchecked."""
+    """Return the recorded types of a node's attributes by name, as spelled and unchecked."""
     for _, value in _held(node, TYPES_PLACES):
         if isinstance(value, dict):
             recorded = _member(value, "type_list", {})
@@ -279,7 +285,7 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 
 
 def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
-    """Return the key of the document that holds `place`; None if several could."""
+    """Return the key of the document that contains `place`, or None if it is ambiguous."""
     if zarr.has_variants:
         return None
     document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")
@@ -294,16 +300,16 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
 
 def is_universal(root: Node | None) -> bool:
-    """Return whether a root is one of `universal`, with objects beside the documents.
+    """Return whether a store has the dialect ``universal``, with additional objects.
 
-    The superblock is among its attributes and, as a mark, among its members.
+    Its root has the superblock in its attributes and, as a marker, also in its members.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name
 
 
 def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the members or sidecars of a node that are not NCZarr's."""
+    """Return the members or sidecars of a node that do not belong to NCZarr."""
     return {
         name: value
         for name, value in held.items()
@@ -312,7 +318,7 @@ def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelling(value: Mapping[str, Json], member: str) -> str | None:
-    """Give the name under which an annotation has a member, whatever vintage spelled it."""
+    """Return the name that a member has in an annotation of any vintage, or None."""
     for name in _SPELLINGS[member]:
         if name in value:
             return name

@@ -1,8 +1,8 @@
 """Attributes: JSON, the recorded type and the source text ⇄ typed netCDF values.
 
-The recorded type decides; where the JSON contradicts it (a program that knows only Zarr has
-edited it), the JSON decides. Numbers are exact both ways. Where NCZarr records nothing, JSON stays
-what it is.
+The recorded type determines the value. If the JSON contradicts that type, because a program that
+knows only Zarr has edited it, the type is inferred from the JSON. Numbers are exact in both
+directions. JSON of nodes without NCZarr annotations is unchanged.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NOT_FINITE = {
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
-    # What rounds to the largest finite number, and not beyond.
+    # The limits of values that do not round to infinity.
     "float32": (-float(2**128 - 2**103), float(2**128 - 2**103)),
     "float64": (-sys.float_info.max, sys.float_info.max),
 }
 
 
 def json_attributes(attributes: Attributes) -> dict[str, Json]:
-    """Return the user's attributes as JSON has them."""
+    """Return the user's attributes as JSON values."""
     return {
         name: value
         for name, value in attributes.values_by_name.items()
@@ -48,9 +48,9 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
-    """Return the user's attributes, typed by the recorded `types`, as any vintage spells them.
+    """Return the user's attributes with the recorded `types`, which any vintage may have spelled.
 
-    An attribute without one has the type that netCDF-C infers.
+    An attribute without a recorded type gets the type that netCDF-C infers.
     """
     decoded = {}
     for name, value in attributes.values_by_name.items():
@@ -60,13 +60,13 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
         if value.__class__ is str and (recorded is None or recorded == TEXT):
             decoded[name] = value
         else:
-            found = _decode(value, recorded)
-            decoded[name] = attributes.literal(name) if found is None else found
+            typed = _decode(value, recorded)
+            decoded[name] = attributes.literal(name) if typed is None else typed
     return decoded
 
 
 def _decode(value: Json, recorded: str | None) -> Any:
-    """Return what is not plain text as a typed value, or None for text as it is spelled."""
+    """Return a JSON value as a typed value, or None if it is the text of its literal."""
     if recorded in (JSON, TEXT):
         return None
     if recorded is None and value.__class__ is float:
@@ -87,7 +87,7 @@ def _decode(value: Json, recorded: str | None) -> Any:
 
 
 def _typed_numbers(items: list[Json], name: str) -> Any:
-    """Give JSON values as numbers of one type, or None when one of them does not fit."""
+    """Return JSON values as numbers of the type `name`, or None if any value does not fit."""
     numbers = [typed_number(item, name) for item in items]
     if None in numbers:
         return None
@@ -95,7 +95,7 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 
 
 def typed_number(item: Json, name: str) -> Any:
-    """Give a JSON value as a scalar of the number type `name`, or None when it does not fit."""
+    """Return a JSON value as a scalar of the number type `name`, or None if it does not fit."""
     low, high = _RANGES[name]
     if item.__class__ is str:
         item = _NOT_FINITE.get(item)
@@ -109,10 +109,10 @@ def typed_number(item: Json, name: str) -> Any:
 
 
 def _inferred(items: list[Json]) -> Any:
-    """Give untyped JSON values as the smallest netCDF type that holds them all exactly.
+    """Return untyped JSON values in the smallest netCDF type that represents all of them exactly.
 
-    Integers become int32, else int64, else uint64; truth values uint8; numbers float64; texts a
-    list. None for everything else, which stays JSON text.
+    Integers become int32, else int64, else uint64; booleans uint8; other numbers float64; strings a
+    list. Returns None for all other values, which remain JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -129,10 +129,10 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return the attributes of a stored node as they are to be written again.
+    """Return the attributes of a stored node in the form in which to write them again.
 
-    What netCDF shows as text or as numbers, though the store has it as JSON of no type of netCDF,
-    stays the JSON that it is. Integers of plain Zarr get the types that netCDF-C reads them with.
+    JSON objects, lists and booleans that netCDF shows as text or numbers keep their JSON. Integers
+    of plain Zarr get the types with which netCDF-C reads them.
     """
     if node is None:
         return dict(decoded)
@@ -162,17 +162,17 @@ def decode_fill_value(
 ) -> Any:
     """Return the attribute `_FillValue` as a scalar of a variable's dtype, None if it does not fit.
 
-    If `packed`, bytes other than netCDF's text are in base64, as xarray spells them beside arrays
-    that must have a fill value. Floats may be in base64 anywhere.
+    With `packed`, bytes other than netCDF text are in base64: xarray writes them this way in Zarr
+    versions whose arrays must have a fill value. Floats may be in base64 in any version.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
-        # VirtualiZarr writes xarray's spelling for version 3 into documents of version 2 as well.
+        # VirtualiZarr writes xarray's spelling for version 3 to version 2 metadata as well.
         return typed_number(_unpacked(value) if dtype.kind == "f" else value, name)
-    if dtype.str[1:] == "f2":  # which netCDF does not have; 65520 would round to infinity
+    if dtype.str[1:] == "f2":  # not a netCDF type; 65520 would round to infinity
         number = typed_number(_unpacked(value), "float64")
         fits = number is not None and not 65520 <= abs(number) < np.inf
         return dtype.type(number) if fits else None
@@ -198,7 +198,7 @@ def encode_fill_value(
 ) -> tuple[Json, str] | None:
     """Return a `_FillValue` as JSON and the name of its type: the inverse of `decode_fill_value`.
 
-    None for types whose fill value no attribute can hold.
+    Returns None for a type whose fill value an attribute cannot represent.
     """
     if kind == "string":
         return _text(value), STRING
@@ -222,7 +222,7 @@ def _packed(number: Any) -> str:
 
 
 def _unpacked(value: Json) -> Json:
-    """Give the double that xarray packs into base64 for Zarr version 3; other JSON as it is."""
+    """Return the float64 that xarray encodes in base64 for Zarr version 3; keep other JSON."""
     if not isinstance(value, str) or len(value) != 12 or not _BASE64.fullmatch(value):
         return value
     packed = base64.b64decode(value)
@@ -232,15 +232,15 @@ def _unpacked(value: Json) -> Json:
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     """Return a value as JSON, and the name of its type.
 
-    It is text, a number, a truth value, an array or a sequence of one kind of these, or any JSON.
-    If the type is recorded beside it (`typed`), as in NCZarr, NaN and infinities are texts, truth
-    values numbers, and a sequence of one is its item. Otherwise it is the JSON that `to_zarr` makes
-    of it.
+    The value is a string, a number, a boolean, an array or a sequence of one kind of these, or any
+    JSON. With `typed`, as in NCZarr, where the type is recorded separately, NaN and infinities
+    become strings, booleans become numbers, and a sequence of one item becomes that item.
+    Otherwise the JSON is the same as that of xarray's `to_zarr`.
 
     Raises
     ------
     UnsupportedError
-        For what neither netCDF nor JSON has.
+        If neither netCDF nor JSON can represent the value.
     """
     if not typed:
         return _json(_as_json(value)), JSON
@@ -251,14 +251,14 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
         value = value.ravel().tolist()
     if isinstance(value, list | tuple):
-        # NumPy takes a text's trailing NULs away, so texts do not go through an array.
+        # NumPy removes trailing NULs, so strings are not converted to an array.
         if value and all(isinstance(item, str | bytes) for item in value):
             texts = [_text(item) for item in value]
             return (texts[0] if len(texts) == 1 else texts), STRING
         if not all(isinstance(item, bool | int | float | np.generic) for item in value):
             return _json(list(value)), JSON
     if np.ma.is_masked(value):
-        raise UnsupportedError("found a masked value, expected text, a number, or a sequence")
+        raise UnsupportedError("attribute value is masked, expected text, a number, or a sequence")
     array = np.asarray(value)
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
@@ -266,7 +266,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
 
 
 def _as_json(value: Any) -> Any:
-    """Return NumPy's values as Python's, also within lists and objects, and bytes as text."""
+    """Return a value with NumPy objects as Python ones and bytes as text, also in containers."""
     if isinstance(value, str | bytes):
         return _text(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
@@ -279,7 +279,7 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that NCZarr stores JSON's own values as; empty for all others."""
+    """Return the netCDF type that replaces one of JSON's own types; empty for other values."""
     _, kind = encode_attribute(value)
     if kind == JSON:
         return "text"
@@ -290,7 +290,7 @@ def substitute_type(value: Any) -> str:
 
 
 def infer_integers(value: Json) -> Json:
-    """Return JSON integers as netCDF-C reads them, of the smallest type; other values as given."""
+    """Return JSON integers in the smallest type, as netCDF-C reads them; keep other values."""
     items = value if isinstance(value, list) else [value]
     inferred = _inferred(items) if {*map(type, items)} == {int} else None
     if inferred is None:
@@ -299,31 +299,31 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give integers that NumPy takes for floats, as some are above 2⁶³, as what they are."""
+    """Return integers that NumPy has converted to floats, which it does above 2⁶³, as integers."""
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats
     if min(values) >= 0:
         return np.array(values, "uint64")
     if max(values) < 1 << 63:
         return np.array([*map(int, values)], "int64")
-    raise UnsupportedError("found integers that no type holds together")
+    raise UnsupportedError("integers of an attribute do not fit in one integer type")
 
 
 def _json(value: Json) -> Json:
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
-        raise UnsupportedError(f"found what is no JSON ({error})") from error
+        raise UnsupportedError(f"attribute value cannot be stored as JSON ({error})") from error
     return value
 
 
 def _text(value: str | bytes) -> str:
     if isinstance(value, str):
-        return str.__str__(value)  # an enum's own tells its name
+        return str.__str__(value)  # str() of an enum member is its name
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UnsupportedError(f"found bytes that are no UTF-8 ({error}), expected text") from error
+        raise UnsupportedError(f"attribute value has bytes that are not UTF-8 ({error})") from error
 
 
 def _encode_numbers(array: np.ndarray[Any, Any]) -> tuple[Json, str]:
@@ -347,5 +347,5 @@ def _json_number(number: Any) -> int | float | str:
         return "NaN"
     if np.isinf(number):
         return "-Infinity" if number < 0 else "Infinity"
-    # The shortest text that gives a float32 back is not that of its double.
+    # The shortest text that represents a float32 differs from that of the same float64.
     return float(np.format_float_scientific(number))

@@ -1,9 +1,9 @@
-"""Which dimensions a variable has: by full name, by bare name, or by size alone.
+"""The dimensions of a variable, found by full name, by bare name, or by size alone.
 
-Where an array and its dimension disagree, the dimension decides. Along an unlimited dimension a
-shorter array reads as its fill value beyond its end (netcdf-c grows dimensions that way), and a
-longer one is cut (the dimension is what a writer commits last); both are reported. Along any
-other dimension the variable has an error.
+If an array and its dimension have different sizes, the dimension's size is used. Along an unlimited
+dimension, a shorter array reads as fill values beyond its end, because netcdf-c extends dimensions
+that way. A longer array is truncated, because a writer commits the dimension last. Both are
+reported. Along any other dimension, the variable has an error.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.model import Dimension, Group, inherited_dimension
 
-# The last one is a reference of netcdf-c's development branch.
+# The last form is written by netcdf-c's development branch.
 _SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])
 _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 
 @dataclass
 class DimensionScope:
-    """All dimensions of a hierarchy, by full name; grows with the arrays that name new ones.
+    """All dimensions of a hierarchy by full name, including those that only arrays name.
 
     Attributes
     ----------
     is_part
-        Whether the hierarchy lies within a larger store: full names then begin at the root of
-        that, and their last part is all that can be found.
+        Whether the hierarchy is part of a larger store. Full names then start at the root of that
+        store, and only their last segment can be resolved.
     undefined
         Full names that no group of such a part defines, as the keys of a dictionary.
     """
@@ -48,7 +48,7 @@ class DimensionScope:
     undefined: dict[str, None] = field(default_factory=dict)
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
-        """Add a dimension to a group, and give it back."""
+        """Add a dimension to a group, and return it."""
         self.dimensions[dimension.path] = dimension
         group.dimensions[dimension.name] = dimension
         return dimension
@@ -56,10 +56,12 @@ class DimensionScope:
     def dimensions_of(
         self, node: ArrayNode | BrokenNode, annotation: ArrayAnnotation | None, group: Group
     ) -> tuple[Dimension, ...]:
-        """Give a variable's dimensions, from the first place that names them.
+        """Return a variable's dimensions, from the first place that names them.
 
-        Names that are none, too few or many, or lead to nowhere or to another size, are a
-        MetadataError.
+        Raises
+        ------
+        MetadataError
+            If names are invalid, too few, too many or undefined, or a size differs from the shape.
         """
         shape = node.shape
         if shape is None:
@@ -89,66 +91,85 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension that a fully qualified name means."""
+        """Return the dimension with a fully qualified name."""
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
         dimension = self.dimensions.get(reference)
         if dimension is None and self.is_part:
-            known = len(self.dimensions)
+            count = len(self.dimensions)
             dimension = self.named(node_name(reference), size, place, group)
-            if len(self.dimensions) > known:
+            if len(self.dimensions) > count:
                 self.undefined[reference] = None
             return dimension
         if dimension is None:
             dimension = self.recovered(reference, size, place)
-        return self.fitting(dimension, size, place, group)
+        return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define a dimension whose group has lost its annotation, or never wrote it down."""
+        """Define a dimension that its group does not define, and return it.
+
+        The group has lost its annotation, or the dimension is an anonymous one of netcdf-c.
+
+        Raises
+        ------
+        MetadataError
+            If neither is the case.
+        """
         owner, name = parent_path(reference), node_name(reference)
         lost = owner in self.groups and owner not in self.annotations
         if not name or owner not in self.groups or not (lost or _ANONYMOUS.fullmatch(name)):
             raise MetadataError(
-                f"found {quote(reference)}, which no group defines",
-                remedy="Name a dimension of one of the groups' annotations",
+                f"dimension {quote(reference)} is not defined by any group",
+                remedy="Name a dimension that a group annotation defines",
                 place=place,
             )
         if lost:
-            report = f"{quote(reference)}: its group does not define it any more"
-            self.groups[owner].reports.append(f"{report}; its size {size} is an array's")
+            self.groups[owner].reports.append(
+                f"{quote(reference)}: the annotation of its group is missing; its size {size} is "
+                "taken from an array"
+            )
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
-        """Give the dimension that a bare name means: here, or nearest above if of this size."""
+        """Return the dimension with a bare name: the group's own, or the nearest inherited one.
+
+        An inherited dimension must have this size; otherwise the group gets a new one.
+        """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
         own = group.dimensions.get(name)
         if own is not None:
-            return self.fitting(own, size, place, group)
+            return self.match_size(own, size, place, group)
         inherited = inherited_dimension(name, size, group.path, self.groups.__getitem__)
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
-        """Give the root's dimension for a size without name, distinct within one variable.
+        """Return the root's anonymous dimension of this size, distinct within one variable.
 
-        `earlier` are the sizes of the variable's others, to which it adds this one.
+        `earlier` has the sizes of the variable's other anonymous dimensions; `size` is appended.
         """
         root = self.groups["/"]
         same = earlier.count(size)
         earlier.append(size)
         name = f"_Anonymous_Dimension_{size}" + (f"_{same + 1}" if same else "")
-        known = self.dimensions.get(f"/{name}")
-        if known is not None:
-            return self.fitting(known, size, "shape", root)
+        dimension = self.dimensions.get(f"/{name}")
+        if dimension is not None:
+            return self.match_size(dimension, size, "shape", root)
         return self.define(root, Dimension(name, f"/{name}", size))
 
-    def fitting(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
-        """Give `dimension` back if an array of `size` elements can lie along it."""
+    def match_size(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
+        """Return `dimension` if an array of `size` elements fits it; report a difference.
+
+        Raises
+        ------
+        MetadataError
+            If the size differs and the dimension is not unlimited.
+        """
         if dimension.size == size:
             return dimension
-        found = f"an array has {size} elements along {quote(dimension.path)}"
+        problem = f"an array has {size} elements along {quote(dimension.path)}"
         if not dimension.unlimited:
-            raise MetadataError(f"{found}, expected {dimension.size}", place=place)
+            raise MetadataError(f"{problem}, expected {dimension.size}", place=place)
         rest = "is filled" if size < dimension.size else "is cut"
-        group.reports.append(f"{found}, which is unlimited and has {dimension.size}: it {rest}")
+        group.reports.append(f"{problem}, which is unlimited and has {dimension.size}: it {rest}")
         return dimension

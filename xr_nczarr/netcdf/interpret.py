@@ -1,7 +1,7 @@
 """From a hierarchy to a netCDF group: dimensions, kinds of variables, typed attributes.
 
-Nothing here fails as a whole. What is amiss with a variable becomes its `error`; what could be
-mended becomes a sentence in its group's `reports`.
+A defect never fails the whole translation. A variable that cannot be used gets an `error`; a defect
+that could be repaired is described in its group's `reports`.
 """
 
 from __future__ import annotations
@@ -57,29 +57,29 @@ def interpret(
     group: str = "/",
     subgroups: bool = True,
 ) -> Group:
-    """Return the netCDF group that a hierarchy holds.
+    """Return the netCDF group that a hierarchy represents.
 
-    An array that is the whole store is called what its attribute ``_nczarr_name`` says, else
-    ``data``.
+    An array that is the whole store is named by its attribute ``_nczarr_name``, or else ``data``.
 
     Parameters
     ----------
     use_zarr_fill_value_as_mask
-        Whether an array's own fill value is its `_FillValue` where no attribute says so. With None
-        it is in plain Zarr of version 1 and 2, but for the default fills of netCDF where netCDF-C
-        wrote the store. NCZarr records what was declared, so there it never is.
+        Whether an array's Zarr fill value becomes its `_FillValue` if it has no such attribute. It
+        never does in NCZarr, which records whether a `_FillValue` was declared. With None, it does
+        in plain Zarr of version 1 and 2, except for netCDF's default fill values in stores that
+        netCDF-C wrote.
     zero_masks
-        Whether that holds for zero as well (for text: empty or blank); False for reference sets,
-        where it may be HDF5's default.
+        Whether this includes a fill value of zero (for text: empty or blank). It is False for
+        reference sets, where such a value may be HDF5's default.
     group, subgroups
-        Which part of the store was searched for the hierarchy: outside of it, nothing is missing.
+        The part of the store that the hierarchy covers. Nodes outside it are not reported missing.
     """
     return _Interpreter(hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups).run()
 
 
 @dataclass
 class _Interpreter:
-    """The work of one `interpret`: what is known while the nodes go by."""
+    """The state of one call of `interpret`."""
 
     hierarchy: Hierarchy
     fill_value_masks: bool | None
@@ -101,7 +101,7 @@ class _Interpreter:
         if isinstance(root, ArrayNode | None):
             self.add_group("/", GroupNode(path="/", explicit=False))
         if root is not None and not has_superblock(root):
-            # A group without any annotation may have lost it, and be the root all the same.
+            # A group without any annotation may be the root and have lost its annotation.
             self.scope.is_part = isinstance(root, ArrayNode) or find_group(root) is not None
         for path, node in nodes.items():
             if isinstance(node, ArrayNode) or not (
@@ -110,7 +110,7 @@ class _Interpreter:
                 arrays.append(node)
             else:
                 self.add_group(path, node)
-        # Arrays of the upper groups first: those below inherit their dimensions.
+        # Arrays of upper groups come first, since lower groups inherit their dimensions.
         for array in sorted(arrays, key=lambda node: node.path.count("/")):
             self.add_variable(array)
         for path, annotation in self.annotations.items():
@@ -118,7 +118,7 @@ class _Interpreter:
                 self.compare_lists(self.groups[path], annotation)
         if self.scope.undefined:
             names = ", ".join(map(quote, self.scope.undefined))
-            note = f"{names}: not defined by the groups that were opened, sized as an array is"
+            note = f"{names}: not defined in the opened groups; sizes are taken from arrays"
             self.groups["/"].reports.append(note)
         return self.groups["/"]
 
@@ -128,17 +128,22 @@ class _Interpreter:
         return path == self.group or below
 
     def lists_group(self, path: str) -> bool:
-        """Tell whether the parent's annotation says that there is a group at `path`."""
+        """Return whether the parent's annotation lists a group at `path`."""
         annotation = self.annotations.get(parent_path(path))
         listed = annotation.groups if annotation is not None else None
         return path == "/" or (listed is not None and node_name(path) in listed)
 
     def holder(self, path: str) -> Group | None:
-        """Give the group that a node is in, or None below an array, where netCDF has nothing."""
+        """Return the group that contains a node, or None for a node below an array.
+
+        netCDF has no nodes below an array. A missing group is added.
+        """
         parent = parent_path(path)
         if parent not in self.groups:
             if parent in self.hierarchy.nodes:
-                self.groups["/"].reports.append(f"{quote(path)}: is below an array, and left out")
+                self.groups["/"].reports.append(
+                    f"{quote(path)}: is below an array, so it is left out"
+                )
                 return None
             if self.holder(parent) is None:
                 return None
@@ -185,7 +190,7 @@ class _Interpreter:
             if annotation is not None and group.dialect == "zarr":
                 group.dialect = dialect_of(node, annotation.vintage)
             if isinstance(node, ArrayNode):
-                array, kind = self.meant(node, annotation)
+                array, kind = self.decoded_form(node, annotation)
                 if "_FillValue" in attributes:
                     self.type_fill_value(attributes, array, kind, group)
                     if kind == "string":
@@ -211,8 +216,10 @@ class _Interpreter:
     def locate(self, problem: MetadataError, node: Node) -> MetadataError:
         return problem.located(key=document_key(node, problem.place, self.zarr))
 
-    def meant(self, node: ArrayNode, annotation: ArrayAnnotation | None) -> tuple[ArrayNode, Kind]:
-        """Give the array as its bytes are meant, and the variable's kind."""
+    def decoded_form(
+        self, node: ArrayNode, annotation: ArrayAnnotation | None
+    ) -> tuple[ArrayNode, Kind]:
+        """Return the array with the type that netCDF reads it as, and the variable's kind."""
         netcdf = annotation is not None or self.is_written_by_netcdf()
         kind = _kind(node, annotation.type_alias if annotation is not None else None, netcdf)
         changes: dict[str, Any] = {}
@@ -229,7 +236,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Tell whether this is pure Zarr that netcdf-c wrote, in its own meaning of the types."""
+        """Return whether netcdf-c wrote this as pure Zarr, where types have netcdf-c's meaning."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
         return (
@@ -239,12 +246,12 @@ class _Interpreter:
     def type_fill_value(
         self, attributes: dict[str, Any], node: ArrayNode, kind: Kind, group: Group
     ) -> None:
-        """Put `_FillValue` into the variable's own type."""
+        """Convert `_FillValue` in `attributes` to the variable's dtype."""
         is_text = kind in ("char", "string")
         packed = self.zarr.requires_fill_value
         value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, packed=packed)
         if value is None:
-            group.reports.append(f"{quote(node.path)}: its _FillValue is no {node.dtype}")
+            group.reports.append(f"{quote(node.path)}: its _FillValue is not a valid {node.dtype}")
         else:
             exact = node.fill_value is EXACT_FILL and value == ROUNDED_FILL
             attributes["_FillValue"] = EXACT_FILL if exact else value
@@ -252,11 +259,11 @@ class _Interpreter:
     def masks(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether the fill value is the `_FillValue` although no attribute says so."""
-        if node.dtype.kind == "V":  # xarray cannot mask these
+        """Return whether the fill value becomes the `_FillValue`, which no attribute declares."""
+        if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
         if annotation is not None:
-            # Only what no attribute can say (`attributes.encode_fill_value`).
+            # Only values that an attribute cannot represent (`attributes.encode_fill_value`).
             return stored.kind in "cV" and node.fill_value not in _usual_fills(node.dtype)
         if self.fill_value_masks is not None:
             return self.fill_value_masks
@@ -269,32 +276,32 @@ class _Interpreter:
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Put a group's children in the order of its lists, and report where these are wrong."""
+        """Sort a group's children by its lists, and report differences from the store."""
         place = annotation.vintage.group
         for name in annotation.arrays or ():
             path = child_path(group.path, name)
             if path not in self.hierarchy.nodes:
                 error = NotFoundError(
-                    f"{place} lists the array, and the store does not have it", variable=path
+                    f"array is listed in {place}, but is not in the store", variable=path
                 )
                 group.variables.setdefault(name, Variable(path=path, error=error, kind="other"))
-                group.reports.append(f"{quote(path)}: listed in {place}, and missing")
+                group.reports.append(f"{quote(path)}: listed in {place}, but missing")
         for name in annotation.groups or ():
             if name not in group.groups:
                 path = child_path(group.path, name)
-                group.reports.append(f"{quote(path)}: listed in {place}, and missing")
+                group.reports.append(f"{quote(path)}: listed in {place}, but missing")
         pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
         for listed, present in pairs:
             if listed is None:
                 continue
             for name in sorted(set(present).difference(listed)):
                 path = child_path(group.path, name)
-                group.reports.append(f"{quote(path)}: present, and not listed in {place}")
+                group.reports.append(f"{quote(path)}: present, but not listed in {place}")
             _reorder(present, listed)
 
 
 def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
-    """Put `children` in the order of a list, those that are not in it last."""
+    """Sort `children` in place by a list; children that are not listed come last."""
     for name in dict.fromkeys([*listed, *children]):
         if name in children:
             children[name] = children.pop(name)
@@ -308,10 +315,10 @@ def _attributes(node: Node) -> dict[str, Any]:
 
 def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
     dtype = node.dtype
-    unfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
-    if unfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
+    misfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
+    if misfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
         raise MetadataError(
-            f"found {alias}, expected a type that {dtype} can hold",
+            f"found {alias}, expected a type that {dtype} can represent",
             place="_nczarr_array.type_alias",
         )
     if alias == "char" or node.type_name == ">S1":
@@ -329,16 +336,16 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Give the fill values of `dtype` that Zarr or netCDF puts there by default."""
-    if dtype.hasobject:  # of one type: NumPy takes its time to find a number unequal to a text
+    """Return the fill values of `dtype` that Zarr or netCDF writes by default."""
+    if dtype.hasobject:  # no numbers: NumPy compares numbers with text slowly
         return (zero(dtype), b"")
-    # Half precision has no such number: it would be compared with infinity.
+    # In half precision the value would overflow to infinity.
     rounded = (ROUNDED_FILL,) if dtype.kind in "iufc" and dtype.itemsize > 2 else ()
     return (zero(dtype), default_fill(dtype), *rounded)
 
 
 def _as_bytes(value: Any) -> np.bytes_ | None:
-    """Give a fill value (text, a byte as a number, raw bytes) as that of fixed bytes."""
+    """Return a fill value (text, a byte as a number, or raw bytes) as fixed-width bytes."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -347,9 +354,9 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 
 
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
-    """Give an array of strings with the fill value as `declared`, if it was taken for Base64.
+    """Return an array of strings with the fill value `declared` if it was parsed as Base64.
 
-    Zarr has Base64 there; netcdf-c spells the text, as it does in the attribute.
+    Zarr specifies Base64 for it, but netcdf-c writes the text itself, as in the attribute.
     """
     try:
         is_spelled = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
@@ -362,7 +369,7 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Give a shuffle with the size netcdf-c used, which it does not store rightly."""
+    """Return a shuffle with the element size that netcdf-c used, which it stores incorrectly."""
     if spec.name != "shuffle" or spec.configuration.get("elementsize") == size:
         return spec
     configuration = {**spec.configuration, "elementsize": size}

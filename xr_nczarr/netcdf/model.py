@@ -1,9 +1,8 @@
 """The netCDF data model as NCZarr stores it: groups, dimensions, variables, typed attributes.
 
 An attribute's value is a numpy scalar or one-dimensional array of its netCDF type, a str
-(characters), or a list of str (strings, also a single one); of a node without annotations it is
-JSON. `_FillValue` is a scalar of the variable's type; it is there when the store declares it, and
-only then.
+(characters), or a list of str (strings, even a single one). In a node without annotations it is
+JSON. `_FillValue` is a scalar of the variable's type and exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Dimension:
     Attributes
     ----------
     path
-        Fully qualified name: the path of the group that defines it, and its `name`.
+        Fully qualified name: the path of the group that defines it, followed by its `name`.
     size
-        In elements; of an unlimited dimension its current size.
+        In elements; the current size of an unlimited dimension.
     """
 
     name: str
@@ -39,27 +38,27 @@ class Dimension:
 
 @dataclass(slots=True, kw_only=True)
 class Variable:
-    """A variable: an array and what netCDF knows about it.
+    """A variable: an array with its netCDF dimensions, attributes and type.
 
     Attributes
     ----------
     path
         Absolute path of its array.
     name
-        The last segment of the path, but of an array that is the whole store.
+        The last segment of the path, except for an array that is the whole store.
     dimensions
-        Slowest first; empty for a scalar, also where the array's shape is ``(1,)``.
+        Slowest first; empty for a scalar, even if the array's shape is ``(1,)``.
     node
-        The array, its dtype, fill value and codecs as the stored bytes are meant (which is not
-        always what the document says); None when the array is missing or broken.
+        The array. Its dtype, fill value and codecs describe the stored bytes as netCDF interprets
+        them, which can differ from the document. None if the array is missing or broken.
     attributes
-        Without NCZarr's own bookkeeping.
+        The user's attributes, without NCZarr's own bookkeeping.
     kind
         ``"number"`` (netCDF's integers and floats), ``"char"`` (dtype ``S1``), ``"string"`` (text:
-        dtype ``S`` holds UTF-8 padded with NUL, ``U`` or ``object`` hold str), or ``"other"``:
-        what netCDF does not have, as Zarr has it.
+        dtype ``S`` holds UTF-8 padded with NUL, ``U`` or ``object`` hold str), or ``"other"``: a
+        Zarr type that netCDF does not have.
     error
-        Why the variable cannot be read, else None. Dimensions and attributes are what is known.
+        Why the variable cannot be read, else None. Dimensions and attributes may be incomplete.
     """
 
     path: str
@@ -75,20 +74,20 @@ class Variable:
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether it is called as its only dimension, along which it gives the coordinates."""
+        """Whether this is a coordinate variable: one-dimensional, with its dimension's name."""
         return len(self.dimensions) == 1 and self.dimensions[0].name == self.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dimensions' sizes. The array can be longer or shorter along unlimited ones."""
+        """Sizes of the dimensions. The array may be longer or shorter along unlimited ones."""
         return tuple([dimension.size for dimension in self.dimensions])
 
     @property
     def fill_value(self) -> Any:
-        """What elements without a chunk read as.
+        """The value of elements whose chunk is missing.
 
-        Zero where the array has no fill value: netcdf-c reads it so, and zarr-python does not
-        store a chunk of nothing but zeros there.
+        It is zero if the array has no fill value: netcdf-c reads zeros then, and zarr-python does
+        not store a chunk that contains only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -98,16 +97,16 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A group: its own dimensions, variables and groups by name, in the order of the store.
+    """A group: its own dimensions, variables and groups by name, in stored order.
 
     Attributes
     ----------
     dialect
-        The layout the annotations were found in (`annotations.VINTAGES`), or ``"zarr"``.
+        The layout of the annotations (`annotations.VINTAGES`), or ``"zarr"``.
     reports
-        What was found amiss in this group and could be mended, one sentence each.
+        Defects of this group that could be repaired, one sentence each.
     node
-        The group's node, or None for a group of our own making.
+        The group's node, or None for a group that this package created.
     error
         Why the group's own annotations cannot be used, else None.
     """
@@ -123,13 +122,13 @@ class Group:
     error: NczarrError | None = field(default=None, compare=False)
 
     def walk(self) -> Iterator[Group]:
-        """Give this group and all below it, parents first."""
+        """Yield this group and all groups below it, parents first."""
         yield self
         for group in self.groups.values():
             yield from group.walk()
 
     def all_variables(self) -> Iterator[Variable]:
-        """Give the variables of this group and of all below it."""
+        """Yield the variables of this group and of all groups below it."""
         for group in self.walk():
             yield from group.variables.values()
 
@@ -137,9 +136,9 @@ class Group:
 def inherited_dimension(
     name: str, size: int, path: str, group_at: Callable[[str], Group]
 ) -> Dimension | None:
-    """Give the dimension of a name that the group at `path` has from above, if it has the size.
+    """Return the dimension `name` that the group at `path` inherits, or None if the size differs.
 
-    That is the nearest one: it hides those above it.
+    The nearest dimension of that name hides those further up.
     """
     while path != "/":
         path = parent_path(path)

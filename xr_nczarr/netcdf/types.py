@@ -1,4 +1,4 @@
-"""netCDF's types: their default fill values, and how each vintage spells them for attributes."""
+"""netCDF types: their default fill values, and their spelling for attributes in each vintage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROUNDED_FILL = 9.96921e36
 """netCDF's default fill of doubles, as netcdf-c prints it into metadata (but not into chunks)."""
 
 EXACT_FILL = np.float64(NUMBERS["float64"])
-"""What it is in chunks."""
+"""netCDF's default fill of doubles, as stored in chunks."""
 
 ATTRIBUTE_TYPES: dict[str, str] = {
     # 4.8.0 writes the number of the nc_type as text.
@@ -43,9 +43,9 @@ ATTRIBUTE_TYPES: dict[str, str] = {
     "10": "int64",
     "11": "uint64",
     "12": STRING,
-    # 4.8.1 and 4.9.0 take a character for UCS-4; since then the big endian S1 is a character.
+    # 4.8.1 and 4.9.0 write characters as UCS-4; later releases use a big-endian S1.
     **dict.fromkeys(("<U1", ">U1", ">S1", "<S1", TEXT), TEXT),
-    # Zarr version 3 has names.
+    # Zarr version 3 uses names.
     STRING: STRING,
     JSON: JSON,
     "|J0": JSON,
@@ -54,21 +54,24 @@ ATTRIBUTE_TYPES: dict[str, str] = {
     **{order + np.dtype(name).str[1:]: name for name in NUMBERS for order in "<>|"},
     "|b1": "uint8",
 }
-"""How vintages spell an attribute's type → the type's name; fixed strings are matched apart."""
+"""Spelling of an attribute's type in any vintage → name of the type.
+
+`attribute_type` handles fixed-width strings.
+"""
 
 
 def attribute_type(spelling: object) -> str | None:
-    """Give the type that a recorded spelling means, or None when no vintage writes it."""
+    """Return the name of the type that a recorded spelling stands for, or None if unknown."""
     if not isinstance(spelling, str):
         return None
-    known = ATTRIBUTE_TYPES.get(spelling)
-    if known is None and spelling[:1] in ("|", "<", ">") and spelling[1:2] == "S":
+    name = ATTRIBUTE_TYPES.get(spelling)
+    if name is None and spelling[:1] in ("|", "<", ">") and spelling[1:2] == "S":
         return STRING
-    return known
+    return name
 
 
 def spell_type(name: str, dialect: str) -> str:
-    """Give the spelling of an attribute's type in one of the dialects."""
+    """Return the spelling of an attribute's type in a dialect."""
     if dialect == "nczarr-preview":
         return name
     if name in NUMBERS:
@@ -79,7 +82,7 @@ def spell_type(name: str, dialect: str) -> str:
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Give netCDF's default fill of `dtype`; of types netCDF does not have, NaN or zero."""
+    """Return netCDF's default fill value of `dtype`, or NaN or zero for a type netCDF lacks."""
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
         return SCALARS[name](NUMBERS[name])
@@ -87,7 +90,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Give what stands for nothing in `dtype`: zero, False, NaT, an empty text, zero bytes."""
+    """Return the empty value of `dtype`: zero, False, NaT, an empty string or zero bytes."""
     if dtype.kind in "mM":
         return np.array("NaT", dtype)[()]
     return "" if dtype.kind == "O" else np.zeros((), dtype)[()]
