@@ -47,7 +47,7 @@ def array_of(dtype, *codecs, shape=(4,), **members):
 
 
 def stored(node, values):
-    """The bytes of a chunk, in hexadecimal digits."""
+    """Return the bytes of a chunk in hexadecimal digits."""
     return bytes(compile_codec(node).encode(np.array(values, node.dtype))).hex()
 
 
@@ -73,7 +73,7 @@ def as_recorded(values):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_zarr_python_wrote_is_read(tmp_path, name):
+def test_casts_written_by_zarr_python_are_read(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     everything = (slice(None),) * len(array.node.shape)
@@ -84,7 +84,7 @@ def test_what_zarr_python_wrote_is_read(tmp_path, name):
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED if name != "sharded"]
 )  # its chunks lie in another order
-def test_the_same_bytes_are_written(tmp_path, name):
+def test_casts_are_encoded_to_the_bytes_of_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     dtype = array.node.dtype.newbyteorder("<")
@@ -103,7 +103,7 @@ LATER = not hasattr(zarr.codecs, "CastValue")
 
 @pytest.mark.filterwarnings("ignore:Codec '.*' not configured in config")
 @pytest.mark.skipif(LATER, reason="zarr-python has these codecs from 3.2, for Python 3.12")
-def test_zarr_python_reads_what_is_written_here(tmp_path):
+def test_zarr_python_reads_casts_written_here(tmp_path):
     values = np.round(np.arange(24.0) / 10 - 1, 1).reshape(4, 6)
     filters = [
         zarr.codecs.ScaleOffset(offset=-1, scale=10),
@@ -138,14 +138,14 @@ ROUNDED_LARGE = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDED)
-def test_values_are_rounded_as_the_codec_says(rounding):
+def test_values_are_rounded_by_the_mode_of_the_codec(rounding):
     node = array_of("float32", cast_value("int8", rounding=rounding), BYTES, shape=(6,))
     assert stored(node, HALVES) == np.array(ROUNDED[rounding], "i1").tobytes().hex()
     node = array_of("uint64", cast_value("float64", rounding=rounding), LITTLE, shape=(2,))
     assert stored(node, LARGE) == np.array(ROUNDED_LARGE[rounding]).tobytes().hex()
 
 
-def test_half_less_the_least_is_rounded_down():
+def test_the_largest_double_below_one_half_is_rounded_down():
     node = array_of("float64", cast_value("int8", rounding="nearest-away"), BYTES, shape=(2,))
     assert stored(node, [np.nextafter(0.5, 0), -np.nextafter(0.5, 0)]) == "0000"
 
@@ -163,8 +163,19 @@ def test_half_less_the_least_is_rounded_down():
         (-(2.0**63) - 4096, "int64", -(2**63), 2**63 - 4096),
         (2.0**127, "uint8", 255, 0),
     ],
+    ids=[
+        "just above int8",
+        "just above int16",
+        "above int16",
+        "below int16",
+        "just above uint8",
+        "just below uint8",
+        "above uint64",
+        "below int64",
+        "far above uint8",
+    ],
 )
-def test_values_beyond_a_type_of_integers(value, data_type, clamped, wrapped):
+def test_values_outside_an_integer_type_fail_clamp_or_wrap(value, data_type, clamped, wrapped):
     dtype = "float64" if isinstance(value, float) else "int32"
     for out_of_range, expected in (("clamp", clamped), ("wrap", wrapped)):
         codec = cast_value(data_type, out_of_range=out_of_range)
@@ -175,7 +186,7 @@ def test_values_beyond_a_type_of_integers(value, data_type, clamped, wrapped):
         stored(node, [value])
 
 
-def test_values_beyond_a_type_of_floats_are_clamped_to_infinity():
+def test_values_outside_a_float_type_are_clamped_to_infinity():
     node = array_of("float64", cast_value("float16", out_of_range="clamp"), LITTLE)
     expected = np.array([np.inf, -np.inf, 65504, -0.0], "f2")
     assert stored(node, [65520, -1e300, 65519, -0.0]) == expected.tobytes().hex()
@@ -187,15 +198,15 @@ def test_values_beyond_a_type_of_floats_are_clamped_to_infinity():
 
 
 @pytest.mark.parametrize("out_of_range", [None, "clamp", "wrap"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_no_integer_unless_it_is_mapped(value, out_of_range):
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
+def test_nan_and_infinity_need_a_scalar_map_to_become_integers(value, out_of_range):
     rules = {} if out_of_range is None else {"out_of_range": out_of_range}
     node = array_of("float32", cast_value("int16", **rules), LITTLE, shape=(1,))
     with pytest.raises(ChunkError, match=r"does not fit in int16.*scalar_map"):
         stored(node, [value])
 
 
-def test_a_map_comes_before_every_rule_and_its_first_entry_counts():
+def test_the_first_matching_scalar_map_entry_precedes_all_rules():
     maps = {
         "encode": [["NaN", 0], ["+Infinity", 1], [1.5, 7], [1.5, 8], ["0x40000000", 9]],
         "decode": [[0, "NaN"], [0, 5]],
@@ -207,7 +218,7 @@ def test_a_map_comes_before_every_rule_and_its_first_entry_counts():
     np.testing.assert_array_equal(decoded, [np.nan, 1, 7, 9, 3])
 
 
-def test_decoding_follows_the_same_rules():
+def test_cast_value_decodes_by_the_same_rules_as_it_encodes():
     node = array_of("int8", cast_value("float32"), LITTLE, shape=(1,))
     codec = compile_codec(node)
     assert codec.decode(np.array([2.5], "<f4").tobytes()).tolist() == [2]
@@ -221,7 +232,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False, width=64) | st.floats(
 
 
 def model(value, target, rounding):
-    """Round an exact number to the nearest ones of a type, without a bound on either."""
+    """Return an exact number rounded to a type whose range is unlimited."""
     if target.kind in "iu":
         low, step = Fraction(value.__floor__()), Fraction(1)
     else:
@@ -288,7 +299,7 @@ def test_numbers_are_scaled_in_their_own_arithmetic():
     ],
     ids=["below", "above", "uint64", "int64"],
 )
-def test_integers_that_leave_their_type_are_not_stored(data_type, codec, value, words):
+def test_scaled_integers_outside_their_type_are_an_error(data_type, codec, value, words):
     node = array_of(data_type, scale_offset(**codec), LITTLE, shape=(2,))
     fine = codec.get("offset", 0) + 1
     with pytest.raises(ChunkError, match=words):
@@ -296,7 +307,7 @@ def test_integers_that_leave_their_type_are_not_stored(data_type, codec, value, 
     assert stored(node, [fine, fine])
 
 
-def test_integers_that_are_no_multiple_of_the_scale_are_damage():
+def test_stored_integers_that_are_not_a_multiple_of_the_scale_are_an_error():
     codec = compile_codec(array_of("int16", scale_offset(scale=4), LITTLE, shape=(2,)))
     assert codec.decode(np.array([8, -12], "<i2").tobytes()).tolist() == [2, -3]
     with pytest.raises(ChunkError, match="stored value 7 is not a multiple of the scale 4"):
@@ -306,7 +317,7 @@ def test_integers_that_are_no_multiple_of_the_scale_are_damage():
         codec.decode(b"\x64")
 
 
-def test_floats_that_scaling_loses_are_not_stored(tmp_path):
+def test_floats_that_scaling_changes_are_an_error(tmp_path):
     dataset = xr.Dataset({"v": ("x", np.array([1e30, 1], "f4"))})
     encoding = {"v": {"codecs": [{"id": "scale_offset", "scale": 1e20}], "fill_value": 0}}
     with pytest.raises(ChunkError, match="the filters do not preserve"):
@@ -323,15 +334,15 @@ def test_a_cast_to_bytes_needs_no_byte_order():
     assert "expected an endian for int16" in str(error)
 
 
-def test_the_byte_order_is_that_of_what_was_cast():
+def test_the_byte_order_applies_to_the_cast_type():
     node = array_of("uint8", cast_value("int32"), scale_offset(offset=-1), BIG, shape=(1,))
     assert (node.dtype, stored(node, [1])) == (np.dtype("u1"), "00000002")
     assert rendered(node)["codecs"] == [cast_value("int32"), scale_offset(offset=-1), BIG]
 
 
 @pytest.mark.parametrize("endian", [LITTLE, BIG], ids=["little", "big"])
-def test_the_filters_of_numcodecs_are_followed_too(endian):
-    """zarr-python writes the bytes of the type that the filter makes, in the order of ``bytes``."""
+def test_byte_order_applies_to_the_type_after_numcodecs_filters(endian):
+    """zarr-python writes the filter's type in the byte order of the codec ``bytes``."""
     settings = {"scale": 10, "offset": 0, "dtype": "<f4", "astype": "<i2"}
     filters = {"name": "numcodecs.fixedscaleoffset", "configuration": settings}
     node = array_of("float32", filters, endian, shape=(2,))
@@ -342,7 +353,7 @@ def test_the_filters_of_numcodecs_are_followed_too(endian):
     assert stored(array_of("float32", filters, BYTES, shape=(2,)), [0.5, 1]) == "050a"
 
 
-def test_compressors_behind_a_cast_are_told_the_size_of_what_was_cast():
+def test_compressors_after_a_cast_expect_the_size_of_the_cast_type():
     node = array_of("float64", shape=(4,), codecs=[LITTLE])
     codecs = [
         CodecSpec("cast_value", {"data_type": "int16"}),
@@ -372,7 +383,7 @@ def test_numbers_in_shards_are_cast_chunk_by_chunk(tmp_path, inside):
     assert (again.codecs, again.shards) == (node.codecs, node.shards)
 
 
-def test_a_codec_that_needs_its_neighbors_is_not_undone_within_a_shard():
+def test_a_filter_before_sharding_that_needs_neighbors_is_rejected():
     delta = {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}}
     error = array_of("float32", delta, sharded([2, 3], [LITTLE]), shape=(4, 6)).error
     assert isinstance(error, UnsupportedError)
@@ -406,7 +417,7 @@ def test_a_codec_that_needs_its_neighbors_is_not_undone_within_a_shard():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_configurations_that_the_specification_does_not_allow_are_refused(codecs, words):
+def test_configurations_outside_the_specification_are_rejected(codecs, words):
     node = array_of("float32", *codecs)
     if isinstance(node, BrokenNode):
         assert isinstance(node.error, MetadataError | UnsupportedError)
@@ -417,7 +428,7 @@ def test_configurations_that_the_specification_does_not_allow_are_refused(codecs
 
 
 @pytest.mark.parametrize("data_type", ["bool", "complex64", "r16", "numpy.datetime64"])
-def test_types_without_real_numbers_are_refused(data_type):
+def test_casts_of_types_other_than_real_numbers_are_rejected(data_type):
     if data_type == "numpy.datetime64":
         data_type = {"name": data_type, "configuration": {"unit": "s", "scale_factor": 1}}
     for codec in (scale_offset(scale=2), cast_value("int64")):
@@ -426,7 +437,7 @@ def test_types_without_real_numbers_are_refused(data_type):
         assert "expected integers or floats" in str(error)
 
 
-def test_a_chunk_of_another_size_is_damage():
+def test_a_cast_chunk_of_the_wrong_size_is_an_error():
     codec = compile_codec(array_of("float64", cast_value("int16"), LITTLE))
     for size in (0, 7, 9, 32):
         with pytest.raises(ChunkError, match=f"found {size} bytes, expected 8"):
@@ -447,7 +458,7 @@ def write(folder, values, codecs, **encoding):
 PACKED = [{"id": "scale_offset", "scale": 10}, {"id": "cast_value", "data_type": "int16"}]
 
 
-def test_a_variable_is_packed_by_codecs_and_copied_so(tmp_path):
+def test_a_variable_packed_by_codecs_keeps_them_in_a_copy(tmp_path):
     members = write(tmp_path, [0.5, -2.5, 100], PACKED)
     expected = [scale_offset(scale=10), cast_value("int16"), LITTLE]
     assert (members["codecs"], members["fill_value"]) == (expected, 0)
@@ -465,7 +476,7 @@ def test_a_variable_is_packed_by_codecs_and_copied_so(tmp_path):
     ]
 
 
-def test_version_2_has_none_of_these_codecs(tmp_path):
+def test_casts_are_rejected_in_version_2(tmp_path):
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     with pytest.raises(
         UnsupportedError, match=r"scale_offset exists only in Zarr v3.*zarr_format=3"
@@ -480,7 +491,7 @@ def test_version_2_has_none_of_these_codecs(tmp_path):
 
 
 @pytest.mark.parametrize("fill", [-1.0, 0.26, np.nan, 1e9], ids=str)
-def test_a_fill_value_that_does_not_come_back_is_refused(tmp_path, fill):
+def test_a_fill_value_that_a_cast_changes_is_rejected(tmp_path, fill):
     with pytest.raises(ConflictError, match=r"cannot store the fill value.*fill_value in encoding"):
         write(
             tmp_path,
@@ -491,7 +502,7 @@ def test_a_fill_value_that_does_not_come_back_is_refused(tmp_path, fill):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_fill_value_that_is_mapped_comes_back(tmp_path):
+def test_a_fill_value_in_the_scalar_map_is_preserved(tmp_path):
     maps = {"encode": [[np.nan, -1]], "decode": [[-1, np.nan]]}
     codecs = [PACKED[0], {**PACKED[1], "scalar_map": maps}]
     members = write(tmp_path, [0.5, np.nan, np.nan], codecs, fill_value=np.nan, chunks=2)
@@ -504,7 +515,7 @@ def test_a_fill_value_that_is_mapped_comes_back(tmp_path):
     np.testing.assert_array_equal(read, [0.5, np.nan, np.nan])
 
 
-def test_values_that_do_not_fit_are_refused_with_their_place(tmp_path):
+def test_the_error_of_a_value_that_does_not_fit_names_variable_and_chunk(tmp_path):
     with pytest.raises(
         ChunkError, match=r"value 40000.* does not fit in int16.*variable /v, chunk \(0,\)"
     ):

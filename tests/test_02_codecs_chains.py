@@ -1,4 +1,4 @@
-"""Chains of codecs against numcodecs, which wrote most Zarr chunks there are."""
+"""Codec chains compared with numcodecs, which wrote most existing Zarr chunks."""
 
 import math
 import zlib
@@ -51,7 +51,7 @@ def decode_by_numcodecs(data, *codecs):
 
 
 def assert_decodes(codec, data, expected):
-    """Decode from each kind of buffer, and into an array: all have to give the same."""
+    """Decode from each kind of buffer, and into an array; check that the results agree."""
     out = np.empty(expected.shape, expected.dtype)
     for found in (codec.decode(data), codec.decode(memoryview(data)), codec.decode(data, out)):
         assert found.dtype == expected.dtype
@@ -90,7 +90,7 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_chains_read_what_numcodecs_writes_and_the_reverse(chain):
+def test_chains_and_numcodecs_read_each_other(chain):
     array = np.arange(60, dtype="<i4").reshape(3, 20) + 5
     codec = make_codec("<i4", (3, 20), *chain)
     assert_decodes(codec, encode_by_numcodecs(array, *chain), array)
@@ -107,7 +107,7 @@ def test_chains_read_what_numcodecs_writes_and_the_reverse(chain):
         ("<f8", [("fixedscaleoffset", {"offset": 1, "scale": 10, "dtype": "<f8"})]),
     ],
 )
-def test_lossy_filters_give_the_values_that_were_kept(dtype, chain):
+def test_lossy_filters_decode_to_the_values_of_numcodecs(dtype, chain):
     array = np.linspace(0, 3, 24).astype(dtype).reshape(4, 6)
     codec = make_codec(dtype, (4, 6), *chain)
     found = codec.decode(bytes(codec.encode(array)))
@@ -119,7 +119,7 @@ def test_lossy_filters_give_the_values_that_were_kept(dtype, chain):
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 64])
-def test_booleans_are_packed_eight_a_byte(count):
+def test_packbits_stores_eight_booleans_per_byte(count):
     array = np.arange(count) % 3 == 0
     codec = make_codec("?", (count,), ("packbits", {}))
     assert codec.encode(array) == numcodecs.PackBits().encode(array).tobytes()
@@ -136,7 +136,7 @@ OBJECTS = {
 
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 3, 2)])
-def test_items_of_variable_length_read_what_numcodecs_writes(name, shape):
+def test_items_of_variable_length_are_read_as_numcodecs_writes_them(name, shape):
     array = np.empty(6, dtype=object)
     array[:] = OBJECTS[name][1]
     array = array.reshape(shape)
@@ -238,14 +238,14 @@ def test_crc32c_needs_no_library(monkeypatch):
         codec.decode(data[:-1] + b"\0")
 
 
-def test_d66_data_that_do_not_compress_are_stored_all_the_same():
+def test_d66_incompressible_data_round_trip():
     array = np.random.default_rng(0).integers(0, 256, 100, dtype="u1")
     for name, configuration in COMPRESSORS:
         codec = make_codec("|u1", (100,), (name, configuration))
         assert_decodes(codec, bytes(codec.encode(array)), array)
 
 
-def test_pcodec_gives_no_more_than_the_chunk():
+def test_pcodec_decodes_no_more_than_the_chunk():
     pytest.importorskip("pcodec")
     array = np.arange(60, dtype="<f4").reshape(3, 20)
     codec = make_codec("<f4", (3, 20), ("pcodec", {"level": 8}))
@@ -264,7 +264,7 @@ def test_codecs_whose_library_is_missing_are_not_known(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "<i2", "<f8", "<c16", "<M8[s]", "|S300"])
-def test_blosc_buffers_are_those_of_numcodecs(dtype):
+def test_blosc_encodes_to_the_bytes_of_numcodecs(dtype):
     array = np.arange(500).astype(dtype)
     for shuffle in (-1, 0, 1, 2):
         blosc = numcodecs.Blosc("zstd", 3, shuffle)
@@ -286,12 +286,12 @@ def test_zstd_of_several_frames_and_skippable_ones_is_one_chunk():
 
 
 def zstd_without_size(data):
-    """A frame of one raw block that does not tell its size."""
+    """Return a frame of one raw block that does not declare its size."""
     header = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x58])
     return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
 
-def test_a_zstd_frame_that_does_not_tell_its_size_is_read_within_the_bound():
+def test_a_zstd_frame_without_a_declared_size_is_read_within_the_bound():
     array = np.arange(10, dtype="<i4")
     codec = make_codec("<i4", (10,), ("zstd", {}))
     assert_decodes(codec, zstd_without_size(array.tobytes()), array)
@@ -304,7 +304,7 @@ def test_a_zstd_frame_that_does_not_tell_its_size_is_read_within_the_bound():
 
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
-def test_stale_bytes_behind_a_stream_are_ignored(spec):
+def test_stale_bytes_after_a_stream_are_ignored(spec):
     if spec[0] == "lz4" or spec[1].get("format") == 3:
         pytest.skip("the end of these streams is the end of the data")
     array = np.arange(1000, dtype="<i4")
@@ -400,7 +400,7 @@ def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
         ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
     ],
 )
-def test_d33_a_codec_that_cannot_be_built_says_why_and_where(name, configuration, kind, words):
+def test_d33_the_error_of_an_invalid_codec_names_codec_and_reason(name, configuration, kind, words):
     with pytest.raises(kind, match=words) as caught:
         make_codec("<f4", (3, 3), (name, configuration))
     assert type(caught.value) is kind
@@ -419,7 +419,7 @@ def test_objects_need_a_codec_that_stores_them():
         make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
 
 
-def test_names_are_checked_without_compiling_shards_included():
+def test_check_codec_finds_unknown_names_also_in_shards():
     from xr_nczarr.model import ShardSpec
 
     check_codec(make_node("<f4", (2,), ("zlib", {"level": "nonsense"})))
@@ -433,7 +433,7 @@ def test_names_are_checked_without_compiling_shards_included():
     check_codec(make_node(object, (2,), ("pickle", {})), allow_pickle=True)
 
 
-def test_pickled_objects_read_when_the_caller_asks_for_them():
+def test_pickled_objects_are_read_only_with_allow_pickle():
     codec = make_codec(object, (2,), ("pickle", {}), allow_pickle=True)
     array = np.array(["a", 1], dtype=object)
     assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
@@ -454,7 +454,7 @@ class Inverted(numcodecs.abc.Codec):
         return np.frombuffer(buf, "u1") ^ self.mask
 
 
-def test_codecs_of_the_caller_work_by_argument_and_by_registration(monkeypatch):
+def test_custom_codecs_work_as_argument_and_registered(monkeypatch):
     array = np.arange(4, dtype="<i4")
     data = bytes(255 ^ byte for byte in array.tobytes())
     chain = ("inverted", {"mask": 255})
@@ -469,7 +469,7 @@ def test_codecs_of_the_caller_work_by_argument_and_by_registration(monkeypatch):
         make_codec("<i4", (4,), ("inverted", {"key": 1}))
 
 
-def test_codecs_that_installed_packages_announce_are_loaded(monkeypatch):
+def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
     def fail():
         raise ImportError("no such module")
 
@@ -484,7 +484,7 @@ def test_codecs_that_installed_packages_announce_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_a_filter_of_the_other_byte_order_is_refused_in_v3():
+def test_a_filter_of_the_other_byte_order_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):
@@ -493,7 +493,7 @@ def test_a_filter_of_the_other_byte_order_is_refused_in_v3():
         )
 
 
-def test_a_chunk_above_the_limit_is_refused_before_it_is_allocated():
+def test_a_chunk_above_the_limit_is_rejected_before_allocation():
     with pytest.raises(LimitError, match="max_chunk_bytes"):
         make_codec("<f8", (1 << 20, 1 << 20))
     assert math.prod(
@@ -503,7 +503,7 @@ def test_a_chunk_above_the_limit_is_refused_before_it_is_allocated():
         make_codec("<f8", (5,), limits=Limits(max_chunk_bytes=32))
 
 
-def test_an_item_above_the_limit_is_refused():
+def test_an_item_above_the_limit_is_rejected():
     codec = make_codec(object, (2,), ("vlen-utf8", {}), limits=Limits(max_item_bytes=10))
     good, bad = (np.array(["a", "b" * n], dtype=object) for n in (9, 11))
     assert codec.decode(numcodecs.VLenUTF8().encode(good)).tolist() == good.tolist()
@@ -512,7 +512,7 @@ def test_an_item_above_the_limit_is_refused():
 
 
 @pytest.mark.parametrize("array", [np.array(["a", 1], dtype=object), np.zeros((3,), dtype=object)])
-def test_what_cannot_be_encoded_is_an_error_of_ours(array):
+def test_values_that_cannot_be_encoded_raise_chunk_error(array):
     codec = make_codec(object, (2,), ("vlen-utf8", {}))
     with pytest.raises(NczarrError):
         codec.encode(array)

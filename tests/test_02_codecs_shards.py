@@ -1,4 +1,4 @@
-"""Where inner chunks lie within a shard."""
+"""The index of a shard and the location of its inner chunks."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,11 @@ def encode_entries(index, entries):
 
 @pytest.mark.parametrize("at_start", [False, True])
 @pytest.mark.parametrize(
-    "index_codecs", [INDEX, INDEX[:1], (CodecSpec("bytes", {"endian": "big"}),)]
+    "index_codecs",
+    [INDEX, INDEX[:1], (CodecSpec("bytes", {"endian": "big"}),)],
+    ids=["with a checksum", "without a checksum", "big endian"],
 )
-def test_inner_chunks_are_found_where_they_were_put(at_start, index_codecs):
+def test_inner_chunks_are_located_where_they_were_stored(at_start, index_codecs):
     index = make_index(index_codecs=index_codecs, at_start=at_start)
     parts = {(0, 0): b"first", (0, 2): b"", (1, 1): b"third one"}
     shard = index.assemble(parts)
@@ -39,7 +41,7 @@ def test_inner_chunks_are_found_where_they_were_put(at_start, index_codecs):
             assert found == parts.get(inner_index)
 
 
-def test_the_index_is_what_the_specification_says():
+def test_the_shard_index_has_the_bytes_of_the_specification():
     shard = make_index((2,), (1,), INDEX[:1]).assemble({(1,): b"abc"})
     assert shard == b"abc" + b"\xff" * 16 + bytes([0] * 8 + [3] + [0] * 7)
 
@@ -57,22 +59,33 @@ def test_the_index_is_what_the_specification_says():
         ([(MISSING, 1), (0, 1)], "outside the shard"),
         ([(0, MISSING), (0, 1)], "outside the shard"),
     ],
+    ids=[
+        "overlap at the end",
+        "overlap at the start",
+        "the same range",
+        "end after the shard",
+        "empty after the shard",
+        "longer than the shard",
+        "overflow",
+        "missing offset only",
+        "missing length only",
+    ],
 )
-def test_entries_that_overlap_or_lie_outside_are_refused(entries, words):
+def test_index_entries_that_overlap_or_leave_the_shard_are_rejected(entries, words):
     index = make_index((2,), (1,))
     with pytest.raises(ChunkError, match=words) as caught:
         index.parse(encode_entries(index, entries), 100 + index.length)
     assert caught.value.place == "shard index"
 
 
-def test_entries_up_to_the_edges_are_right():
+def test_index_entries_up_to_the_edges_of_the_shard_are_accepted():
     index = make_index((3,), (1,))
     entries = [(90, 10), (0, 90), (90, 0)]
     found = index.parse(encode_entries(index, entries), 100 + index.length)
     assert found.tolist() == [list(entry) for entry in entries]
 
 
-def test_an_index_at_the_start_is_no_place_for_chunks():
+def test_inner_chunks_within_an_index_at_the_start_are_rejected():
     index = make_index((2,), (1,), at_start=True)
     entries = encode_entries(index, [(index.length - 1, 5), (50, 5)])
     with pytest.raises(ChunkError, match="outside the shard"):
@@ -81,15 +94,19 @@ def test_an_index_at_the_start_is_no_place_for_chunks():
     assert index.locate(index.parse(entries, index.length + 10), (1,)) == (index.length + 5, 5)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"\1" + data[1:], bytes])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-1], lambda data: b"\1" + data[1:], lambda data: b""],
+    ids=["truncated", "changed", "empty"],
+)
 def test_a_damaged_index_is_an_error(damage):
     index = make_index()
     stored = index.assemble({(0, 0): b"abc"})[index.start :]
     with pytest.raises(ChunkError, match=r"crc32c \(codecs\)"):
-        index.parse(damage(stored) if damage is not bytes else b"")
+        index.parse(damage(stored))
 
 
-def test_an_index_that_cannot_be_addressed_is_refused():
+def test_invalid_inner_shapes_and_index_codecs_are_rejected():
     with pytest.raises(UnsupportedError, match="length"):
         make_index(index_codecs=(*INDEX, CodecSpec("gzip")))
     with pytest.raises(MetadataError, match="inner chunks"):
@@ -100,7 +117,7 @@ def test_an_index_that_cannot_be_addressed_is_refused():
         make_index((1 << 20, 1 << 20), (1, 1))
 
 
-def test_codecs_around_a_shard_are_undone_as_a_whole():
+def test_codecs_after_sharding_are_decoded_for_the_whole_shard():
     index = make_index(codecs=(CodecSpec("zlib", {"level": 1}), CodecSpec("crc32c")))
     assert index.wrapped
     shard = index.assemble({(0, 0): b"abc" * 50})

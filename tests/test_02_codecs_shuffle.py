@@ -57,7 +57,7 @@ def test_d4_bytes_that_do_not_fill_an_element_stay_at_the_end(size, length):
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_shuffled_chunks_are_those_of_numcodecs(size):
+def test_shuffled_chunks_have_the_bytes_of_numcodecs(size):
     array = np.random.default_rng(0).integers(0, 100, 20_000).astype(f"<i{size}")
     codec = make_codec(array.dtype, (20_000,), ("shuffle", {"elementsize": size}))
     assert_decodes(codec, numcodecs.Shuffle(size).encode(array).tobytes(), array)

@@ -97,7 +97,7 @@ def assert_same_variable(found, expected):
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
 @settings(max_examples=30, deadline=None)
 @given(top=groups())
-def test_interpret_undoes_annotate(zarr_format, dialect, top):
+def test_interpret_is_the_inverse_of_annotate(zarr_format, dialect, top):
     stored = annotate(top, zarr_format=zarr_format, dialect=dialect)
     found = interpret(stored)
     assert_same_group(found, top)
@@ -126,7 +126,7 @@ def sample(**fields):
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), OLD)
-def test_the_older_layouts_say_all_but_unlimited_dimensions(zarr_format, dialect):
+def test_older_layouts_keep_everything_except_unlimited_dimensions(zarr_format, dialect):
     found = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
     assert_same_group(found, sample(), keeps_unlimited=dialect == "nczarr-4.9.3")
     assert found.dialect == dialect
@@ -213,8 +213,8 @@ def test_the_universal_layout_gives_scalars_a_dimension_where_4_9_0_needs_one():
     assert nodes["/s"].attributes["_nczarr_array"]["dimension_references"] == []
 
 
-def test_the_universal_layout_is_the_newest_with_objects_beside_the_documents():
-    """What later releases would show as a user's attribute or read differently is apart."""
+def test_the_universal_layout_is_the_newest_with_additional_objects():
+    """Metadata that later releases would misread are in separate objects."""
     nodes = annotate(sample(), dialect="universal").nodes
     newest = annotate(sample()).nodes
     for path, node in nodes.items():
@@ -224,7 +224,7 @@ def test_the_universal_layout_is_the_newest_with_objects_beside_the_documents():
     assert nodes["/v"].sidecars[".nczattr"] == {"types": {"_FillValue": "<f4", "valid": "<i2"}}
 
 
-def test_only_pure_zarr_and_version_3_know_arrays_without_xarrays_dimensions():
+def test_xarrays_dimension_names_are_optional_and_absent_in_version_3():
     assert "_ARRAY_DIMENSIONS" not in attributes_of("2", "nczarr", array_dimensions=False)
     assert "_ARRAY_DIMENSIONS" not in attributes_of("3", "zarr")
     assert attributes_of("2", "zarr")["_ARRAY_DIMENSIONS"] == ["t", "x"]
@@ -269,7 +269,7 @@ def test_pure_zarr_has_the_fill_values_of_types_that_netcdf_lacks(zarr_format):
     ("zarr_format", "dialect"),
     [("1", "nczarr"), ("3", "universal"), ("2", "nczarr-4.8.0"), ("2", "x")],
 )
-def test_a_dialect_that_the_version_does_not_have_is_refused(zarr_format, dialect):
+def test_a_dialect_that_the_version_lacks_is_rejected(zarr_format, dialect):
     with pytest.raises(UnsupportedError, match="expected zarr"):
         annotate(Group(), zarr_format=zarr_format, dialect=dialect)
 
@@ -312,7 +312,7 @@ def test_a_fill_value_and_an_attribute_of_strings_are_recorded_as_strings(
     assert interpret(annotated).variables["v"].attributes == attributes
 
 
-def test_a_dimension_that_a_nearer_one_hides_is_called_by_its_path():
+def test_a_dimension_hidden_by_a_nearer_one_is_named_by_its_path():
     near, far = Dimension("x", "/g/x", 3), Dimension("x", "/x", 5)
     both = Variable(path="/g/v", dimensions=(near, far), node=array("/g/v", (3, 5), "<i4"))
     below = Group(path="/g", dimensions={"x": near}, variables={"v": both})

@@ -55,7 +55,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("value", "spelling", "expected"), TYPED)
-def test_a_recorded_type_decides(value, spelling, expected):
+def test_an_attribute_has_its_recorded_type(value, spelling, expected):
     assert_same(decode(value, spelling), expected)
 
 
@@ -77,12 +77,12 @@ INFERRED = [
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_without_a_type_the_smallest_that_holds_the_json_is_taken(value, expected):
+def test_an_attribute_without_a_type_gets_the_smallest_exact_one(value, expected):
     assert_same(decode(value), expected)
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_a_spelling_that_nobody_writes_counts_as_none(value, expected):
+def test_an_unknown_type_spelling_is_ignored(value, expected):
     assert_same(decode(value, "<c16"), expected)
 
 
@@ -98,7 +98,7 @@ def test_d14_d16_text_whose_json_is_no_string_is_its_literal(value, spelling):
 
 
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
-def test_text_is_taken_as_it_is(spelling):
+def test_text_attributes_are_unchanged(spelling):
     assert decode("é{1}", spelling) == "é{1}"
 
 
@@ -120,7 +120,7 @@ def test_json_attributes_are_the_json_as_stored(value, spelling):
         (10**400, "<f8", "<literal>"),
     ],
 )
-def test_where_json_contradicts_the_recorded_type_the_json_decides(value, spelling, expected):
+def test_json_takes_precedence_over_a_contradicting_recorded_type(value, spelling, expected):
     assert_same(decode(value, spelling), expected)
 
 
@@ -226,19 +226,19 @@ def test_d65_strings_come_back_from_the_width_they_measure(strings):
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 
 
-def test_d65_a_string_that_does_not_fit_is_refused_and_never_cut():
+def test_d65_a_string_longer_than_the_width_is_rejected():
     with pytest.raises(ConflictError, match="3 bytes in UTF-8, expected at most 2"):
         encode_strings(np.array(["aé"], object), 2)
     assert encode_strings(np.array(["aé"], object), 3).tolist() == ["aé".encode()]
 
 
-def test_bytes_that_are_no_utf_8_survive():
+def test_bytes_that_are_not_utf_8_round_trip():
     latin = np.array([b"caf\xe9"])
     assert encode_strings(decode_strings(latin), 4).tolist() == latin.tolist()
 
 
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_d67_what_is_no_text_is_refused(value, beside):
+def test_d67_values_other_than_text_are_rejected_as_strings(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)

@@ -279,7 +279,11 @@ def test_two_sizes_of_one_name_in_a_group_are_an_error_of_the_later_variable():
     )
 
 
-@pytest.mark.parametrize("names", [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], 7])
+@pytest.mark.parametrize(
+    "names",
+    [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], 7],
+    ids=["too few", "too many", "text", "an object", "a number as a name", "a number"],
+)
 def test_names_that_do_not_fit_the_shape_are_an_error_of_the_variable(names):
     node = array("/v", (2, 3), attributes={"_ARRAY_DIMENSIONS": names, "units": "m"})
     variable = only(interpret(hierarchy(group(), node)))
@@ -290,7 +294,11 @@ def test_names_that_do_not_fit_the_shape_are_an_error_of_the_variable(names):
 # Sizes
 
 
-@pytest.mark.parametrize(("size", "word"), [(2, "filled"), (5, "cut"), (0, "filled")])
+@pytest.mark.parametrize(
+    ("size", "word"),
+    [(2, "filled"), (5, "cut"), (0, "filled")],
+    ids=["shorter", "longer", "empty"],
+)
 def test_d21_along_an_unlimited_dimension_the_dimension_decides_and_it_is_reported(size, word):
     found = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
@@ -317,7 +325,11 @@ def test_d30_an_unlimited_dimension_can_be_empty():
     assert (variable.shape, variable.error, variable.dimensions[0].unlimited) == ((0,), None, True)
 
 
-@pytest.mark.parametrize("wrong", [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []])
+@pytest.mark.parametrize(
+    "wrong",
+    [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []],
+    ids=["no dimension", "no group", "the root", "too many", "none"],
+)
 def test_a_reference_to_nowhere_or_of_another_rank_is_an_error_of_the_variable(wrong):
     found = interpret(hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong))))
     assert only(found).error.place == "_nczarr_array.dimension_references"
@@ -359,7 +371,7 @@ def test_d21_a_listed_array_that_is_gone_is_present_with_its_reason():
     assert ["/v" in found.reports[0], "/g" in found.reports[1]] == [True, True]
 
 
-def test_what_is_present_and_not_listed_is_there_and_reported():
+def test_a_child_that_is_not_listed_is_kept_and_reported():
     found = interpret(hierarchy(root(), group("/g"), array("/v")))
     assert (list(found.variables), list(found.groups)) == (["v"], ["g"])
     assert len(found.reports) == 2
@@ -413,7 +425,7 @@ ANY_JSON = [None, True, 5, -1, 1 << 70, 0.5, "text", [], [[]], [None], {}, {"x":
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimension_references", "type_alias", None])
-def test_any_json_in_an_array_annotation_touches_only_that_variable(member, value):
+def test_any_json_in_an_array_annotation_affects_only_that_variable(member, value):
     annotation = value if member is None else {"dimension_references": ["/x"], member: value}
     bad = array("/b", (2,), attributes={"_nczarr_array": annotation})
     found = interpret(
@@ -426,7 +438,7 @@ def test_any_json_in_an_array_annotation_touches_only_that_variable(member, valu
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimensions", "arrays", "groups", "size", None])
-def test_any_json_in_a_group_annotation_touches_only_what_needs_it(member, value):
+def test_any_json_in_a_group_annotation_affects_only_what_depends_on_it(member, value):
     annotation = {"dimensions": {"x": 2}, "arrays": ["v"], "groups": [], member: value}
     if member == "size":
         annotation = {"dimensions": {"y": value, "z": {"size": value}, "x": 2}}
@@ -473,7 +485,7 @@ def test_whatever_json_a_store_holds_a_group_comes_out(top, attributes, type_nam
 
 
 @pytest.mark.parametrize("names", [["a/b"], [".."], [""], ["a", 5], "ab", {"a": 1}])
-def test_damaged_lists_tell_no_children(names):
+def test_damaged_lists_yield_no_children(names):
     assert (
         listed_children(group(attributes={"_nczarr_group": {"arrays": names, "groups": []}}))
         is None
@@ -522,7 +534,7 @@ OTHER_FILLS = [
 
 @pytest.mark.parametrize("zarr_format", ["1", "2"])
 @pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
-def test_every_fill_value_of_plain_version_2_masks_unless_refused(type_name, fill, zarr_format):
+def test_every_fill_value_of_plain_version_2_masks_by_default(type_name, fill, zarr_format):
     options = {"zarr_format": zarr_format}
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
     options["use_zarr_fill_value_as_mask"] = False
@@ -530,7 +542,7 @@ def test_every_fill_value_of_plain_version_2_masks_unless_refused(type_name, fil
 
 
 @pytest.mark.parametrize(("type_name", "fill"), [*ZEROS, *DEFAULT_FILLS, *OTHER_FILLS])
-def test_no_fill_value_of_version_3_masks_unless_asked_for(type_name, fill):
+def test_fill_values_of_version_3_do_not_mask_by_default(type_name, fill):
     assert filled(type_name, fill, zarr_format="3").attributes == {}
     options = {"zarr_format": "3", "use_zarr_fill_value_as_mask": True}
     np.testing.assert_equal(filled(type_name, fill, **options).attributes, {"_FillValue": fill})
@@ -550,7 +562,7 @@ def test_other_fills_mask_where_netcdf_c_wrote_them(type_name, fill):
 
 
 @pytest.mark.parametrize(("type_name", "fill"), ZEROS)
-def test_d25_zero_masks_nothing_in_a_reference_set_unless_asked_for(type_name, fill):
+def test_d25_a_fill_value_of_zero_does_not_mask_in_a_reference_set_by_default(type_name, fill):
     assert filled(type_name, fill, zero_masks=False).attributes == {}
     options = {"zero_masks": False, "use_zarr_fill_value_as_mask": True}
     assert filled(type_name, fill, **options).attributes == {"_FillValue": fill}
@@ -631,7 +643,7 @@ def test_the_fill_value_attribute_has_the_variables_own_type(
     assert type(found) is type(expected)
 
 
-def test_a_fill_value_that_float16_does_not_hold_is_reported():
+def test_a_fill_value_outside_float16_is_reported():
     found = interpret(hierarchy(group(), array("/v", (1,), "<f2", {"_FillValue": 65520.0})))
     assert "_FillValue" in found.reports[0]
 

@@ -1,4 +1,4 @@
-"""What reading costs: each chunk decoded once, and little memory beside the result."""
+"""The cost of reading: each chunk is decoded once, with little memory besides the result."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -21,7 +21,7 @@ VALUES = np.arange(12 * 20).reshape(12, 20)
 
 
 class Counting:
-    """A codec that changes nothing and keeps what it decoded."""
+    """A codec that changes nothing and records the chunks that it decoded."""
 
     codec_id = "counting"
     decoded: ClassVar[list[bytes]] = []
@@ -66,7 +66,7 @@ COUNTED = array({}, VALUES, (4, 5), (CodecSpec("counting", {}),), codecs={"count
 
 @settings(max_examples=60, deadline=None)
 @given(POSITIONS[12], POSITIONS[20], st.booleans())
-def test_nothing_is_decoded_twice_within_one_selection(rows, columns, pointwise):
+def test_each_chunk_of_a_selection_is_decoded_once(rows, columns, pointwise):
     if pointwise:
         count = min(len(rows), len(columns))
         rows, columns = rows[:count], columns[:count]
@@ -79,7 +79,7 @@ def test_nothing_is_decoded_twice_within_one_selection(rows, columns, pointwise)
 
 @pytest.mark.parametrize("codec", [(), (CodecSpec("zstd", {"level": 1}),)], ids=["raw", "zstd"])
 @pytest.mark.parametrize("count", [300, 1200])
-def test_many_small_chunks_take_little_memory_beside_the_result(tmp_path, codec, count):
+def test_reading_many_small_chunks_takes_little_extra_memory(tmp_path, codec, count):
     values = np.zeros((count, 1024), "f4")
     stored = array(tmp_path, values, (1, 1024))
     if codec:
@@ -95,8 +95,8 @@ def test_many_small_chunks_take_little_memory_beside_the_result(tmp_path, codec,
     [(Zstd(1), 0), (Blosc("lz4"), 0), (Zlib(1), 1)],
     ids=["zstd", "blosc", "zlib"],
 )
-def test_whole_chunks_decode_without_a_buffer_that_is_not_used(tmp_path, codec, buffers):
-    """Freed at once, more than two buffers of a chunk make malloc give all memory back."""
+def test_whole_chunks_decode_without_an_unused_buffer(tmp_path, codec, buffers):
+    """Freeing more than two chunk buffers together makes malloc return memory to the system."""
     values = np.zeros((4, 1 << 20), "f4")
     stored = array(tmp_path, values, (1, 1 << 20))
     encoded = bytes(codec.encode(values[:1].tobytes()))
@@ -108,7 +108,7 @@ def test_whole_chunks_decode_without_a_buffer_that_is_not_used(tmp_path, codec, 
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">i2", "M8[ns]", "S3", "?"])
-def test_large_results_begin_at_a_cache_line(tmp_path, dtype):
+def test_large_results_are_aligned_to_a_cache_line(tmp_path, dtype):
     values = np.arange(400_000).reshape(4, 100_000).astype(dtype)
     stored = array(tmp_path, values, (2, 50_000))
     for selection in ((slice(None), slice(None)), (1, slice(None)), (slice(None), slice(5, 9))):
@@ -117,7 +117,7 @@ def test_large_results_begin_at_a_cache_line(tmp_path, dtype):
         assert found.nbytes < 1 << 17 or found.ctypes.data % 64 == 0
 
 
-def test_blocks_are_of_one_file_even_if_it_is_replaced_meanwhile(tmp_path, monkeypatch):
+def test_blosc_blocks_come_from_one_file_even_if_it_is_replaced(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))
     stored = array(tmp_path, old, old.shape)
@@ -136,10 +136,8 @@ def test_blocks_are_of_one_file_even_if_it_is_replaced_meanwhile(tmp_path, monke
     )
 
 
-def test_an_inner_chunk_is_of_the_shard_of_its_index_even_if_that_is_replaced(
-    tmp_path, monkeypatch
-):
-    """Absent chunks take no room: where the others lie changes with what is there."""
+def test_an_inner_chunk_and_its_index_come_from_one_shard_even_if_replaced(tmp_path, monkeypatch):
+    """Absent chunks take no space, so the offsets of the others depend on which are present."""
 
     def write(values):
         group = zarr.open_group(tmp_path, mode="a", zarr_format=3)
