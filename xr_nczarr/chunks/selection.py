@@ -1,7 +1,7 @@
-"""Selections of selections: what any sequence of them takes of an array, read at once.
+"""Composed selections: any sequence of selections and transpositions of an array as one read.
 
-xarray composes them too, but takes indices below ``-size`` for others, and each element of a
-transposed array for a point of its own.
+xarray composes selections as well, but it wraps indices below ``-size``, and treats each element of
+a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy.typing as npt
 from xr_nczarr.chunks.grid import Positions, all_in_range, in_range
 
 Item = int | slice | Positions
-"""What selects along one axis, as xarray's indexers have it."""
+"""The selector of one axis, as in xarray's indexers."""
 
 
 class Request(NamedTuple):
-    """What to read for a selection, and how the values that come back lie in it.
+    """The read that a selection needs, and the arrangement of the values that it returns.
 
     Attributes
     ----------
     selection, pointwise
-        As `ChunkedArray.read` takes them.
+        The arguments of `ChunkedArray.read`.
     axes
-        Which axis of the selection each axis of the values is, but for those of length 1 that
-        single indices of a pointwise selection leave.
+        For each axis of the values, its axis in the selection. Axes of length 1 that single indices
+        of a pointwise selection leave are omitted.
     """
 
     selection: list[Any]
@@ -42,12 +42,12 @@ class Selection(NamedTuple):
     Attributes
     ----------
     shape
-        Of the result.
+        Shape of the result.
     selectors
-        For each dimension of the array an index, a range, or an array of positions.
+        For each dimension of the array, an index, a range, or an array of positions.
     axes
-        For each dimension, the axes of the result along which its selector varies: no axis for an
-        index, one for a range, which no other dimension has, and as many as an array has.
+        For each dimension, the axes of the result along which its selector varies: none for an
+        index, one for a range (which no other dimension shares), and one per dimension of an array.
     """
 
     shape: tuple[int, ...]
@@ -55,12 +55,12 @@ class Selection(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
     def orthogonal(self, key: Sequence[Item]) -> Selection:
-        """Return the selection of `key`, each item of which selects along its own axis.
+        """Return the selection of `key`, whose items each select along their own axis.
 
         Raises
         ------
         IndexError
-            For an index outside the axis.
+            If an index is outside the axis.
         """
         shape: list[int] = []
         items: list[Item] = []
@@ -86,12 +86,12 @@ class Selection(NamedTuple):
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
         """Return the selection of `key`, whose arrays select points together.
 
-        The axes of the points come first, those of slices follow, as in `xarray`'s ``vindex``.
+        The axes of the points come first, followed by those of slices, as in xarray's ``vindex``.
 
         Raises
         ------
         IndexError
-            For an index outside its axis.
+            If an index is outside its axis.
         """
         points = {
             axis: all_in_range(np.asarray(item), self.shape[axis])
@@ -113,8 +113,8 @@ class Selection(NamedTuple):
             others = [axis for axis in spanned if axis in slices]
             cuts, result = [slices[axis] for axis in others], [moved[axis] for axis in others]
             if len(others) < len(spanned):
-                behind: tuple[Any, ...] = (..., *cuts)
-                selector = _at_points(selector, spanned, points)[behind]
+                index: tuple[Any, ...] = (..., *cuts)
+                selector = _at_points(selector, spanned, points)[index]
                 selector, result = _squeezed(selector, [*leading, *result])
             else:
                 selector = _orthogonally(selector, cuts)
@@ -129,7 +129,7 @@ class Selection(NamedTuple):
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
 
     def request(self) -> Request:
-        """Return what to read."""
+        """Return the read that this selection needs."""
         spans = [axis for spanned in self.axes for axis in spanned]
         if max(map(len, self.axes), default=0) < 2 and len(set(spans)) == len(spans):
             return Request(list(map(_without_range, self.selectors)), False, spans)
@@ -151,13 +151,13 @@ class Selection(NamedTuple):
         return Request(selection, True, axes)
 
     def arranged(self, values: npt.NDArray[Any], request: Request) -> npt.NDArray[Any]:
-        """Return the values that were read for a request with the axes of the selection."""
+        """Return the values read for `request`, arranged along the axes of the selection."""
         axes = request.axes
         if request.pointwise:
             values = values.reshape([self.shape[axis] for axis in axes])
         if axes != sorted(axes):
             values = values.transpose(np.argsort(axes))
-        if len(axes) < len(self.shape):  # along the others all values are the same
+        if len(axes) < len(self.shape):  # values are constant along the other axes
             extents = [size if axis in axes else 1 for axis, size in enumerate(self.shape)]
             values = values.reshape(extents)
             if values.shape != self.shape:
@@ -172,7 +172,7 @@ def whole(shape: tuple[int, ...]) -> Selection:
 
 
 def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
-    """Return what items select of a selector, each along its own axis."""
+    """Return a selector indexed by items, each along its own axis."""
     if isinstance(selector, range):
         (item,) = items
         if isinstance(item, int | slice):
@@ -184,9 +184,9 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return a selector's positions at points, which lie along some of its axes or all.
+    """Return a selector's positions at points, which index some or all of its axes.
 
-    The axes of the points come first, its others follow.
+    The axes of the points come first, followed by the selector's other axes.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):
@@ -198,13 +198,13 @@ def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Posit
 
 def _squeezed(selector: Positions, axes: Sequence[int]) -> tuple[Any, list[int]]:
     """Return a selector and its axes without those along which it does not vary."""
-    kept = [at for at, extent in enumerate(selector.shape) if extent != 1]
-    squeezed = selector.squeeze() if kept else selector.item()
-    return squeezed, [axes[at] for at in kept]
+    varying = [at for at, extent in enumerate(selector.shape) if extent != 1]
+    squeezed = selector.squeeze() if varying else selector.item()
+    return squeezed, [axes[at] for at in varying]
 
 
 def _without_range(selector: Any) -> Any:
-    """Return the slice of a range of positions, any other selector as it is."""
+    """Return a range of positions as a slice, or any other selector unchanged."""
     if not isinstance(selector, range):
         return selector
     if not selector:

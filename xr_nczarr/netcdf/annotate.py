@@ -107,23 +107,23 @@ class _Writer:
             yield from self.nodes_of(child, visible)
 
     def group_node(self, group: Group) -> GroupNode:
-        held = _held(group.node)
+        fields = _annotation_fields(group.node)
         for vintage in self.vintages:
             annotation = _group_annotation(group, vintage)
             if self.names_scalars(vintage) and group.path == "/":
                 annotation[vintage.dimensions][SCALAR_DIMENSION] = 1
-            held[vintage.holder][vintage.group] = annotation
+            fields[vintage.holder][vintage.group] = annotation
             if group.path == "/":
-                held[vintage.holder][vintage.superblock] = _superblock(vintage)
+                fields[vintage.holder][vintage.superblock] = _superblock(vintage)
         if self.universal and group.path == "/":
-            held["members"][_NEWEST.superblock] = _superblock(_NEWEST)
-        return GroupNode(path=group.path, **self.with_types(group.attributes, held, group.path))
+            fields["members"][_NEWEST.superblock] = _superblock(_NEWEST)
+        return GroupNode(path=group.path, **self.with_types(group.attributes, fields, group.path))
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
             raise variable.error or NczarrError("variable has no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
-        held = _held(node)
+        fields = _annotation_fields(node)
         # Readers that resolve bare names would find a nearer dimension that hides this one.
         names = [
             dimension.name
@@ -133,21 +133,21 @@ class _Writer:
         ]
         if self.array_dimensions:
             is_scalar = not names and node.shape == (1,)
-            held["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
+            fields["attributes"][XARRAY_DIMENSIONS] = [SCALAR_DIMENSION] if is_scalar else names
         if variable.path == "/":
-            held["attributes"][ARRAY_NAME] = variable.name
+            fields["attributes"][ARRAY_NAME] = variable.name
         for vintage in self.vintages:
             annotation = _array_annotation(variable, vintage)
             if self.names_scalars(vintage) and not names:
                 annotation = {vintage.references: [f"/{SCALAR_DIMENSION}"], "storage": "chunked"}
             elif variable.kind == "char" and node.type_name == "|S1":
                 annotation["type_alias"] = "char"
-            held[vintage.holder][vintage.array] = annotation
+            fields[vintage.holder][vintage.array] = annotation
         return replace(
             node,
             dimension_names=tuple(names) if self.zarr.has_dimension_names else None,
             **self.with_types(
-                variable.attributes, held, variable.path, (node.dtype, variable.kind)
+                variable.attributes, fields, variable.path, (node.dtype, variable.kind)
             ),
         )
 
@@ -190,7 +190,7 @@ class _Writer:
     def with_types(
         self,
         values: Mapping[str, Any],
-        held: dict[str, dict[str, Json]],
+        fields: dict[str, dict[str, Json]],
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
@@ -213,8 +213,8 @@ class _Writer:
                 # netcdf-c cannot open a store with a user attribute of type JSON.
                 is_text = encoded[1] == JSON and not self.appendix_e
                 attributes[name], types[name] = encoded[0], TEXT if is_text else encoded[1]
-        attributes |= held["attributes"]
-        own = {name: JSON for name in held["attributes"] if name != XARRAY_DIMENSIONS}
+        attributes |= fields["attributes"]
+        own = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
             # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
             # releases that read sidecar objects share no spelling of the type of text.
@@ -225,15 +225,17 @@ class _Writer:
             else:
                 listed = {**types, **own, vintage.types: JSON}
             recorded = {name: spell_type(kind, vintage.dialect) for name, kind in listed.items()}
-            holder = attributes if vintage.types_holder == "attributes" else held["sidecars"]
+            holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
             holder[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
-        return {**held, "attributes": Attributes(attributes)}
+        return {**fields, "attributes": Attributes(attributes)}
 
 
-def _held(node: Node | None) -> dict[str, dict[str, Json]]:
+def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
     """Return a node's fields for annotations: no attributes, foreign members and sidecars."""
-    kept = {name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")}
-    return {"attributes": {}, **kept}
+    foreign = {
+        name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
+    }
+    return {"attributes": {}, **foreign}
 
 
 def _superblock(vintage: Vintage) -> Json:

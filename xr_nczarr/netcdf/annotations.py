@@ -148,20 +148,20 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
     return vintage.dialect
 
 
-def _held(
+def _stored_values(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
     """Yield (vintage, value) for each of these places that exists in the node, newest first."""
     attributes = node.attributes.values_by_name  # a plain dict, ten times as fast as a Mapping
     for (holder, name), vintage in places.items():
-        held = attributes if holder == "attributes" else getattr(node, holder)
-        if name in held:
-            yield vintage, held[name]
+        members = attributes if holder == "attributes" else getattr(node, holder)
+        if name in members:
+            yield vintage, members[name]
 
 
 def find_group(node: Node) -> GroupAnnotation | None:
     """Return the annotation of a group without its damaged members; None if it has none."""
-    annotated = next(_held(node, GROUP_PLACES), None)
+    annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:
         return None
     vintage, value = annotated
@@ -180,7 +180,7 @@ def find_group(node: Node) -> GroupAnnotation | None:
 
 def has_superblock(node: Node) -> bool:
     """Return whether a node has the annotation that only the root of a store has."""
-    return next(_held(node, _SUPERBLOCK_PLACES), None) is not None
+    return next(_stored_values(node, _SUPERBLOCK_PLACES), None) is not None
 
 
 def _dimensions(
@@ -233,7 +233,7 @@ def find_array(node: Node) -> ArrayAnnotation | None:
     MetadataError
         If the annotation is damaged.
     """
-    annotated = next(_held(node, _ARRAY_PLACES), None)
+    annotated = next(_stored_values(node, _ARRAY_PLACES), None)
     if annotated is None:
         return None
     vintage, value = annotated
@@ -265,7 +265,7 @@ def find_name(node: Node) -> str:
 
 def find_types(node: Node) -> Mapping[str, Json]:
     """Return the recorded types of a node's attributes by name, as spelled and unchecked."""
-    for _, value in _held(node, TYPES_PLACES):
+    for _, value in _stored_values(node, TYPES_PLACES):
         if isinstance(value, dict):
             recorded = _member(value, "type_list", {})
             if isinstance(recorded, dict):
@@ -308,11 +308,11 @@ def is_universal(root: Node | None) -> bool:
     return root is not None and name in root.members and name in root.attributes.values_by_name
 
 
-def without_annotations(held: Mapping[str, Any]) -> dict[str, Any]:
+def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members or sidecars of a node that do not belong to NCZarr."""
     return {
         name: value
-        for name, value in held.items()
+        for name, value in members.items()
         if name not in SIDECARS and not name.startswith(_HIDDEN_PREFIXES)
     }
 

@@ -66,13 +66,13 @@ class DimensionScope:
         shape = node.shape
         if shape is None:
             return ()
-        held = node.attributes.values_by_name
+        attributes = node.attributes.values_by_name
         find: Callable[[Any, int, str, Group], Dimension] = self.named
         names: Any = None
         if annotation is not None and annotation.references is not None:
             names, place, find = annotation.references, annotation.place, self.referenced
-        elif XARRAY_DIMENSIONS in held:
-            names, place = held[XARRAY_DIMENSIONS], XARRAY_DIMENSIONS
+        elif XARRAY_DIMENSIONS in attributes:
+            names, place = attributes[XARRAY_DIMENSIONS], XARRAY_DIMENSIONS
         elif isinstance(node, ArrayNode) and node.dimension_names is not None:
             names, place = node.dimension_names, "dimension_names"
         else:
