@@ -48,7 +48,7 @@ def dump(parser: argparse.ArgumentParser) -> Run:
 
 
 def info(parser: argparse.ArgumentParser) -> Run:
-    """Tell what is in a store: groups, dimensions, variables, chunks, codecs, sizes."""
+    """Describe a store: groups, dimensions, variables, chunks, codecs, sizes."""
     add_target(parser)
     add_json(parser)
     parser.add_argument(
@@ -63,7 +63,7 @@ def info(parser: argparse.ArgumentParser) -> Run:
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
-    """Tell the requests, bytes and chunks that reading a selection takes."""
+    """Predict the requests, bytes and chunks that reading a selection takes."""
     add_target(parser)
     add_json(parser)
     parser.add_argument("--select", default="", metavar="DIM=POSITIONS,...", help="time=0:10,lat=3")

@@ -15,7 +15,7 @@ from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import Bytes
 
 Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
-"""Gives the bytes of a file at each (offset, length)."""
+"""Returns the bytes of a file at each (offset, length)."""
 
 HEADER = 30
 """Bytes of a local header before its name."""

@@ -215,7 +215,7 @@ def _check_beside(store: Store, origin: Input) -> None:
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:
-    """Give what an unfinished target bears: of which source, what it becomes, and since when."""
+    """Return the mark of an unfinished copy: a digest of its source, its plan and this boot."""
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
@@ -223,7 +223,7 @@ def _identity(state: str, plan: WritePlan) -> bytes:
 
 
 def _found(store: Store, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
-    """Tell whether a store is at the target, or this very copy was begun; else why it begins anew.
+    """Return whether a store is at the target, whether this copy is resumed, and else why not.
 
     Something that may not go is an ExistsError.
     """

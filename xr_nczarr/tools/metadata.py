@@ -233,7 +233,7 @@ def _changing(
 
 
 def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
-    """Give the documents that are not stored already, in whatever spelling."""
+    """Return the documents whose JSON differs from what is stored."""
     stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
     return {
         key: data
@@ -257,7 +257,7 @@ def _phases(
 
 
 def _kept(group: Group, source: Hierarchy) -> Group:
-    """Give a tree whose attributes and codecs are to be written: JSON stays JSON."""
+    """Return a tree with the attributes and codecs to write. JSON stays JSON."""
     return replace(
         group,
         attributes=undecoded(group.attributes, source.nodes[group.path]),
@@ -275,7 +275,10 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:
-    """Give a v2 codec as everybody reads it: netcdf-c wrote numbers as text, and a shuffle of 0."""
+    """Return a v2 codec that every reader knows.
+
+    netcdf-c has written numbers as text, and shuffled items of size 0.
+    """
     if spec.place not in ("filters", "compressor"):
         return spec
     configuration = {
@@ -287,7 +290,7 @@ def _spelled(spec: CodecSpec) -> CodecSpec:
 
 
 def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Give all nodes with what no layout says: what the format keeps among attributes, no fill."""
+    """Return all nodes with the attributes that the format reserves, and without fill values."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)
@@ -348,6 +351,6 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    """Give an attribute with its type as it reads: JSON as its text."""
+    """Return an attribute with its type; JSON as its text."""
     encoded, kind = encode_attribute(value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

@@ -95,7 +95,7 @@ def _in_netcdf(variable: Variable, node: ArrayNode) -> Iterator[Concern]:
 
 
 def _shuffled(node: ArrayNode | None) -> object:
-    """Give the size that values are shuffled with: as stored, or as interpreting found it."""
+    """Return the item size of a shuffle, as stored or as the interpretation corrected it."""
     specs = [spec for spec in (node.codecs if node else ()) if spec.name == "shuffle"]
     return specs[0].configuration.get("elementsize") if specs else None
 

@@ -63,7 +63,7 @@ def copy_chunks(
 
 
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:
-    """Give all that says what the stored objects of an array mean."""
+    """Return everything that decides what the stored objects of an array mean."""
     # Version 3 has characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
