@@ -42,7 +42,8 @@ LAYERS = {
 LIBRARIES = {
     "numcodecs": {"codecs"},
     "deflate": {"codecs"},
-    "zarr": {"codecs"},
+    "zarr": {"codecs", "storage"},
+    "obstore": {"storage"},
     "ml_dtypes": {"formats"},
     "fsspec": {"storage", "references"},
     "s3fs": {"storage"},
@@ -51,7 +52,7 @@ LIBRARIES = {
     "jinja2": {"references"},
     "xarray": {"accessor", "backend", "writing", "tools", "cli"},
     "dask": {"backend", "writing"},
-    "asyncio": {"backend"},
+    "asyncio": {"backend", "storage"},
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import fsspec
+import obstore.store
 import pytest
+import zarr.storage
 
 from tests.reading import open_store
 from tests.servers import HttpServer
@@ -25,7 +27,8 @@ OBJECTS = {
     "a/0.1": b"x" * 70_000,
     "b/c/ä ö#1%20+": b"named",
 }
-WRITABLE = ["local", "mapping", "memory://", "s3", "zip"]
+OBJECTS_OF_OTHERS = ["zarr memory", "obstore memory"]
+WRITABLE = ["local", "mapping", "memory://", "s3", "zip", *OBJECTS_OF_OTHERS]
 READABLE = [*WRITABLE, "http", "simplecache::http", "zip at root", "zip deflated", "zip over http"]
 
 
@@ -63,7 +66,14 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
         if kind == "zip deflated":
             write_zip(path, "folder/", zipfile.ZIP_DEFLATED)
             return open_store(path)
-        targets = {"local": tmp_path / "x", "zip": path, "mapping": {}, "memory://": "memory://x"}
+        targets = {
+            "local": tmp_path / "x",
+            "zip": path,
+            "mapping": {},
+            "memory://": "memory://x",
+            "zarr memory": zarr.storage.MemoryStore(),
+            "obstore memory": obstore.store.MemoryStore(),
+        }
         if kind == "s3":
             server = request.getfixturevalue("s3_server")
             store = open_store("s3://bucket/x.zarr", storage_options=server.storage_options)
@@ -152,7 +162,7 @@ def test_a_level_is_listed_sorted(store: Store) -> None:
 
 def test_a_store_pickles_small_and_reads_the_same(store: Store) -> None:
     data = pickle.dumps(store)
-    assert len(data) < (1500 if not isinstance(store, MemoryStore) else 100_000)
+    assert len(data) < (1500 if store.shared else 100_000)
     assert as_bytes(pickle.loads(data).fetch(["a/0.0", "no"])) == [OBJECTS["a/0.0"], None]
 
 

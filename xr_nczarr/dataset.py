@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.errors import NczarrError, NotFoundError, Place, quote
+from xr_nczarr.errors import NczarrError, NotFoundError, Place, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import Consolidated, RecordSetError, open_hierarchy
 from xr_nczarr.model import ArrayNode, Hierarchy, group_path
@@ -41,6 +41,22 @@ class Resolved:
     location: Location
     access: Access
     store: Store
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedError if the target cannot be written."""
+        if self.location.read_only:
+            raise UnsupportedError(
+                "this store is read only",
+                remedy="Open it for writing.",
+                store=self.store.name,
+            )
+        if self.location.group:
+            raise UnsupportedError(
+                f"the target is the group {quote(self.location.group)!r} of a store",
+                remedy="Pass the store, and the group as group.",
+                store=self.store.name,
+            )
+        self.store.check_writable()
 
     def open_hierarchy(
         self, *, consolidated: Consolidated = None, **search: Any
@@ -75,7 +91,8 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
     ----------
     target
         A path, a URL of fsspec, an NCZarr URL, a mapping of keys to bytes, a mapper or an opened
-        file of fsspec, a reference set, or a store.
+        file of fsspec, a reference set, a store or group of zarr-python, a store of icechunk or
+        obstore, or a store.
     must_exist
         Whether a store or reference set has to exist; otherwise a store may be created.
     """

@@ -51,6 +51,9 @@ class Store(ABC):
         Whether `in_one_step` can replace its whole content atomically.
     single_file
         Whether any change replaces its whole content.
+    transactional
+        Whether changes are seen by nobody until the caller commits them. Metadata are put before
+        chunks then: icechunk accepts no chunk of an array that it does not know.
     """
 
     __slots__ = ()
@@ -64,6 +67,7 @@ class Store(ABC):
     locks_processes: ClassVar[bool] = False
     replaceable: ClassVar[bool] = False
     single_file: ClassVar[bool] = False
+    transactional: bool = False
 
     @abstractmethod
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:

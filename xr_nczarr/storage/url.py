@@ -55,8 +55,8 @@ class Location:
     xarray
         Whether the fragment asks for ``_ARRAY_DIMENSIONS``.
     group
-        Path of the group that the URL names within a reference set (``reference://group``); empty
-        for the root.
+        Path of the group that the target names: a ``zarr.Group``, or a URL within a reference set
+        (``reference://group``); empty for the root.
     storage_options
         For fsspec, from the fragment and the host name.
     filesystem
@@ -64,6 +64,8 @@ class Location:
         says how it is reached.
     folder
         Whether it is a folder whatever its name: a mapper is.
+    read_only
+        Whether the target is an object that was opened for reading alone.
     target
         The path, URL or object that the user named; of a chain after ``reference::``, the rest.
     """
@@ -78,6 +80,7 @@ class Location:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     filesystem: Any = None
     folder: bool = False
+    read_only: bool = False
     target: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -122,6 +125,11 @@ def parse_url(target: object) -> Location:
 
 
 def _location(target: object) -> Location:
+    packages = {kind.__module__.partition(".")[0] for kind in type(target).__mro__}
+    if packages & {"zarr", "obstore"}:
+        from xr_nczarr.storage.store_objects import location_of
+
+        return location_of(target)
     if is_filesystem(getattr(target, "fs", None)):
         return _brought(target)
     if not isinstance(target, str | os.PathLike):

@@ -154,6 +154,7 @@ def copy(
         sync: Literal["commit", "all"] = "commit" if boot() else "all"
         access = Access(storage_options=target_options, sync=sync)
         resolved = resolve(target, access, must_exist=False)
+        resolved.check_writable()
         layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store
         recoding = Recoding(chunks=chunks or {}, codecs=codecs)
         tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)

@@ -217,9 +217,10 @@ def _changing(
 
     A change that was interrupted is undone first.
     """
-    store = resolve(target, Access(storage_options=storage_options)).store
+    resolved = resolve(target, Access(storage_options=storage_options))
+    store = resolved.store
     try:
-        store.check_writable()
+        resolved.check_writable()
     except UnsupportedError as error:
         error.remedy = error.remedy or "Do it where the store lies, or copy it first"
         raise

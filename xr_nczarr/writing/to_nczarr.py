@@ -149,6 +149,7 @@ def to_nczarr(
     mode = resolve_mode(mode, append_dim, region)
     access = Access(storage_options=storage_options, retry=Retry(**(retry or {})), sync=sync)
     resolved = resolve(target, access, must_exist=mode == "r+")
+    resolved.check_writable()
     location = resolved.location
     options = WriteOptions(
         mode=mode,

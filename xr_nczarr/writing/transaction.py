@@ -17,6 +17,8 @@ The protocol, which the methods of `Transaction` follow from top to bottom:
 8. **Documents**, children first, the root's last, the consolidated ones at the very end. Before
    them and after them all is forced to the disk.
 9. **Close.** The journal and the mark are removed, and the lock is released.
+
+Where the caller commits the whole (an icechunk session), documents are put before the chunks.
 """
 
 from __future__ import annotations
@@ -227,8 +229,13 @@ class Transaction:
                 _begin(plan, work)
                 if mark is not None:
                     work.put([(UNFINISHED, mark)])
-            yield work
-            _put_documents(plan, work, journaled=work is self.store and not plan.new)
+            journaled = work is self.store and not plan.new
+            if work.transactional:
+                _put_documents(plan, work, journaled=journaled)
+                yield work
+            else:
+                yield work
+                _put_documents(plan, work, journaled=journaled)
 
     @contextmanager
     def workspace(
@@ -322,12 +329,15 @@ def _put_documents(plan: WritePlan, store: Store, *, journaled: bool) -> None:
         journal = Journal.of(objects, stored, appended, chunks=bool(plan.chunks))
         store.put([(JOURNAL, journal.render())])
     store.flush()
-    store.put(plan.chunks.items())
+    if not store.transactional:
+        store.put(plan.chunks.items())
     last = FORMATS[plan.zarr_format].root_keys()[::-1]
     store.put((key, data) for key, data in plan.documents.items() if key not in last)
     for key in last:
         if key in plan.documents:
             store.put([(key, plan.documents[key])])
+    if store.transactional:
+        store.put(plan.chunks.items())
     if journaled:
         store.flush()
         store.delete(JOURNAL)

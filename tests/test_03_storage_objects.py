@@ -1,0 +1,207 @@
+"""Store objects of zarr-python, icechunk, obstore and VirtualiZarr as targets."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import obstore.store
+import pytest
+import xarray as xr
+import zarr
+from dask.base import tokenize
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, ZipStore
+
+import xr_nczarr
+from xr_nczarr.dataset import resolve
+from xr_nczarr.errors import ConflictError, ExistsError, UnsupportedError
+
+KINDS = [
+    "zarr local",
+    "zarr memory",
+    "zarr fsspec",
+    "zarr obstore",
+    "zarr path",
+    "zarr root group",
+    "obstore memory",
+    "obstore local",
+]
+
+
+def dataset() -> xr.Dataset:
+    values = np.arange(24.0).reshape(4, 6)
+    return xr.Dataset(
+        {"t": (("y", "x"), values, {"units": "K"})}, {"y": [0, 1, 2, 3]}, {"title": "objects"}
+    ).chunk({"y": 2})
+
+
+def make(kind: str, folder: Path) -> Any:
+    """An empty store of some kind."""
+    if kind == "zarr local":
+        return LocalStore(folder / "local")
+    if kind == "zarr memory":
+        return MemoryStore()
+    if kind == "zarr fsspec":
+        return FsspecStore.from_url(f"memory:/{folder}")
+    if kind == "zarr obstore":
+        return ObjectStore(obstore.store.MemoryStore())
+    if kind == "zarr path":
+        return StorePath(MemoryStore(), "below/here")
+    if kind == "zarr root group":
+        return zarr.open_group(MemoryStore(), mode="w", zarr_format=3)
+    if kind == "obstore memory":
+        return obstore.store.MemoryStore()
+    return obstore.store.LocalStore(folder / "obstore", mkdir=True)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_to_a_store_object_is_read_back(
+    kind: str, zarr_format: int, tmp_path: Path
+) -> None:
+    target = make(kind, tmp_path)
+    xr_nczarr.to_nczarr(dataset(), target, mode="w", zarr_format=zarr_format)
+    with xr.open_dataset(target, engine="nczarr", chunks={}) as opened:
+        xr.testing.assert_identical(opened.load(), dataset().load())
+    assert list(xr.open_datatree(target, engine="nczarr").children) == []
+    assert "float64 t" in str(xr_nczarr.info(target))
+    assert xr_nczarr.verify(target).whole
+    with pytest.raises(ExistsError):
+        xr_nczarr.to_nczarr(dataset(), target, mode="w-")
+    more = dataset().assign_coords(y=[4, 5, 6, 7])
+    xr_nczarr.to_nczarr(more, target, append_dim="y")
+    assert xr.open_dataset(target, engine="nczarr").y.values.tolist() == [*range(8)]
+
+
+def test_a_local_store_object_is_written_by_the_durable_local_store(tmp_path: Path) -> None:
+    for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
+        store = resolve(target, must_exist=False).store
+        assert type(store).__name__ == "LocalStore"
+        assert store.replaceable
+    path = StorePath(LocalStore(tmp_path / "a"), "b")
+    assert resolve(path, must_exist=False).store.name == f"{tmp_path}/a/b"
+
+
+def test_a_store_object_is_copied_from_and_to(tmp_path: Path) -> None:
+    source, target = MemoryStore(), obstore.store.MemoryStore()
+    xr_nczarr.to_nczarr(dataset(), source)
+    xr_nczarr.copy(source, target, zarr_format=3)
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), dataset().load())
+
+
+@pytest.mark.parametrize("kind", ["zarr local", "zarr memory", "zarr fsspec", "zarr obstore"])
+def test_a_read_only_store_object_is_read_and_not_written(kind: str, tmp_path: Path) -> None:
+    target = make(kind, tmp_path)
+    xr_nczarr.to_nczarr(dataset(), target)
+    frozen = target.with_read_only(True)
+    xr.testing.assert_identical(xr.open_dataset(frozen, engine="nczarr"), dataset().load())
+    for write in (
+        lambda: xr_nczarr.to_nczarr(dataset(), frozen, mode="w"),
+        lambda: xr_nczarr.copy({}, frozen),
+        lambda: xr_nczarr.copy(target, frozen),
+    ):
+        with pytest.raises((UnsupportedError, xr_nczarr.NotFoundError), match=r"read only|no "):
+            write()
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), dataset().load())
+
+
+def test_a_zip_store_of_zarr_python_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    xr_nczarr.to_nczarr(dataset(), path)
+    target = ZipStore(path, mode="r")
+    xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), dataset().load())
+    writable = ZipStore(tmp_path / "y.zip", mode="w")
+    with pytest.raises(UnsupportedError, match=r"cannot replace or remove objects\. Pass its path"):
+        xr_nczarr.to_nczarr(dataset(), writable)
+
+
+def test_a_group_of_zarr_python_sees_the_dimensions_above_it() -> None:
+    store = MemoryStore()
+    tree = xr.DataTree.from_dict({"/": dataset().load(), "/low": xr.Dataset({"u": ("y", [1] * 4)})})
+    xr_nczarr.to_nczarr(tree, store)
+    group = zarr.open_group(store, mode="r")["low"]
+    opened = xr.open_dataset(group, engine="nczarr")
+    assert opened.u.dims == ("y",)
+    with pytest.raises(UnsupportedError, match="Pass the store, and the group as group"):
+        xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
+
+
+def test_an_array_of_zarr_python_is_no_target() -> None:
+    array = zarr.create_array(MemoryStore(), shape=(1,), dtype="i4")
+    with pytest.raises(UnsupportedError, match="does not name a store"):
+        xr.open_dataset(array, engine="nczarr")
+
+
+def test_store_objects_pickle_and_have_tokens(tmp_path: Path) -> None:
+    target = make("zarr memory", tmp_path)
+    xr_nczarr.to_nczarr(dataset(), target)
+    store = resolve(target).store
+    assert pickle.loads(pickle.dumps(store)) is store
+    first, second = (xr.open_dataset(target, engine="nczarr", chunks={}) for _ in range(2))
+    assert tokenize(store) == tokenize(store)
+    with dask.config.set(scheduler="processes"):
+        assert first.t.sum().compute() == second.t.sum().compute() == 276
+
+
+def commit(repository: Any, data: xr.Dataset, **options: Any) -> str:
+    session = repository.writable_session("main")
+    xr_nczarr.to_nczarr(data, session.store, **options)
+    return str(session.commit("write"))
+
+
+def test_nczarr_in_icechunk_is_read_at_any_snapshot(tmp_path: Path) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
+    first = commit(repository, dataset())
+    second = commit(repository, dataset().assign_coords(y=[4, 5, 6, 7]), append_dim="y")
+    third = commit(repository, dataset().drop_vars("t"), mode="w")
+
+    def read(snapshot: str) -> xr.Dataset:
+        store = repository.readonly_session(snapshot_id=snapshot).store
+        return xr.open_dataset(store, engine="nczarr", chunks={}).load(scheduler="threads")
+
+    xr.testing.assert_identical(read(first), dataset().load())
+    assert read(second).y.values.tolist() == [*range(8)]
+    assert read(second).t.dims == ("y", "x")
+    assert list(read(third).variables) == ["y"]
+    store = repository.readonly_session(snapshot_id=first).store
+    assert "float64 t" in str(xr_nczarr.info(store))
+    assert xr_nczarr.verify(store).whole
+    opened = xr.open_dataset(store, engine="nczarr", chunks={})
+    assert opened.t.sum().compute(scheduler="processes") == 276
+    with pytest.raises(UnsupportedError, match="read only"):
+        xr_nczarr.to_nczarr(dataset(), store, mode="w")
+    with pytest.raises(ConflictError, match="v3"):
+        commit(repository, dataset(), mode="w", zarr_format=1)
+
+
+def test_a_manifest_store_of_virtualizarr_is_read(tmp_path: Path) -> None:
+    parsers = pytest.importorskip("virtualizarr.parsers")
+    registry = pytest.importorskip("virtualizarr.registry")
+    path = tmp_path / "a.nc"
+    dataset().load().to_netcdf(path, engine="h5netcdf")
+    local = obstore.store.LocalStore()
+    stores = registry.ObjectStoreRegistry({"file://": local})
+    manifests = parsers.HDFParser()(url=f"file://{path}", registry=stores)
+    with xr.open_dataset(manifests, engine="nczarr") as opened:
+        np.testing.assert_array_equal(opened.t, dataset().t)
+        assert opened.attrs["title"] == "objects"
+    with pytest.raises(UnsupportedError, match="read only"):
+        xr_nczarr.to_nczarr(dataset(), manifests)
+
+
+def test_nothing_of_zarr_python_or_obstore_is_imported_for_a_path(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    xr_nczarr.to_nczarr(dataset(), tmp_path / "x")
+    code = (
+        "import sys, xr_nczarr.dataset as d\n"
+        f"d.resolve({str(tmp_path / 'x')!r}); d.resolve({{}})\n"
+        "print([n for n in ('zarr', 'obstore', 'icechunk') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
