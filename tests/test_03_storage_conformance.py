@@ -28,8 +28,16 @@ OBJECTS = {
     "b/c/ä ö#1%20+": b"named",
 }
 OBJECTS_OF_OTHERS = ["zarr memory", "obstore memory"]
-WRITABLE = ["local", "mapping", "memory://", "s3", "zip", *OBJECTS_OF_OTHERS]
-READABLE = [*WRITABLE, "http", "simplecache::http", "zip at root", "zip deflated", "zip over http"]
+WRITABLE = ["local", "mapping", "memory://", "s3", "zip", "obstore s3", *OBJECTS_OF_OTHERS]
+READABLE = [
+    *WRITABLE,
+    "http",
+    "obstore http",
+    "simplecache::http",
+    "zip at root",
+    "zip deflated",
+    "zip over http",
+]
 
 
 def write_zip(path: Path, prefix: str, method: int = zipfile.ZIP_STORED) -> None:
@@ -51,6 +59,10 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
     def make(kind: str) -> Store:
         path = tmp_path / "x.zip"
+        if kind == "obstore http":
+            server = request.getfixturevalue("http_server")
+            write_files(Path(server.root))
+            return open_store(server.url, storage_options={"client": "obstore"})
         if kind in ("http", "simplecache::http", "zip over http"):
             server: HttpServer = request.getfixturevalue("http_server")
             write_files(Path(server.root))
@@ -74,9 +86,11 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             "zarr memory": zarr.storage.MemoryStore(),
             "obstore memory": obstore.store.MemoryStore(),
         }
-        if kind == "s3":
+        if kind in ("s3", "obstore s3"):
             server = request.getfixturevalue("s3_server")
-            store = open_store("s3://bucket/x.zarr", storage_options=server.storage_options)
+            client = {"client": "obstore"} if kind == "obstore s3" else {}
+            options = {**server.storage_options, **client}
+            store = open_store("s3://bucket/x.zarr", storage_options=options)
         else:
             store = open_store(targets[kind], must_exist=False)
         store.put(OBJECTS.items())

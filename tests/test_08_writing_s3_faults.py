@@ -17,7 +17,10 @@ from xr_nczarr import ConflictError, ExistsError, NczarrError, NotFoundError, to
 ALL = bool(os.environ.get("NCZARR_S3_FAULTS"))
 ENCODING = {"a": {"chunks": (4,)}}
 RETRY = {"first_wait": 0.001}
-STORAGE = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}  # without botocore's own waits
+CLIENTS = {
+    "fsspec": {"config_kwargs": {"retries": {"total_max_attempts": 1}}},  # botocore would wait
+    "obstore": {"client": "obstore"},
+}
 
 
 def values(start, stop, sign=1):
@@ -54,14 +57,15 @@ def found(server):
 
 @pytest.mark.parametrize("version", [2, 3] if ALL else [2])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_any_request_that_changes_s3_may_fail(s3_server, action, version):
+@pytest.mark.parametrize("client", CLIENTS)
+def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version):
     dataset, options, after = ACTIONS[action]
     write = partial(
         to_nczarr,
         dataset,
         f"{s3_server.url}/s",
         zarr_format=version,
-        storage_options=STORAGE | s3_server.storage_options,
+        storage_options=CLIENTS[client] | s3_server.storage_options,
         retry=RETRY,
         **options,
     )

@@ -16,6 +16,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
+from xr_nczarr.storage.clients import chosen_client, connect_obstore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
@@ -121,7 +122,10 @@ def open_store(
         "most_bytes": largest,
     }
 
-    def connect(url: str, options: Mapping[str, Any]) -> FilesystemStore:
+    def connect(url: str, options: Mapping[str, Any]) -> Store:
+        # What may redirect elsewhere goes through the client that checks where.
+        if chosen_client(options) == "obstore" and access.trusted:
+            return connect_obstore(url, options, **rules)
         trust = None if access.trusted else Trust.below(url)
         if location.filesystem is not None:
             return FilesystemStore.within(location.filesystem, url, trust=trust, **rules)
@@ -218,7 +222,7 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
 def _open_remote(
     url: str,
     options: dict[str, Any],
-    connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
+    connect: Callable[[str, Mapping[str, Any]], Store],
     largest: int,
 ) -> Store:
     """Return the store at a URL of fsspec; zip files and simple caches are not left to it."""
@@ -244,7 +248,7 @@ def _open_remote(
 def _open_zip(
     url: str,
     options: dict[str, Any],
-    connect: Callable[[str, Mapping[str, Any]], FilesystemStore],
+    connect: Callable[[str, Mapping[str, Any]], Store],
     largest: int,
 ) -> ZipStore:
     path, query = split_query(url)

@@ -324,7 +324,9 @@ def filesystem_at(
     are arguments of `Transport`.
     """
     # Event loops of the caller are for asynchronous calls.
-    options = {k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop")}
+    options = {
+        k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop", "client")
+    }
     retry = rules.get("retry") or Retry()
     try:
         if is_web(url):
