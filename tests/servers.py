@@ -18,7 +18,7 @@ import struct
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple
@@ -82,11 +82,48 @@ class Fault:
         )
 
 
+class Waves:
+    """Hold requests until no more arrive, then answer all of them: a wave.
+
+    `count` is the number of round trips that a client with free connections waits for.
+    """
+
+    settle_seconds = 0.08
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.requests: list[Request] = []
+        self._events = self._waiting = self._answering = 0
+        self._changed = threading.Condition()
+
+    def enter(self, request: Request) -> None:
+        """Wait until the wave that the request belongs to is answered."""
+        with self._changed:
+            self.requests.append(request)
+            self._events += 1
+            self._waiting += 1
+            wave = self.count
+            while self.count == wave:
+                events = self._events
+                changed = self._changed.wait(self.settle_seconds)
+                if not (changed or self._answering) and events == self._events:
+                    self.count += 1
+                    self._waiting, self._answering = 0, self._waiting
+                    self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Count an answer that is sent."""
+        with self._changed:
+            self._events += 1
+            self._answering -= 1
+
+
 class _Counted:
     """A log of requests and the greatest number of them that were under way at once."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self._waves: Waves | None = None
         self.most_in_flight = 0
         self._in_flight = 0
         self._mutex = threading.Lock()
@@ -107,10 +144,23 @@ class _Counted:
             self.requests.append(request)
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        if self._waves:
+            self._waves.enter(request)
 
     def _leave(self) -> None:
+        if self._waves:
+            self._waves.leave()
         with self._mutex:
             self._in_flight -= 1
+
+    @contextmanager
+    def waves(self) -> Iterator[Waves]:
+        """Count the requests and round trips of the block."""
+        self._waves = Waves()
+        try:
+            yield self._waves
+        finally:
+            self._waves = None
 
 
 class HttpServer(_Counted):

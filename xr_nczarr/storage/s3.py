@@ -11,9 +11,22 @@ from xr_nczarr.storage.retries import Retry
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
-    """The filesystem of s3fs without its own five tries of each request."""
+    """The filesystem of s3fs, without its own five tries, and with one LIST for a listing."""
 
     retries = 1
+
+    async def _ls(
+        self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False
+    ) -> list[Any]:
+        """Return what is below a prefix; empty where nothing is.
+
+        That of s3fs then looks for an object of this name, and lists the whole parent folder.
+        """
+        path = self._strip_protocol(path).rstrip("/")
+        if not path:
+            return list(await super()._ls(path, detail, refresh, versions))
+        entries = await self._lsdir(path, refresh, versions=versions)
+        return entries if detail else sorted(entry["name"] for entry in entries)
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
