@@ -16,6 +16,7 @@ import re
 import socket
 import struct
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -85,10 +86,11 @@ class Fault:
 class Waves:
     """Hold requests until no more arrive, then answer all of them: a wave.
 
-    `count` is the number of round trips that a client with free connections waits for.
+    `count` is the number of round trips that a client with free connections waits for. No more
+    arrive when this process, which the client runs in, has been idle for some ticks.
     """
 
-    settle_seconds = 0.08
+    ticks, tick_seconds, idle_seconds = 5, 0.015, 0.002
 
     def __init__(self) -> None:
         self.count = 0
@@ -103,13 +105,19 @@ class Waves:
             self._events += 1
             self._waiting += 1
             wave = self.count
-            while self.count == wave:
-                events = self._events
-                changed = self._changed.wait(self.settle_seconds)
-                if not (changed or self._answering) and events == self._events:
-                    self.count += 1
-                    self._waiting, self._answering = 0, self._waiting
-                    self._changed.notify_all()
+            if self._waiting > 1:
+                self._changed.wait_for(lambda: self.count > wave)
+                return
+            idle = 0
+            while idle < self.ticks:
+                events, used = self._events, time.process_time()
+                self._changed.wait(self.tick_seconds)
+                busy = self._answering or self._events > events
+                busy = busy or time.process_time() - used > self.idle_seconds
+                idle = 0 if busy else idle + 1
+            self.count += 1
+            self._waiting, self._answering = 0, self._waiting
+            self._changed.notify_all()
 
     def leave(self) -> None:
         """Count an answer that is sent."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import S3Server, Waves
+from tests.servers import S3Server, Waves, files_below
 from xr_nczarr import NotFoundError
 
 
@@ -56,3 +59,96 @@ def test_writing_to_a_new_name_does_not_list_its_neighbors(s3_server):
         )
     assert lists(waves)
     assert all("prefix=folder%2Fnew" in request for request in lists(waves))
+
+
+# Trees --------------------------------------------------------------------------------------------
+
+
+def tree() -> xr.DataTree:
+    """21 groups three levels deep, 20 of them with 2 coordinates and a variable."""
+    data = xr.Dataset({"v": (("time", "x"), np.ones((2, 3)))}, {"time": [1, 2], "x": [1, 2, 3]})
+    names = [f"/g{number}" for number in range(10)]
+    inner = data.rename(time="t", x="y", v="w")
+    groups = dict.fromkeys(names, data) | {f"{name}/h": inner for name in names}
+    return xr.DataTree.from_dict(groups)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The objects of trees by key: v2 and v3, consolidated and single, and NCZarr."""
+    folder = tmp_path_factory.mktemp("trees")
+    for version in (2, 3):
+        for consolidated in (True, False):
+            name = f"v{version}-{'consolidated' if consolidated else 'single'}"
+            with warnings.catch_warnings():  # Zarr's own, of consolidated metadata in v3
+                warnings.simplefilter("ignore")
+                tree().to_zarr(folder / name, zarr_format=version, consolidated=consolidated)
+    xr_nczarr.to_nczarr(tree(), folder / "nczarr", consolidated=False)
+    return {key: Path(path).read_bytes() for key, path in files_below(folder)}
+
+
+def open_tree(server: S3Server, name: str) -> xr.DataTree:
+    return xr.open_datatree(
+        f"{server.url}/{name}", engine="nczarr", storage_options=server.storage_options
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "rounds"),
+    [
+        ("v2-consolidated", 46, 3),
+        ("v3-consolidated", 46, 3),
+        ("v2-single", 307, 8),
+        ("v3-single", 147, 8),
+        ("nczarr", 208, 6),
+    ],
+)
+def test_a_tree_is_opened_level_by_level(s3_server, trees, name, requests, rounds):
+    s3_server.restore(trees)
+    with at_most(s3_server, requests, rounds):
+        found = open_tree(s3_server, name)
+    assert len(found.groups) == 21
+    xr.testing.assert_identical(found.load(), tree())
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "rounds"),
+    [("v2-consolidated", 8, 2), ("v2-single", 26, 5), ("v3-single", 16, 5), ("nczarr", 23, 4)],
+)
+def test_a_named_group_is_reached_without_listing_its_ancestors(
+    s3_server, trees, name, requests, rounds
+):
+    s3_server.restore(trees)
+    with at_most(s3_server, requests, rounds) as waves:
+        found = opened(s3_server, name, group="g3/h")
+    assert all(f"prefix={name}%2Fg3%2Fh%2F" in item for item in lists(waves))
+    assert found.identical(tree()["g3/h"].to_dataset(inherit=False))
+
+
+@pytest.mark.parametrize("name", ["v2-single", "v3-single", "nczarr"])
+@pytest.mark.parametrize("group", ["g3/wrong", "wrong/h", "g3/h/w"])
+def test_a_group_that_is_not_there_is_not_found(s3_server, trees, name, group):
+    s3_server.restore(trees)
+    with pytest.raises(NotFoundError, match="no group"):
+        opened(s3_server, name, group=group)
+
+
+def test_a_coordinate_that_fails_breaks_no_other_group(s3_server, trees):
+    s3_server.restore(trees)
+    broken = "/bucket/v2-consolidated/g3/x/0"
+    s3_server.fail = lambda request: 403 if request.path.startswith(broken) else None
+    with pytest.warns(xr.SerializationWarning, match="g3/x"):
+        found = open_tree(s3_server, "v2-consolidated")
+    assert found["g4/x"].to_numpy().tolist() == [1, 2, 3]
+
+
+# Consolidated metadata ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("v2-consolidated", 2), ("v3-consolidated", 2)])
+def test_consolidated_metadata_of_both_versions_are_fetched_in_one_wave(
+    s3_server, trees, name, rounds
+):
+    s3_server.restore(trees)
+    with at_most(s3_server, 4, rounds):
+        opened(s3_server, name, group="g1", consolidated=True)

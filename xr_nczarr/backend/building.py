@@ -23,10 +23,11 @@ from xr_nczarr.backend.decoding import (
 )
 from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
-from xr_nczarr.backend.reader import GroupSource
+from xr_nczarr.backend.reader import GroupSource, fetching_coordinates
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
+from xr_nczarr.storage import Store
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAGE))
@@ -36,15 +37,23 @@ def open_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
     """Return a group and all below it as Datasets, by their path relative to it."""
-    datasets = {"/": open_dataset(opened, group, decoding, indexed=indexed)}
-    for name, child in group.groups.items():
-        below = open_groups(opened, child, decoding, indexed=indexed)
-        datasets |= {f"/{name}{path}".rstrip("/"): dataset for path, dataset in below.items()}
-    return datasets
+    coordinates = fetching_coordinates(opened, group.walk())
+    top = "" if group.path == "/" else group.path
+    return {
+        item.path.removeprefix(top) or "/": open_dataset(
+            opened, item, decoding, indexed=indexed, coordinates=coordinates
+        )
+        for item in group.walk()
+    }
 
 
 def open_dataset(
-    opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
+    opened: OpenedStore,
+    group: Group,
+    decoding: Mapping[str, Any],
+    *,
+    indexed: bool = False,
+    coordinates: Store | None = None,
 ) -> Dataset:
     """Return one group as a Dataset, decoded as xarray decodes netCDF files.
 
@@ -56,10 +65,16 @@ def open_dataset(
     indexed
         Whether xarray is going to make indexes of the coordinates of dimensions. These are read
         here then, since a failure there would keep the whole dataset from being opened.
+    coordinates
+        What small coordinates are read from, if other groups are opened with this one.
     """
+    if coordinates is None:
+        coordinates = fetching_coordinates(opened, [group])
     problems: dict[Hashable, NczarrError] = {}
     while True:
-        source = GroupSource(opened, group, decoding["drop_variables"], problems)
+        source = GroupSource(
+            opened, group, decoding["drop_variables"], problems, coordinates=coordinates
+        )
         with failing_as_metadata(opened.store.name, group.path):
             try:
                 decoded = _decode(source, decoding)

@@ -34,7 +34,7 @@ from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import is_annotated
-from xr_nczarr.storage import PrefetchingStore
+from xr_nczarr.storage import PrefetchingStore, Store
 
 NONE_NAME = "__values__"
 """What xarray stores a variable as whose name is None."""
@@ -58,6 +58,9 @@ class GroupSource:
         Names that the caller does not want.
     undecodable
         Reasons of variables that are known to upset xarray's decoding.
+    coordinates
+        The store that small coordinates are read from, for all groups that are opened together;
+        see `fetching_coordinates`.
 
     Attributes
     ----------
@@ -81,8 +84,15 @@ class GroupSource:
         group: Group,
         drop_variables: str | Iterable[str] | None,
         undecodable: Mapping[Hashable, NczarrError] = MappingProxyType({}),
+        *,
+        coordinates: Store | None = None,
     ) -> None:
-        self.reopened = partial(GroupSource, opened, group, drop_variables, undecodable)
+        if coordinates is None:
+            coordinates = fetching_coordinates(opened, [group])
+        self.coordinates = coordinates
+        self.reopened = partial(
+            GroupSource, opened, group, drop_variables, undecodable, coordinates=coordinates
+        )
         self.opened = opened
         self.group = group
         self.reading = opened.options.reading
@@ -94,10 +104,6 @@ class GroupSource:
         self.unreadable: set[Hashable] = set()
         self.problems = dict(undecodable)
         self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
-        self.store = opened.store
-        if opened.store.remote and opened.store.fetches_ahead:
-            keys = [key for item in group.variables.values() for key in _coordinate_keys(item)]
-            self.store = PrefetchingStore(opened.store, keys)
         names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
         self.inert: set[Hashable] = set()
@@ -182,7 +188,7 @@ class GroupSource:
         self, name: str | None, variable: NetcdfVariable, dimensions: list[str]
     ) -> None:
         node = readable_node(variable, self.opened.options.assume_endian)
-        store = self.store if _coordinate_keys(variable) else self.opened.store
+        store = self.coordinates if _coordinate_keys(variable) else self.opened.store
         store = store.narrowed(node.chunk_keys)
         is_text = variable.kind == "string" and node.dtype.kind == "S"
         lazy = LazyArray(
@@ -268,6 +274,15 @@ class GroupSource:
 
     def _dimension_name(self, dimension: Dimension) -> str:
         return dimension_name(dimension, self.visible)
+
+
+def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
+    """Return the store, which fetches the small coordinates of all `groups` in one wave."""
+    if not (opened.store.remote and opened.store.fetches_ahead):
+        return opened.store
+    variables = (item for group in groups for item in group.variables.values())
+    keys = [key for variable in variables for key in _coordinate_keys(variable)]
+    return PrefetchingStore(opened.store, keys)
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:

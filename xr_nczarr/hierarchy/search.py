@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from xr_nczarr.errors import (
     AccessDeniedError,
     LimitError,
     MetadataError,
+    NczarrError,
     NotFoundError,
     Place,
     UnsupportedError,
@@ -17,6 +18,8 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
+from xr_nczarr.formats.format import NodeKind
+from xr_nczarr.hierarchy.fetching import DocumentSource, are_absent, refused
 from xr_nczarr.hierarchy.journal import JOURNAL, has_chunks, parse_journal
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -32,19 +35,18 @@ from xr_nczarr.model import (
     parent_path,
 )
 from xr_nczarr.storage import (
-    Bytes,
+    Listing,
     Store,
     names_alike,
-    page_error,
-    page_in,
     plain_name,
 )
 
 Consolidated = Literal["check"] | bool | None
 Children = tuple[list[str], list[str]]
+Kinds = Mapping[str, NodeKind | None]
+"""Names or paths of nodes, and their kind where metadata name it."""
 
 _PROBED = 100  # directories, when nothing else was found
-_RECORDS = ".zmetadata"  # also the key of what a reference set in parquet consists of
 
 
 def open_hierarchy(
@@ -113,35 +115,6 @@ def open_hierarchy(
         return hierarchy
 
 
-class RecordSetError(UnsupportedError):
-    """The store is the folder of a reference set in parquet, and no Zarr store.
-
-    Attributes
-    ----------
-    document
-        Its ``.zmetadata``.
-    """
-
-    def __init__(self, document: bytes, **fields: Any) -> None:
-        super().__init__(
-            "the folder is a reference set in parquet, which is read only",
-            remedy="Open it with xarray.open_dataset, or write to another folder",
-            **fields,
-        )
-        self.document = document
-
-
-def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a reference set in parquet, not to Zarr."""
-    if b'"record_size"' not in bytes(data):
-        return False
-    try:
-        members = Document(".zmetadata", data, consolidated=True).value
-    except MetadataError:
-        return False
-    return isinstance(members, dict) and "record_size" in members
-
-
 @dataclass
 class _Search:
     """One opening of one store."""
@@ -155,19 +128,18 @@ class _Search:
     limits: Limits
     with_sidecars: bool = False
     nodes: dict[str, Node] = field(default_factory=dict)
-    before: Mapping[str, bytes | None] = field(default_factory=dict)
     replaced: Mapping[str, bytes | None] = field(default_factory=dict)
     parsed: dict[Hashable, ArrayNode] = field(default_factory=dict)
-    page_for_nothing: bytes | None = None
 
     def __post_init__(self) -> None:
-        self.probed = self.store.probing()
+        self.source = DocumentSource(self.store, self.limits)
+        self.probed = self.source.probed
 
     def run(self, zarr_format: str | None, consolidated: Consolidated) -> Hierarchy:
         candidates = list(FORMATS.values()) if zarr_format is None else [FORMATS[zarr_format]]
         if consolidated is True:
             return self._consolidated_only(candidates)
-        documents, zarr = self._recognize(candidates)
+        documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)
         journal = documents.pop(JOURNAL, None)
         self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
         if self.zarr != zarr:  # the root's documents may have other keys
@@ -179,8 +151,8 @@ class _Search:
             has_chunks(journal) or consolidated is False or self._expanded(documents) is None
         ):
             interrupted = parse_journal(journal)
-            self.before = interrupted.before(self.probed.fetch(interrupted.keys)) or {}
-            self.replaced = self.before if interrupted.chunks else {}
+            self.source.before = interrupted.before(self.probed.fetch(interrupted.keys)) or {}
+            self.replaced = self.source.before if interrupted.chunks else {}
             documents = self._fetch(documents)
         if consolidated is not False:
             members = self._expanded(documents)
@@ -195,7 +167,9 @@ class _Search:
             raise self._nothing_found(candidates)
         return Hierarchy(nodes=self.nodes, zarr_format=zarr.version, before=self.replaced)
 
-    def _recognize(self, candidates: Sequence[Format]) -> tuple[dict[str, Document], Format]:
+    def _recognize(
+        self, candidates: Sequence[Format], *, consolidated: bool
+    ) -> tuple[dict[str, Document], Format]:
         """Fetch the root's documents, those of rare versions only when no other is there."""
         documents: dict[str, Document] = {}
         usual = [zarr for zarr in candidates if not zarr.is_rare]
@@ -204,7 +178,10 @@ class _Search:
             keys = [key for zarr in wave for key in zarr.root_keys() if key not in documents]
             if wave is usual:
                 keys.append(JOURNAL)
-            documents |= self._fetch(keys)
+            refusals: dict[str, AccessDeniedError] = {}
+            documents |= self._fetch(keys, refusals)
+            if refusals and not are_absent(documents, candidates, consolidated):
+                raise refused(refusals, keys)
             for zarr in wave:
                 if zarr.recognizes(documents):
                     return documents, zarr
@@ -224,13 +201,16 @@ class _Search:
         return any(zarr.recognizes(documents, path) for path in paths)
 
     def _consolidated_only(self, candidates: Sequence[Format]) -> Hierarchy:
-        for zarr in sorted(candidates, key=lambda zarr: not zarr.consolidated_by_default):
-            if zarr.consolidated_key is None:
-                continue
+        usual = sorted(candidates, key=lambda zarr: not zarr.consolidated_by_default)
+        refusals: dict[str, AccessDeniedError] = {}
+        documents = self._fetch(filter(None, (zarr.consolidated_key for zarr in usual)), refusals)
+        for zarr in usual:
             self.zarr = zarr
-            members = self._expanded(self._fetch([zarr.consolidated_key]))
+            members = self._expanded(documents)
             if members is not None:
                 return self._from_documents(members)
+        for error in refusals.values():
+            raise error
         raise self._not_consolidated(candidates)
 
     def _expanded(self, documents: dict[str, Document]) -> dict[str, Document] | None:
@@ -283,37 +263,68 @@ class _Search:
             raise root.error
         self._add(root or GroupNode(path="/", explicit=False))
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
+        # A group that needs no document exists only if a listing shows it.
+        if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
+            groups = self._descend(groups[0])
         # Without documents of groups, only the arrays show what the store is.
         descend = self.subgroups or not self.zarr.has_groups
         while groups:
-            paths = [
-                path for group in groups for path in self._child_paths(group) if self._wanted(path)
-            ]
-            self._bound(len(self.nodes) + len(paths))
-            found = self._parse(paths)
-            for node in found:
+            kinds = {
+                path: kind
+                for children in self._children(groups)
+                for path, kind in children.items()
+                if self._wanted(path)
+            }
+            self._bound(len(self.nodes) + len(kinds))
+            nodes = self._parse(kinds)
+            for node in nodes:
                 self._add(node)
             groups = [
                 node
-                for node in found
+                for node in nodes
                 if isinstance(node, GroupNode) and (descend or self._leads(node.path))
             ]
 
-    def _parse(self, paths: Sequence[str]) -> list[Node]:
-        """Fetch and parse the nodes at all paths in one wave; what is not there is left out."""
-        keys = {path: self._node_keys(path) for path in paths}
+    def _descend(self, root: GroupNode) -> list[GroupNode]:
+        """Return the requested group, which the caller's path leads to without a listing.
+
+        Groups without documents are not passed, nor those that their parents' metadata leave out.
+        """
+        paths = [self.group]
+        while (path := parent_path(paths[-1])) != "/":
+            paths.append(path)
+        if len(paths) > self.limits.max_depth:
+            raise self._too_deep(paths[0])
+        nodes = {node.path: node for node in self._parse(dict.fromkeys(paths))}
+        parent = root
+        for path in reversed(paths):
+            listed, node = self.listed_children(parent), nodes.get(path)
+            if node is None or not (listed is None or path.rpartition("/")[2] in listed[1]):
+                return []
+            self._add(node)
+            if not isinstance(node, GroupNode):
+                return []
+            parent = node
+        return [parent]
+
+    def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
+        """Fetch and parse the nodes at all paths in one wave; what is not there is left out.
+
+        The document of the other kind is not fetched where metadata name the `kinds` of a node.
+        """
+        keys = {path: self._node_keys(path, kind) for path, kind in kinds.items()}
         documents: dict[str, Document] = {}
         wanted = [key for names in keys.values() for key in names]
         if not self.store.remote:
             # Another wave costs nothing here: fetch a group's document only where no array's is.
-            kinds = {
+            pairs = {
                 self.zarr.document_key(path, "array"): self.zarr.document_key(path, "group")
-                for path in paths
+                for path in kinds
             }
-            groups = {group for array, group in kinds.items() if group != array}
+            known, groups = set(wanted), {group for array, group in pairs.items() if group != array}
             documents = self._fetch(key for key in wanted if key not in groups)
-            wanted = [group for array, group in kinds.items() if array not in documents]
-            wanted = [key for key in wanted if key in groups]
+            wanted = [group for array, group in pairs.items() if array not in documents]
+            wanted = [key for key in wanted if key in groups & known]
         documents |= self._fetch(wanted)
         nodes = (
             self._parse_node(path, {key: documents[key] for key in names if key in documents})
@@ -324,86 +335,76 @@ class _Search:
     def _parse_node(self, path: str, documents: Mapping[str, Document]) -> Node | None:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
-    def _child_paths(self, group: GroupNode) -> list[str]:
-        listed = self.listed_children(group) or self._list_children(group)
-        # Keys of a reference set can have empty names; "" would lead to the group itself again.
-        names = [name for name in (*listed[0], *listed[1]) if name not in ("", ".", "..")]
-        if group.path.count("/") >= self.limits.max_depth and names:
-            raise self._too_deep(group.path)
-        return list(dict.fromkeys(child_path(group.path, name) for name in names))
+    def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
+        """Yield the paths of each group's children; the groups without their names are listed."""
+        listed = {group.path: self.listed_children(group) for group in groups}
+        unnamed = [group.path for group in groups if listed[group.path] is None]
+        listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
+        for group in groups:
+            children = listed[group.path]
+            if children is None:
+                kinds = self._listed_kinds(group, listings[group.path])
+            else:
+                kinds = _kinds(children)
+            # Keys of a reference set can have empty names; "" would lead to the group itself again.
+            kinds = {name: kind for name, kind in kinds.items() if name not in ("", ".", "..")}
+            if group.path.count("/") >= self.limits.max_depth and kinds:
+                raise self._too_deep(group.path)
+            yield {child_path(group.path, name): kind for name, kind in kinds.items()}
 
-    def _list_children(self, group: GroupNode) -> Children:
-        """List a group whose metadata name no children, with the sidecars that may do so."""
+    def _listing(self, path: str) -> Listing | NczarrError:
+        """Return the listing of a group, or the error of a store that does not list."""
         try:
-            listing = self.probed.list_names(self.zarr.listing_prefix(group.path))
+            return self.probed.list_names(self.zarr.listing_prefix(path))
         except (AccessDeniedError, UnsupportedError) as error:
-            listed = self._children_in_sidecars(group)
-            if listed is None:
-                raise error.located(key=group.path) from error.__cause__
-            return listed
+            return error
+
+    def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
+        """Return the children of a listed group; sidecars that it has may name them."""
+        if isinstance(listing, NczarrError):
+            children = self._children_in_sidecars(group)
+            if children is None:
+                raise listing.located(key=group.path) from listing.__cause__
+            return _kinds(children)
         shown = {key_prefix(group.path) + name for name in listing.objects}
         # An index page that does not even show the group's own document hides sidecars too.
         own = self.zarr.node_keys(group.path)
         hiding = self.zarr.has_sidecars and group.explicit and shown.isdisjoint(own)
         if hiding or any(name in listing.objects for name in self.sidecars):
-            listed = self._children_in_sidecars(group)
-            if listed is not None:
-                return listed
-        return self.zarr.child_names(*listing), []
+            children = self._children_in_sidecars(group)
+            if children is not None:
+                return _kinds(children)
+        return dict.fromkeys(self.zarr.child_names(*listing))
 
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
+        """Return the children that sidecars name; those of the group's ancestors are read too."""
+        paths = [group.path]
+        while not self.with_sidecars and paths[-1] != "/":
+            paths.append(parent_path(paths[-1]))
         self.with_sidecars = True
-        (node,) = self._parse([group.path]) or [group]
+        nodes = {node.path: node for node in self._parse(dict.fromkeys(paths))}
+        self.nodes |= {path: node for path, node in nodes.items() if isinstance(node, GroupNode)}
+        node = nodes.get(group.path, group)
         if not isinstance(node, GroupNode):
             return None
         self.nodes[group.path] = node
         return self.listed_children(node)
 
-    def _node_keys(self, path: str) -> list[str]:
+    def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
+        """Return the keys of a node's documents, without those of the other kind."""
         keys = list(self.zarr.node_keys(path))
+        if kind is not None:
+            own = self.zarr.document_key(path, kind)
+            other = self.zarr.document_key(path, "group" if kind == "array" else "array")
+            keys = [key for key in keys if key == own or key != other]
         if self.with_sidecars:
             keys += [key_prefix(path) + name for name in self.sidecars]
         return keys
 
-    def _fetch(self, keys: Iterable[str]) -> dict[str, Document]:
-        names = list(dict.fromkeys(keys))
-        consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
-        waves = [(self.probed, names)]
-        if not self.store.remote:  # where two waves cost no more, none reads what is too large
-            single = self.store.bounded(self.limits.max_metadata_bytes)
-            waves = [(self.store, [key for key in names if key in consolidated_keys])]
-            waves.append((single, [key for key in names if key not in consolidated_keys]))
-        found = {
-            key: data
-            for store, asked in waves
-            for key, stored in zip(asked, store.fetch(asked), strict=True)
-            if (data := self.before.get(key, stored)) is not None
-        }
-        if self.probed is not self.store:
-            found = self._without_pages(found, asked=names)
-        records = found.get(_RECORDS)
-        if records is not None and is_record_document(records):
-            raise RecordSetError(bytes(records))
-        return {
-            key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
-            for key, data in found.items()
-        }
-
-    def _without_pages(self, found: dict[str, Bytes], asked: Sequence[str]) -> dict[str, Bytes]:
-        """Return what was found but for the page by which a server answers for what is not there.
-
-        That is the page it shows for the journal, of which there is hardly ever one. Any other page
-        in place of a document, as one to sign in on, is an error: what is behind it may be needed.
-        """
-        pages = {key: page for key, data in found.items() if (page := page_in(data))}
-        if pages and self.page_for_nothing is None and JOURNAL not in asked:
-            self._fetch([JOURNAL])
-        if JOURNAL in asked:
-            self.page_for_nothing = bytes(found[JOURNAL]) if JOURNAL in pages else b""
-        for key, page in pages.items():
-            if found[key] != self.page_for_nothing:
-                raise page_error("expected a document", page, key=key)
-        return {key: data for key, data in found.items() if key not in pages}
+    def _fetch(
+        self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
+    ) -> dict[str, Document]:
+        return self.source.fetch(keys, refusals)
 
     def _wanted(self, path: str) -> bool:
         """Tell the group asked for, what is in it, and the groups that it is in."""
@@ -460,7 +461,7 @@ class _Search:
         )
 
     def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
-        if self.probed is not self.store:  # where a page is in its place, this says so
+        if self.probed.answers_with_pages:  # where a page is in its place, this says so
             next(self.store.fetch(candidates[0].root_keys()[:1]))
         looked = ", ".join(dict.fromkeys(key for zarr in candidates for key in zarr.root_keys()))
         return NotFoundError(
@@ -475,3 +476,9 @@ class _Search:
             f"found no consolidated metadata ({keys})",
             remedy="Open with consolidated=None or False, or consolidate the store",
         )
+
+
+def _kinds(children: Children) -> Kinds:
+    """Return the kind of each name that metadata call an array or a group; None for both."""
+    arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
+    return arrays | {name: None if name in arrays else "group" for name in children[1]}

@@ -6,17 +6,20 @@ import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
-from xr_nczarr.errors import StorageError, UnsupportedError
+from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges
 from xr_nczarr.storage.retries import page_in
 from xr_nczarr.storage.store import Address, Store
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _BATCH_OBJECTS = 256
 
@@ -27,10 +30,17 @@ class _FrontStore(Store):
     def __init__(self, source: Store) -> None:
         self.source = source
         self.name, self.remote = source.name, source.remote
+        self.answers_with_pages = source.answers_with_pages
 
     def list_names(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted."""
         return self.source.list_names(prefix)
+
+    def at_once(
+        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield ``work(item)`` for each item in order, several at once if that saves time."""
+        return self.source.at_once(work, items)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object below `prefix`."""
@@ -149,7 +159,8 @@ def cache_error(store: str) -> UnsupportedError:
 class PrefetchingStore(_FrontStore):
     """A store that fetches all of `keys` when the first of them is requested, and keeps them.
 
-    Pickles as the source alone.
+    If that fails, each is fetched alone, so that a failure concerns no other object. Pickles as
+    the source alone.
     """
 
     def __init__(self, source: Store, keys: Sequence[str]) -> None:
@@ -171,8 +182,15 @@ class PrefetchingStore(_FrontStore):
         with self._lock:
             if self._fetched is None:
                 wave = sorted(self._keys)
-                self._fetched = dict(zip(wave, self.source.fetch(wave), strict=True))
-        return iter([self._fetched[key] for key in keys])
+                source = self.source.of_small_objects()
+                try:
+                    self._fetched = dict(zip(wave, source.fetch(wave), strict=True))
+                except NczarrError:
+                    self._fetched, self._keys = {}, frozenset()
+            fetched = self._fetched
+        if not self._keys.issuperset(keys):
+            return self.source.fetch(keys)
+        return iter([fetched[key] for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, of the objects that are fetched as a whole anyway."""

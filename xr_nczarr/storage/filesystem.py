@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import urllib.parse
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
-from xr_nczarr.errors import StorageError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, StorageError, UnsupportedError
 from xr_nczarr.storage.caching import cache_error
 from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix, check_target
@@ -28,6 +28,9 @@ from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.transport import IN_FLIGHT, Request, Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
@@ -57,6 +60,7 @@ class FilesystemStore(Store):
         self.name = name or mask(filesystem.unstrip_protocol(root))
         self._rules = rules
         self._shows_folders = False
+        self.answers_with_pages = bool(rules.get("pages_are_answers"))
         secret = bool(self.query) or "@" in self.root
         self._transport = Transport(filesystem, self.name, web=self.web, secret=secret, **rules)
 
@@ -101,7 +105,11 @@ class FilesystemStore(Store):
 
     def probing(self) -> FilesystemStore:
         """Return the store as one looks for documents in it; see `Store.probing`."""
-        return self._with(pages_are_answers=True) if self.web else self
+        return self._with(pages_are_answers=self.web, objects_are_small=True)
+
+    def of_small_objects(self) -> FilesystemStore:
+        """Return a store that fetches more objects at once, for those that fit in memory."""
+        return self._with(objects_are_small=True)
 
     def _with(self, **rules: Any) -> FilesystemStore:
         filesystem = self._transport.filesystem
@@ -113,6 +121,16 @@ class FilesystemStore(Store):
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for an absent one."""
         return self._transport.answers([Request(key, self._path(key)) for key in keys])
+
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield each object like `fetch`, and the error in place of one that is refused (403)."""
+        return self._transport.probes([Request(key, self._path(key)) for key in keys])
+
+    def at_once(
+        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield ``work(item)`` for each item in order, several at once where the filesystem can."""
+        return self._transport.at_once(work, items)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the object does not exist."""

@@ -25,7 +25,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path).rstrip("/")
         if not path:
             return list(await super()._ls(path, detail, refresh, versions))
-        entries = await self._lsdir(path, refresh, versions=versions)
+        entries = await self._lsdir(path, refresh=True, versions=versions)
         return entries if detail else sorted(entry["name"] for entry in entries)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
-from xr_nczarr.errors import NczarrError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, NczarrError, UnsupportedError
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.storage.keys import KeyLocks, Listing
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, cut_ranges
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _locks = KeyLocks()
 
@@ -54,12 +57,15 @@ class Store(ABC):
     transactional
         Whether changes are seen by nobody until the caller commits them. Metadata are put before
         chunks then: icechunk accepts no chunk of an array that it does not know.
+    answers_with_pages
+        Whether web pages come in place of objects; see `probing`.
     """
 
     __slots__ = ()
 
     name: str
     remote: bool = False
+    answers_with_pages: bool = False
     reads_in_place: ClassVar[bool] = False
     fetches_ahead: ClassVar[bool] = True
     zero_fill_is_missing: ClassVar[bool] = True
@@ -107,6 +113,22 @@ class Store(ABC):
         for key, data in zip(keys, self.fetch(keys), strict=True):
             if data is not None:
                 yield key, data
+
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield each object like `fetch`, and the error in place of an object that is refused.
+
+        A store that cannot tell which object is refused raises the error, as `fetch` does.
+        """
+        return self.fetch(keys)
+
+    def at_once(
+        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield ``work(item)`` for each item in order, several at once if that saves round trips.
+
+        `work` makes requests of this store.
+        """
+        return map(work, items)
 
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
@@ -227,6 +249,10 @@ class Store(ABC):
         decides from them whether an object exists. It lists folders by their index pages, which
         may hide objects whose names begin with a dot.
         """
+        return self
+
+    def of_small_objects(self) -> Store:
+        """Return a store that fetches more objects at once, for those that fit in memory."""
         return self
 
     def narrowed(self, keys: ChunkKeys) -> Store:

@@ -12,7 +12,13 @@ from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from xr_nczarr.errors import NczarrError, NotFoundError, StorageError, UnsupportedError
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    NczarrError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import too_large
@@ -37,6 +43,8 @@ _log = logging.getLogger(__name__)
 _HELPERS = 2
 _BATCH_REQUESTS = 32  # of each helper
 IN_FLIGHT = _HELPERS * _BATCH_REQUESTS
+_SMALL_BATCH = 64  # of each helper, for documents
+CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # of each batch, as far as the sizes are known
 _FIRST_BATCH = 8  # while they are not
@@ -75,6 +83,8 @@ class Transport:
         Limit of a whole object; None for no limit. No more than that is read.
     pages_are_answers
         Whether a web page in place of a whole object is an answer; otherwise it is an error.
+    objects_are_small
+        Whether many objects fit in memory, so that more requests are made at once.
     """
 
     def __init__(
@@ -88,12 +98,15 @@ class Transport:
         missing_status: tuple[int, ...] = (404,),
         most_bytes: int | None = None,
         pages_are_answers: bool = False,
+        objects_are_small: bool = False,
     ) -> None:
         self.store = store
         self.retry = retry or Retry()
         self.missing_status = missing_status
         self.most_bytes = most_bytes
         self.pages_are_answers = pages_are_answers
+        self._batch = _SMALL_BATCH if objects_are_small else _BATCH_REQUESTS
+        self._first_batch = _SMALL_BATCH if objects_are_small else _FIRST_BATCH
         self._web = web
         self._secret = secret
         self._filesystem = filesystem
@@ -126,7 +139,7 @@ class Transport:
         largest = 0
 
         def batches() -> Iterator[Sequence[Request]]:
-            first, count = 0, _BATCH_REQUESTS if len(requests) <= _BATCH_REQUESTS else _FIRST_BATCH
+            first, count = 0, self._batch if len(requests) <= self._batch else self._first_batch
             while first < len(requests):
                 yield requests[first : first + count]
                 first += count
@@ -134,7 +147,7 @@ class Transport:
                     count = max(1, min(2 * count, _MAX_BATCH, _BYTES_AHEAD // largest))
 
         source = batches()
-        if self._alone or len(requests) <= _BATCH_REQUESTS:
+        if self._alone or len(requests) <= self._batch:
             for batch in source:
                 yield from self._request(batch)
             return
@@ -153,11 +166,26 @@ class Transport:
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
 
+    def probes(self, requests: Sequence[Request]) -> Iterator[bytes | AccessDeniedError | None]:
+        """Yield the answers in order; a refusal by status 403 is an answer."""
+        refusals: dict[int, AccessDeniedError] = {}
+        answers = self._request(requests, refusals)
+        return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
+
+    def at_once(
+        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield ``work(item)`` for each item in order, several at once where the filesystem can."""
+        if self._alone or len(items) < 2:
+            yield from map(work, items)
+            return
+        with ThreadPoolExecutor(IN_FLIGHT, "at-once") as helpers:
+            yield from helpers.map(work, items)
+
     def each(self, work: Callable[[_Item], None], items: Sequence[_Item]) -> None:
         """Do something for each item, several at once where the filesystem can."""
-        with ThreadPoolExecutor(1 if self._alone else IN_FLIGHT, "each") as helpers:
-            for _ in helpers.map(work, items):
-                pass
+        for _ in self.at_once(work, items):
+            pass
 
     def do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Do something with a path of the filesystem, again as long as its failure may pass."""
@@ -184,8 +212,7 @@ class Transport:
 
     def sizes(self, items: Sequence[tuple[str, str]]) -> Iterator[int | None]:
         """Yield the sizes of files at (path, key), several at once if the filesystem can."""
-        with ThreadPoolExecutor(1 if self._alone else IN_FLIGHT, "sizes") as helpers:
-            yield from helpers.map(lambda item: self.size(*item), items)
+        return self.at_once(lambda item: self.size(*item), items)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
         """Return a size, None for an absent file, and -1 where a web server does not say it."""
@@ -201,8 +228,15 @@ class Transport:
             return -1 if size is None and self._web else int(size or 0)
         raise cause
 
-    def _request(self, requests: Sequence[Request]) -> list[bytes | None]:
-        """Return all answers, None for absent files; transient failures are tried again."""
+    def _request(
+        self,
+        requests: Sequence[Request],
+        refusals: dict[int, AccessDeniedError] | None = None,
+    ) -> list[bytes | None]:
+        """Return all answers, None for absent files; transient failures are tried again.
+
+        `refusals` takes the errors of requests that are answered by status 403, by their number.
+        """
         answers: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
         for _ in self.retry.tries():
@@ -215,6 +249,8 @@ class Transport:
                     answers[index] = b""
                 elif not self._is_missing(answer):
                     failed[index] = answer
+            if refusals is not None:
+                refusals |= self._take_refusals(failed, requests)
             if not failed:
                 return answers
             pending = list(failed)
@@ -226,6 +262,17 @@ class Transport:
                 self._log_retry(error, requests[index].key)
         raise self._failure(failed[pending[0]], requests[pending[0]])
 
+    def _take_refusals(
+        self, failed: dict[int, Exception], requests: Sequence[Request]
+    ) -> dict[int, AccessDeniedError]:
+        """Remove the failures by status 403 from `failed`, and return their errors."""
+        refusals = {}
+        for index in [index for index in failed if status_of(failed[index]) == 403]:
+            error = self._failure(failed.pop(index), requests[index])
+            assert isinstance(error, AccessDeniedError)
+            refusals[index] = error
+        return refusals
+
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
         """Return an answer or an error for each request. Names are never patterns."""
         most = None if self._web else self.most_bytes
@@ -234,7 +281,7 @@ class Transport:
             whole if request.start is None else (request.start, request.end) for request in requests
         ]
         starts, ends = map(list, zip(*bounds, strict=True))
-        options = {"on_error": "return", **({} if self._alone else {"batch_size": _BATCH_REQUESTS})}
+        options = {"on_error": "return", **({} if self._alone else {"batch_size": self._batch})}
         if self._web and not self._alone:
             options["trace_request_ctx"] = self.most_bytes  # which our client finds there
         paths = [request.path for request in requests]
@@ -340,7 +387,7 @@ def filesystem_at(
         if url.startswith(("s3://", "s3a://")):
             from xr_nczarr.storage.s3 import S3, s3_options
 
-            filesystem = S3(**s3_options(options, retry, IN_FLIGHT))
+            filesystem = S3(**s3_options(options, retry, CONNECTIONS))
             root = filesystem._strip_protocol(url)
         else:
             from fsspec.core import url_to_fs
