@@ -33,10 +33,9 @@ def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> di
     """Return options of `S3` for many small objects, and retries of this package."""
     config = {
         "max_pool_connections": connections,
-        # One quick try more than ours: S3 answers 503 as part of its normal work.
-        "retries": {"total_max_attempts": 2},
-        "connect_timeout": retry.timeout_seconds / 2,
-        "read_timeout": retry.timeout_seconds / 2,
+        "retries": {"total_max_attempts": 1},  # others would multiply the tries of `Retry`
+        "connect_timeout": retry.timeout_seconds,
+        "read_timeout": retry.timeout_seconds,
     }
     return {
         # s3fs asks for the size of each object before it fetches it, unless told otherwise.
