@@ -90,7 +90,7 @@ class Waves:
     arrive when this process, which the client runs in, has been idle for some ticks.
     """
 
-    ticks, tick_seconds, idle_seconds = 5, 0.015, 0.002
+    ticks, tick_seconds, idle_seconds = 10, 0.02, 0.002
 
     def __init__(self) -> None:
         self.count = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.servers import S3Server, Waves, files_below
-from xr_nczarr import NotFoundError
+from xr_nczarr import AccessDeniedError, NotFoundError, StorageError
 
 
 def lists(waves: Waves) -> list[str]:
@@ -152,3 +153,67 @@ def test_consolidated_metadata_of_both_versions_are_fetched_in_one_wave(
     s3_server.restore(trees)
     with at_most(s3_server, 4, rounds):
         opened(s3_server, name, group="g1", consolidated=True)
+
+
+# Stores that answer 403 for what is not there -----------------------------------------------------
+
+
+def refuse_absent(server: S3Server) -> None:
+    """Answer 403 for each object that is not there, and for listings, as a public bucket does."""
+    present = {f"/{server.bucket}/{key}" for key in server.objects()}
+    server.fail = lambda request: None if request.path.partition("?")[0] in present else 403
+
+
+@pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
+@pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
+def test_consolidated_metadata_open_where_absent_objects_are_refused(
+    s3_server, trees, name, options
+):
+    s3_server.restore(trees)
+    refuse_absent(s3_server)
+    with at_most(s3_server, 8, 2):
+        found = opened(s3_server, name, group="g1", **options)
+    assert found.identical(tree()["g1"].to_dataset())
+
+
+def test_a_named_format_opens_where_absent_objects_are_refused(s3_server, trees):
+    xr_nczarr.to_nczarr(
+        tree()["g1"].to_dataset(),
+        f"{s3_server.url}/single",
+        zarr_format=3,
+        dialect="nczarr",
+        consolidated=False,
+        storage_options=s3_server.storage_options,
+    )
+    refuse_absent(s3_server)
+    with pytest.raises(AccessDeniedError):
+        opened(s3_server, "single")
+    found = opened(s3_server, "single", zarr_format=3)
+    assert found["v"].shape == (2, 3)
+
+
+def test_a_refused_chunk_is_an_error_that_names_missing_status(s3_server, trees):
+    s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
+    refuse_absent(s3_server)
+    found = opened(s3_server, "v3-consolidated", group="g1")
+    with pytest.raises(AccessDeniedError, match="missing_status"):
+        found["v"].load()
+
+
+def test_a_store_that_refuses_everything_says_what_to_name(s3_server):
+    s3_server.fail = lambda request: 403
+    with at_most(s3_server, 6, 1), pytest.raises(AccessDeniedError) as caught:
+        opened(s3_server, "private")
+    for name in ("consolidated=True", "zarr_format", "missing_status"):
+        assert name in str(caught.value)
+
+
+# Retries ------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_tried_five_times_at_most(s3_server):
+    s3_server.fail = lambda request: 503
+    with pytest.raises(StorageError):
+        opened(s3_server, "busy", retry={"first_wait": 0.001})
+    counts = Counter(request.path for request in s3_server.requests)
+    assert set(counts.values()) == {5}
