@@ -208,6 +208,22 @@ def test_a_store_that_refuses_everything_says_what_to_name(s3_server):
         assert name in str(caught.value)
 
 
+# Verifying ----------------------------------------------------------------------------------------
+
+
+def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path):
+    data = xr.Dataset({"v": ("n", np.arange(1000, dtype="i2"))})
+    xr_nczarr.to_nczarr(data, tmp_path / "many", encoding={"v": {"chunks": 1}})
+    s3_server.restore(
+        {f"many/{key}": Path(path).read_bytes() for key, path in files_below(tmp_path / "many")}
+    )
+    with at_most(s3_server, 1025, 40):
+        result = xr_nczarr.verify(
+            f"{s3_server.url}/many", storage_options=s3_server.storage_options
+        )
+    assert result.decoded == 1000
+
+
 # Retries ------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,8 @@ from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import Told, count_text
 from xr_nczarr.writing.transaction import UNFINISHED
 
+_MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
+_BYTES_IN_FLIGHT = 256 << 20  # once decoded
 _BATCH_CHUNKS = 1024
 _THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
 _MAX_PLACES = 3
@@ -334,7 +336,12 @@ def _decode(
     findings: list[Finding] = []
     numbers = iter(chosen)
     spread = opened.store.remote or array.chunk_bytes >= _THREADED_FROM_BYTES
-    with ThreadPoolExecutor(thread_name_prefix="nczarr-verify") as pool:
+    workers = None
+    if opened.store.remote:
+        workers = max(
+            _MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, array.chunk_bytes))
+        )
+    with ThreadPoolExecutor(workers, thread_name_prefix="nczarr-verify") as pool:
         while batch := list(islice(numbers, _BATCH_CHUNKS)):
             findings += filter(None, (pool.map if spread else map)(read, batch))
     result.decoded += len(chosen) - len(findings)
