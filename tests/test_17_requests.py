@@ -15,6 +15,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.servers import S3Server, Waves, files_below
+from tests.stores import VINTAGES, sample, write_vintage
 from xr_nczarr import AccessDeniedError, NotFoundError, StorageError
 
 
@@ -233,3 +234,16 @@ def test_a_request_is_tried_five_times_at_most(s3_server):
         opened(s3_server, "busy", retry={"first_wait": 0.001})
     counts = Counter(request.path for request in s3_server.requests)
     assert set(counts.values()) == {5}
+
+
+@pytest.mark.parametrize("release", sorted(VINTAGES))
+def test_a_named_group_of_every_release_reads_as_on_disk(s3_server, tmp_path, release):
+    """Also where ancestors keep their dimensions in objects that only a listing shows."""
+    folder = write_vintage(tmp_path / "store", sample(release), release)
+    objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
+    s3_server.restore(objects)
+    for group in ("g", "g/deep"):
+        found = opened(s3_server, "store", group=group, consolidated=False)
+        assert found.identical(
+            xr.open_dataset(folder, engine="nczarr", group=group, consolidated=False, chunks=None)
+        )
