@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 import xr_nczarr
-from tests.test_01_formats_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
+from tests.formats.test_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats import FORMATS

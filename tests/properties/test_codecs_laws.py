@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.test_02_codecs_chains import COMPRESSORS, make_codec
+from tests.codecs.test_chains import COMPRESSORS, make_codec
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.errors import ChunkError, LimitError
 from xr_nczarr.model import CodecSpec, ShardSpec

@@ -14,8 +14,8 @@ import numcodecs
 import numpy as np
 import pytest
 
+from tests.codecs.test_chains import COMPRESSORS, make_codec, zstd_without_size
 from tests.reading import peak_memory
-from tests.test_02_codecs_chains import COMPRESSORS, make_codec, zstd_without_size
 from xr_nczarr.errors import ChunkError, LimitError
 
 ARRAYS = [

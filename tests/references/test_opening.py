@@ -16,8 +16,8 @@ import xarray as xr
 from fsspec.implementations.local import LocalFileSystem
 
 from tests.reading import open_store
+from tests.references.test_web import with_ranges
 from tests.servers import HttpServer
-from tests.test_06_references_web import with_ranges
 from xr_nczarr.backend.lazy import SelectedArray
 from xr_nczarr.errors import (
     LimitError,

@@ -6,7 +6,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from tests.test_02_codecs_chains import make_node
+from tests.codecs.test_chains import make_node
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.errors import ChunkError
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xr_nczarr
-from tests.test_01_formats_v3 import EXAMPLE, LITTLE, parse, rendered, sharded
+from tests.formats.test_v3 import EXAMPLE, LITTLE, parse, rendered, sharded
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.codecs.casts import Cast
@@ -26,7 +26,7 @@ from xr_nczarr.storage import LocalStore
 
 v3 = FORMATS["3"]
 
-RECORDED = json.loads((Path(__file__).parent / "fixtures/v3/casts.json").read_bytes())
+RECORDED = json.loads((Path(__file__).parents[1] / "fixtures/v3/casts.json").read_bytes())
 BYTES = {"name": "bytes"}
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
 

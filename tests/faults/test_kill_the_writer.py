@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(240 + 5 * KILLS)
 # Told is how the writer ended, how many changes it began, and the seconds from first to last.
 CHILD = """
 import mmap, os, signal, sys, tempfile, threading, time
-from tests.test_11_kill_the_writer import ACTIONS, USUAL, create, is_change
+from tests.faults.test_kill_the_writer import ACTIONS, USUAL, create, is_change
 
 with tempfile.TemporaryDirectory() as folder:  # what is loaded at first use is loaded now
     for layout in USUAL.values():
@@ -204,7 +204,7 @@ def writers():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=os.path.dirname(os.path.dirname(__file__)),
+        cwd=os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
     )
     with child:
         yield child

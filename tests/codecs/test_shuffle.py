@@ -6,7 +6,7 @@ import numcodecs
 import numpy as np
 import pytest
 
-from tests.test_02_codecs_chains import assert_decodes, make_codec, make_node
+from tests.codecs.test_chains import assert_decodes, make_codec, make_node
 from xr_nczarr.codecs import compile_codec
 
 

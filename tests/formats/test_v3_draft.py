@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_01_formats_v3 import damaged
+from tests.formats.test_v3 import damaged
 from xr_nczarr.codecs import compile_codec
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS
@@ -25,7 +25,7 @@ from xr_nczarr.model import ArrayNode, Attributes, BrokenNode, CodecSpec, GroupN
 v3 = FORMATS["3"]
 v3_draft = FORMATS["3-draft"]
 
-FIXTURES = Path(__file__).parent / "fixtures" / "v3_draft"
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "v3_draft"
 URI = "https://purl.org/zarr/spec/core/3.0"
 RELEASED_URI = "https://purl.org/zarr/spec/protocol/core/3.0"
 JSON_ENCODING = {"type": "json", "metadata_key_suffix": ".json"}
