@@ -390,7 +390,7 @@ def test_what_joins_an_earlier_universal_layout_is_refused_until_it_is_upgraded(
     document = json.loads(root.read_bytes())
     annotation = {"dims": {"x": 1}, "vars": ["v"], "groups": []}
     root.write_text(json.dumps(document | {"_NCZARR_GROUP": annotation}))
-    with pytest.raises(UnsupportedError, match=r"earlier one of universal.*upgrade"):
+    with pytest.raises(UnsupportedError, match=r"earlier layout of universal.*[Uu]pgrade"):
         to_nczarr(xr.Dataset({"w": 1}), path, mode="a")
     upgrade(path, "universal")
     assert "_NCZARR_GROUP" not in json.loads(root.read_bytes())

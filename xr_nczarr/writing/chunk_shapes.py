@@ -189,5 +189,8 @@ def shard_specs(
         index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
     if required:
-        raise ConflictError(f"the shards {requested!r} are not multiples of the chunks {chunk}")
+        raise ConflictError(
+            f"the shards {requested!r} do not suit the chunks {chunk}",
+            remedy="Pass a multiple of each chunk length, and an index_location of 'start' or 'end'",
+        )
     return ()
