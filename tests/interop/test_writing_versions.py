@@ -304,7 +304,7 @@ def test_every_codec_and_shard_of_version_3_is_read_by_all(path, codecs, dialect
 )
 def test_shards_that_cannot_be_are_refused(path, shards):
     encoding = {"i4": {"shards": shards, "chunks": CHUNKS}}
-    with pytest.raises(ConflictError, match="shards .* do not suit the chunks .* Pass a multiple"):
+    with pytest.raises(ConflictError, match=r"do not suit the chunks .* Pass a multiple"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     assert not path.exists()
 
@@ -391,7 +391,7 @@ def test_deflate_is_called_what_readers_of_the_version_know(path, tmp_path):
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])
 def test_shards_asked_for_in_other_versions_are_refused(path, version):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
-    with pytest.raises(UnsupportedError, match="shards .* do not suit the chunks .* Pass a multiple"):
+    with pytest.raises(UnsupportedError, match="shards"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=version, encoding=encoding)
 
 

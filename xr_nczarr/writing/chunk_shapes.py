@@ -191,6 +191,6 @@ def shard_specs(
     if required:
         raise ConflictError(
             f"the shards {requested!r} do not suit the chunks {chunk}",
-            remedy="Pass a multiple of each chunk length, and an index_location of 'start' or 'end'",
+            remedy="Pass a multiple of each chunk length, with index_location 'start' or 'end'",
         )
     return ()
