@@ -238,4 +238,5 @@ def test_nczarr_metadata_is_strong_evidence_and_the_network_is_not_asked(tmp_pat
     for name in ("zarr", "cut.zip", "empty", "x.nc", "other.zip", "missing"):
         assert not has_nczarr_metadata(tmp_path / name)
     assert not has_nczarr_metadata("https://127.0.0.1:9/x")
+    assert has_nczarr_metadata("https://127.0.0.1:9/x.nczarr/?a=b")
     assert not has_nczarr_metadata(object())

@@ -528,6 +528,16 @@ def test_progress_is_shown(path, capsys):
     assert "100% Completed" in capsys.readouterr().out
 
 
+def test_one_progress_bar_runs_to_the_end_with_a_client_of_distributed(path, workers, capfd):
+    with workers.as_current():
+        to_nczarr(example().chunk(t=2), path, progress=True)
+    shown, others = capfd.readouterr()
+    assert shown.rstrip().rpartition("\r")[2].strip().startswith("[####")
+    assert "100% Completed" in shown
+    assert "#" not in others
+    assert read(path).equals(example())
+
+
 @pytest.mark.parametrize("sync", ["commit", "all", "none"])
 @pytest.mark.parametrize("atomic", [None, "store"])
 def test_sync_and_atomic_change_nothing_in_the_result(path, sync, atomic):

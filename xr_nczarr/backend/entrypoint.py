@@ -74,8 +74,8 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return True only on strong evidence, without touching the network.
 
-        That is a URL whose fragment says ``mode=nczarr`` (or ``zarr``), or a local store that
-        bears NCZarr metadata.
+        That is a URL whose fragment says ``mode=nczarr`` (or ``zarr``), a remote one that ends in
+        ``.nczarr``, or a local store that has NCZarr metadata.
         """
         from xr_nczarr.storage import has_nczarr_metadata
 

@@ -143,7 +143,8 @@ def open_store(
 def has_nczarr_metadata(target: Any) -> bool:
     """Return whether `target` certainly is NCZarr. Nothing remote is requested.
 
-    Certain are URLs whose fragment says so, and local stores with NCZarr metadata at the root.
+    Certain are URLs whose fragment says so, remote ones that end in ``.nczarr``, and local stores
+    with NCZarr metadata at the root.
     Damaged stores are not.
     """
     if not isinstance(target, str | os.PathLike):
@@ -151,7 +152,8 @@ def has_nczarr_metadata(target: Any) -> bool:
     try:
         location = parse_url(target)
         if location.format is not None or location.path is None:
-            return location.format is not None
+            named = split_query(location.url)[0].rstrip("/").endswith(".nczarr")
+            return location.format is not None or named
         if os.path.isdir(location.path):
             documents = [_beginning(f"{location.path}/{key}") for key in _ROOT_KEYS]
         elif _is_zip(location.path):

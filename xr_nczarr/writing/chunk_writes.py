@@ -6,7 +6,6 @@ import itertools
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,7 +118,6 @@ def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptio
         return None
     # Changes of metadata alone need neither of them.
     import dask
-    from dask.diagnostics import ProgressBar
 
     from xr_nczarr.writing.blocks import opened_lazily
 
@@ -134,10 +132,9 @@ def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptio
             if write.data.size:
                 _StoredRegion(write, store, options, underway)[write.region] = write.data
                 done += write.data.nbytes
-                if options.progress:
+                if options.progress and not now:  # else dask's is the only one
                     show_progress(done, total)
-        with ProgressBar() if options.progress else nullcontext():
-            _store(now, store, options, underway, compute=True)
+        _compute(now, store, options, underway)
     except BaseException:
         # Threads of dask continue: what they put later would overwrite the next write.
         underway.end()
@@ -146,6 +143,28 @@ def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptio
         return None
     stored = _store(late, store, options, Underway(), compute=False)
     return dask.delayed(flush, pure=False)(store, stored)
+
+
+def _compute(
+    writes: Sequence[ArrayWrite], store: Store, options: WriteOptions, underway: Underway
+) -> None:
+    """Write dask's values now, if asked for with the progress bar of dask or of `distributed`."""
+    if not options.progress or not writes:
+        _store(writes, store, options, underway, compute=True)
+        return
+    from dask.base import get_scheduler
+    from dask.diagnostics import ProgressBar
+
+    client = getattr(get_scheduler(), "__self__", None)
+    if client is None:
+        with ProgressBar():
+            _store(writes, store, options, underway, compute=True)
+        return
+    from distributed import progress
+
+    futures = client.compute(_store(writes, store, options, underway, compute=False))
+    progress(futures, notebook=False)
+    client.gather(futures)
 
 
 def _store(
