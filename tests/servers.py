@@ -143,9 +143,11 @@ class _Counted:
             self.most_in_flight = self._in_flight
 
     def requests_for(self, pattern: str) -> list[Request]:
-        """Give the requests whose path matches a shell pattern."""
+        """Return the requests whose path matches a shell pattern, such as ``*/x/0``."""
+        if not pattern.startswith(("/", "*")):
+            raise ValueError(f"no path matches {pattern!r}: each begins with a slash")
         with self._mutex:
-            return [one for one in self.requests if fnmatch.fnmatchcase(one.path, pattern)]
+            return [item for item in self.requests if fnmatch.fnmatchcase(item.path, pattern)]
 
     def _enter(self, request: Request) -> None:
         with self._mutex:

@@ -340,3 +340,27 @@ def test_each_of_many_broken_variables_is_named():
         warnings.simplefilter("always")
         dataset = xr.open_dataset(members, engine="nczarr")
     assert len(dataset) == len(caught) == 200
+
+
+def test_a_damaged_chunk_that_decoding_asks_for_is_read_once(http_server):
+    """xarray reads the first value of a time: its chunk is not read again to find the culprit."""
+    document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
+    attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}
+    members = {
+        ".zgroup": '{"zarr_format": 2}',
+        ".zmetadata": json.dumps(
+            {
+                "zarr_consolidated_format": 1,
+                "metadata": {
+                    ".zgroup": {"zarr_format": 2},
+                    "v/.zarray": document,
+                    "v/.zattrs": attributes,
+                },
+            }
+        ),
+        "v/0": b"not zlib",
+    }
+    put(Path(http_server.root), {"s/" + key: value for key, value in members.items()})
+    with pytest.warns(xr.SerializationWarning, match="v is opened as it is stored"):
+        xr.open_dataset(f"{http_server.url}/s", engine="nczarr")
+    assert len(http_server.requests_for("*/v/0")) == 1

@@ -121,7 +121,9 @@ def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
     except Exception as error:
         failure = without_frames(error)
     again = source.reopened()  # decoding has changed what it was given
-    problems = find_undecodable(again.variables, again.arrays, decoding, again.inert)
+    path = failure.variable if isinstance(failure, NczarrError) else None
+    failed = {name: failure for name in again.variables if source.path_of(name) == path}
+    problems = find_undecodable(again.variables, again.arrays, decoding, again.inert, failed)
     raise _UndecodableError(problems) if problems else failure
 
 

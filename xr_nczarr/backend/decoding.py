@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,7 @@ def find_undecodable(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
     dropped: Set[Hashable] = frozenset(),
+    failed: Mapping[Hashable, Exception] = MappingProxyType({}),
 ) -> dict[Hashable, NczarrError]:
     """Return the variables that `decode_variables` fails at, each with its reason.
 
@@ -158,6 +160,8 @@ def find_undecodable(
     ----------
     variables, arrays, decoding, dropped
         As for `decode_variables`. The variables are not changed.
+    failed
+        The variable whose failure is already known, with its error: its chunks are not read again.
 
     Raises
     ------
@@ -200,7 +204,11 @@ def find_undecodable(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         decode_cf_variables({None: Variable((), np.int8(0))}, {}, **decoding)
-        errors = {name: error for name in variables if (error := failure(name)) is not None}
+        errors = {
+            name: error
+            for name in variables
+            if (error := failed.get(name) or failure(name)) is not None
+        }
         for owner, variable in variables.items():
             name = variable.attrs.get("bounds")  # which are given the units of their owner
             if isinstance(name, str) and name in variables and not errors.keys() & {owner, name}:
