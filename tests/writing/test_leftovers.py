@@ -176,7 +176,7 @@ def test_the_chosen_chunks_are_logged(caplog, leftover, level, message):
     made.t.encoding = leftover
     with caplog.at_level("DEBUG", "xr_nczarr"):
         xr_nczarr.to_nczarr(made, store)
-    assert ("xr_nczarr.writing.array_nodes", level, message) in [
+    assert ("xr_nczarr.writing.builder", level, message) in [
         (record.name, record.levelname, record.getMessage()) for record in caplog.records
     ]
     chunks = message.rpartition("chunks ")[2].strip("()").replace(", ", "×")

@@ -264,7 +264,7 @@ def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
 
 def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection] | str:
     from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray
-    from xr_nczarr.writing.sources import lazy_arrays, unwrapped
+    from xr_nczarr.writing.blocks import lazy_arrays, unwrapped
 
     data: Any = variable._data
     if hasattr(data, "dask"):

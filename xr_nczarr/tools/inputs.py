@@ -26,12 +26,11 @@ from xr_nczarr.netcdf.attributes import undecoded
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import file_fingerprint
 from xr_nczarr.tools.netcdf_c import NetcdfFile, open_file
-from xr_nczarr.writing.blocks import in_blocks, in_chunks
+from xr_nczarr.tools.relayout import relayout
+from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
-from xr_nczarr.writing.relayout import relayout
 from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
-from xr_nczarr.writing.sources import lazy_array_in
 from xr_nczarr.writing.variables import (
     Layout,
     check_dimension,

@@ -22,6 +22,7 @@ from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.strings import encode_strings, measured_width
+from xr_nczarr.writing.blocks import block_variable, blockwise, largest
 from xr_nczarr.writing.number_encoding import (
     PACKING_KEYS,
     SHOWN_KEYS,
@@ -40,7 +41,6 @@ from xr_nczarr.writing.number_encoding import (
     without_sign,
 )
 from xr_nczarr.writing.requests import is_time
-from xr_nczarr.writing.sources import block_variable, blockwise, largest
 from xr_nczarr.writing.strings import in_width, typed_text
 
 # The keys that say how values are stored, not in which chunks and by which codecs.

@@ -9,7 +9,7 @@ import numpy as np
 from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.sources import block_variable
+from xr_nczarr.writing.blocks import block_variable
 
 PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.sources import blockwise
+from xr_nczarr.writing.blocks import blockwise
 
 Array = npt.NDArray[Any]
 

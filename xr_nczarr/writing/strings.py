@@ -11,8 +11,7 @@ from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf.strings import encode_strings, measured_width
-from xr_nczarr.writing.blocks import opened_lazily
-from xr_nczarr.writing.sources import blockwise, largest
+from xr_nczarr.writing.blocks import blockwise, largest, opened_lazily
 
 TEXT = create_vlen_dtype(str)
 _MISSING, _TEXTS, _OTHERS = range(3)

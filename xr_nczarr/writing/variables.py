@@ -30,6 +30,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.model import Kind
 from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.blocks import blockwise, largest
 from xr_nczarr.writing.cf_encoding import fit_encoding
 from xr_nczarr.writing.encoding_keys import (
     asks_for_bytes,
@@ -38,7 +39,6 @@ from xr_nczarr.writing.encoding_keys import (
 )
 from xr_nczarr.writing.number_encoding import fill_value_of, with_float_scale
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.writing.sources import blockwise, largest
 from xr_nczarr.writing.strings import (
     TEXT,
     cast_text,

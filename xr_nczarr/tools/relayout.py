@@ -13,7 +13,7 @@ from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.strings import decode_strings, measured_width
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.sources import blockwise, largest
+from xr_nczarr.writing.blocks import blockwise, largest
 from xr_nczarr.writing.strings import string_data
 from xr_nczarr.writing.variables import EncodedVariable, Layout, encode_alone, fill_scalar
 
