@@ -147,7 +147,7 @@ def test_a_missing_value_among_booleans_is_not_true() -> None:
     assert opened.v.dtype == bool
     assert opened.v[:2].values.tolist() == [True, False]
     with pytest.raises(
-        xr_nczarr.MetadataError, match=r"missing value \(9\) among booleans"
+        xr_nczarr.MetadataError, match=r"booleans contain the missing value 9"
     ) as told:
         opened.v.load()
     assert (told.value.key, told.value.variable) == ("v/1", "/v")

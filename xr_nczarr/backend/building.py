@@ -1,4 +1,4 @@
-"""netCDF groups → Datasets, none of whose variables keeps the others from being opened."""
+"""netCDF groups → Datasets. A broken variable does not prevent the others from being opened."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def open_dataset(
 ) -> Dataset:
     """Return one group as a Dataset, decoded as xarray decodes netCDF files.
 
-    A variable that cannot be read is present and raises its reason on access. One that cannot be
-    decoded is present as it is stored, with a warning.
+    A variable that cannot be read is in the Dataset and raises its error on access. A variable
+    that cannot be decoded has its stored values and attributes, with a warning.
 
     Parameters
     ----------
     indexed
-        Whether xarray is going to make indexes of the coordinates of dimensions. These are read
-        here then, since a failure there would keep the whole dataset from being opened.
+        Whether xarray is going to make indexes of dimension coordinates. If so, they are read
+        here: an error in xarray would prevent the whole dataset from being opened.
     coordinates
-        What small coordinates are read from, if other groups are opened with this one.
+        Store from which small coordinates are read, if several groups are opened together.
     """
     if coordinates is None:
         coordinates = fetching_coordinates(opened, [group])
@@ -90,7 +90,7 @@ def open_dataset(
 
 
 class _UndecodableError(Exception):
-    """Variables were found that cannot be decoded; `problems` says why, by name."""
+    """Some variables cannot be decoded; `problems` contains the reason for each name."""
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
         super().__init__()
@@ -99,9 +99,12 @@ class _UndecodableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    """What decoding makes of the variables of a group that it can decode.
+    """The decoded variables and attributes of a group.
 
-    `coordinates` are the names that attributes call coordinates.
+    Attributes
+    ----------
+    coordinates
+        Names that an attribute ``coordinates`` lists.
     """
 
     variables: dict[Any, Variable]
@@ -110,7 +113,7 @@ class _Decoded:
 
 
 def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
-    """Return the decoded variables; others than those known to be undecodable may be found."""
+    """Return the decoded variables, or raise _UndecodableError for more undecodable ones."""
     attributes = xarray_attributes(source.group)
     try:
         return _Decoded(
@@ -120,7 +123,7 @@ def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
         raise
     except Exception as error:
         failure = without_frames(error)
-    again = source.reopened()  # decoding has changed what it was given
+    again = source.reopened()  # decoding has changed the variables in `source`
     path = failure.variable if isinstance(failure, NczarrError) else None
     failed = {name: failure for name in again.variables if source.path_of(name) == path}
     problems = find_undecodable(again.variables, again.arrays, decoding, again.inert, failed)
@@ -128,9 +131,9 @@ def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
 
 
 def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, Any]:
-    """Return the values of the coordinates of dimensions; some may be found undecodable.
+    """Return the values of dimension coordinates, or raise _UndecodableError.
 
-    One that is as it is stored has values if all of its chunks are there and can be read.
+    A coordinate that stays undecoded is included only if all of its chunks exist and can be read.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -158,9 +161,9 @@ def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, 
 def _assemble(
     source: GroupSource, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
 ) -> tuple[Dataset, list[str]]:
-    """Return the Dataset of a group's variables, and what to warn of."""
-    there = decoded.variables | source.as_stored
-    variables = {name: there[name] for name in source.variables if name in there}
+    """Return the Dataset of a group's variables, and the texts of warnings."""
+    available = decoded.variables | source.as_stored
+    variables = {name: available[name] for name in source.variables if name in available}
     messages = _leave_out_scalars(source, variables)
     coordinates: dict[Hashable, tuple[Any, Any]] = {}
     others: dict[Hashable, tuple[Any, Any]] = {}
@@ -177,17 +180,18 @@ def _assemble(
         if name in source.as_stored:
             has_index = name in values or not (indexed and along_itself and variable.size)
             ordinary |= set() if has_index else {name}
-            how = [] if name in source.unreadable else ["as it is stored"]
-            how += [] if has_index else ["without an index"]
-            if how:
-                what = f"{quote(source.path_of(name))} is opened {' and '.join(how)}"
-                messages.append(f"{what}: {source.problems[name]}")
-    # Without indexes: xarray makes those of the coordinates afterwards, if it is asked to. It
-    # would read them, so that one that cannot be read must not be a coordinate.
+            manner = [] if name in source.unreadable else ["as it is stored"]
+            manner += [] if has_index else ["without an index"]
+            if manner:
+                subject = quote(source.path_of(name))
+                reason = source.problems[name]
+                messages.append(f"{subject} is opened {' and '.join(manner)}: {reason}")
+    # No indexes yet: xarray makes them afterwards unless the caller declines. Making them reads
+    # the values, so a coordinate that cannot be read becomes an ordinary variable.
     dataset = Dataset(others, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes)
-    for name, held in dataset.variables.items():
-        # Not said before: a variable that has attributes is copied once more.
-        held.attrs, held.encoding = variables[name].attrs, variables[name].encoding
+    for name, item in dataset.variables.items():
+        # Set afterwards, because xarray copies variables that have attributes once more.
+        item.attrs, item.encoding = variables[name].attrs, variables[name].encoding
     ordinary &= coordinates.keys()
     if ordinary:
         dataset = dataset.reset_coords(ordinary)
@@ -201,9 +205,9 @@ def _nothing_to_close() -> None:
 
 
 def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalars that have the name of a dimension of others, and return what to warn of.
+    """Remove scalars named like a dimension of other variables, and return the texts of warnings.
 
-    No Dataset can hold both.
+    A Dataset cannot hold both.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
@@ -211,7 +215,7 @@ def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> l
     for name in filter(dimensions.__contains__, scalars):
         error = MetadataError(
             "a scalar has the name of a dimension of other variables, which no Dataset can hold",
-            remedy="Leave the scalar out with drop_variables, or those along the dimension",
+            remedy="Leave out the scalar or the variables along the dimension (drop_variables)",
             store=source.opened.store.name,
             variable=source.path_of(name),
         )
@@ -224,7 +228,7 @@ def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> l
 
 
 def _warn(message: str) -> None:
-    """Warn the caller of xarray, whose line of code the warning names."""
+    """Issue a warning that names the line of code that called xarray."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

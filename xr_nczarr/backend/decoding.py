@@ -1,11 +1,11 @@
-"""CF masking and scaling, done to each chunk while it is in the processor's cache.
+"""CF masking and scaling of each chunk while it is in the processor's cache.
 
-xarray decodes first and says what comes out: dtype, attributes and encoding. Where that is nothing
-but masking, scaling and byte order, its chain of whole-array operations is replaced by the same
-operations on each chunk, in the thread that decoded it; the values are bit for bit the same.
+xarray decodes the metadata first and decides dtype, attributes and encoding. If decoding means only
+masking, scaling and byte order, xarray's operations on the whole array are replaced by the same
+operations on each chunk, in the thread that decoded it. The values are the same, bit for bit.
 
-What xarray does to a number depends on its dtype and a few attributes. Most variables of a large
-dataset are alike in these: one is decoded for all.
+How xarray decodes numbers depends on their dtype and a few attributes. Most variables of a large
+dataset agree in these, so that xarray decodes the metadata of one variable for all of them.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from xr_nczarr.model import ArrayNode
 
 _PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding")
 _DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
-"""The attributes that decoding looks at."""
+"""Attributes that affect decoding."""
 
 PASSING = (StorageTimeoutError, StorageConnectionError)
-"""Errors that are no property of a variable: the same request may succeed a moment later."""
+"""Errors that say nothing about a variable: the same request may succeed a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """What CF's attributes make of stored numbers.
+    """Converts stored numbers as CF's attributes require.
 
     Attributes
     ----------
     missing
         Stored values that mean *missing* and become NaN.
     scale_factor, add_offset
-        Multiplied and added in this order, in the dtype of the result; None for neither.
+        Multiplied and added in this order, in the dtype of the result. None skips the step.
     """
 
     missing: tuple[Any, ...] = ()
@@ -73,17 +73,18 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class TruthValues:
-    """Converts numbers to booleans; xarray would return the `missing` ones as true."""
+    """Converts numbers to booleans, and rejects `missing` values, which xarray returns as True."""
 
     missing: tuple[Any, ...]
 
     def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        """Write the truth values into `target`; raise MetadataError for a missing one."""
+        """Write the booleans into `target`, or raise MetadataError for a missing value."""
         for value in self.missing:
             if (stored == value).any():
                 raise MetadataError(
-                    f"found a missing value ({value}) among booleans, which have none",
-                    remedy="Opened with mask_and_scale=False it is true, unless it is 0",
+                    f"booleans contain the missing value {value}, which no boolean can represent",
+                    remedy="Open the dataset with mask_and_scale=False, which turns any value "
+                    "but 0 into True",
                 )
         target[...] = stored
 
@@ -95,16 +96,16 @@ def decode_variables(
     decoding: Mapping[str, Any],
     dropped: Set[Hashable] = frozenset(),
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
-    """Return what `decode_cf_variables` returns, with numbers that are decoded chunk by chunk.
+    """Return the result of `decode_cf_variables`, with numbers that are decoded chunk by chunk.
 
     Parameters
     ----------
     variables
-        As they are stored; those of numbers are changed and given back.
+        Stored variables. Numeric ones are changed in place and returned.
     arrays
-        Where the values of variables lie, if they can be read.
+        The lazy arrays of variables that can be read.
     dropped
-        Variables that are not given back, but there for what they and the others say of each other.
+        Variables to leave out of the result. Their attributes still affect others, as bounds do.
     """
     scales = decoding["mask_and_scale"]
     for name, variable in variables.items():
@@ -114,7 +115,7 @@ def decode_variables(
     for name, kind in _kinds(variables, arrays, decoding).items():
         if name not in dropped:
             alike.setdefault(kind, []).append(name)
-    # What is dropped is still there for what the others say of it.
+    # Dropped variables are passed on too: attributes of the others refer to them.
     later = {name for names in alike.values() for name in names[1:]}
     once, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
@@ -136,7 +137,7 @@ def decode_variables(
             for attribute in taken:
                 del decoded[name].attrs[attribute]
     if later:
-        # A time changes the attributes of its bounds, which may be decoded already.
+        # Decoding a time changes the attributes of its bounds, which may be decoded already.
         copies = {name: variable.copy(deep=False) for name, variable in variables.items()}
         others, _, more = decode_cf_variables(
             copies, {}, **{**decoding, "drop_variables": variables.keys() - later}
@@ -154,7 +155,7 @@ def find_undecodable(
     dropped: Set[Hashable] = frozenset(),
     failed: Mapping[Hashable, Exception] = MappingProxyType({}),
 ) -> dict[Hashable, NczarrError]:
-    """Return the variables that `decode_variables` fails at, each with its reason.
+    """Return the variables that `decode_variables` cannot decode, with the error of each.
 
     Parameters
     ----------
@@ -166,21 +167,21 @@ def find_undecodable(
     Raises
     ------
     Exception
-        What a wrong option of the caller raises, whichever the variable.
+        If one of the caller's options is wrong, so that no variable can be decoded.
     """
 
     def failure(
         name: Any, *owners: Any, without: str | None = None, zeros: bool = False
     ) -> Exception | None:
-        """Return what xarray raises for a variable, by itself or as bounds of its `owners`.
+        """Return the error of decoding one variable, alone or as bounds of its `owners`.
 
-        It is decoded without one of its attributes, or with `zeros` in place of its values.
+        It is decoded without the attribute `without`, or with `zeros` in place of its values.
         """
-        alone = {each: variables[each].copy(deep=False) for each in (*owners, name)}
+        alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
         if zeros:
-            one = alone[name]
-            alone[name] = Variable(one.dims, np.zeros((1,) * one.ndim, one.dtype), one.attrs)
+            item = alone[name]
+            alone[name] = Variable(item.dims, np.zeros((1,) * item.ndim, item.dtype), item.attrs)
         left_out = {*owners} | ({name} & dropped)
         try:
             decode_cf_variables(alone, {}, **{**decoding, "drop_variables": left_out})
@@ -193,10 +194,10 @@ def find_undecodable(
     def reason(name: Any, error: Exception) -> NczarrError:
         if isinstance(error, NczarrError):
             return error
-        # Without units nothing is taken for a time: a calendar is to blame before them.
-        seen = _DECODED_BY.intersection(variables[name].attrs)
-        ordered = sorted(seen, key=lambda attribute: (attribute == "units", attribute))
-        guilty = (each for each in ordered if failure(name, without=each) is None)
+        # `units` comes last: a wrong calendar is harmless without units as well.
+        present = _DECODED_BY.intersection(variables[name].attrs)
+        ordered = sorted(present, key=lambda attribute: (attribute == "units", attribute))
+        guilty = (key for key in ordered if failure(name, without=key) is None)
         array = arrays.get(name) if failure(name, zeros=True) is None else None
         is_coordinate = variables[name].dims == (name,)
         return undecodable(error, array, next(guilty, None), whole=is_coordinate)
@@ -210,7 +211,7 @@ def find_undecodable(
             if (error := failed.get(name) or failure(name)) is not None
         }
         for owner, variable in variables.items():
-            name = variable.attrs.get("bounds")  # which are given the units of their owner
+            name = variable.attrs.get("bounds")  # bounds inherit the units of their owner
             if isinstance(name, str) and name in variables and not errors.keys() & {owner, name}:
                 error = failure(name, owner)
                 errors |= {} if error is None else {name: error}
@@ -220,19 +221,19 @@ def find_undecodable(
 def undecodable(
     error: Exception, array: LazyArray | None, attribute: str | None = None, *, whole: bool
 ) -> NczarrError:
-    """Return the error that says why xarray cannot decode a variable.
+    """Return the error that explains why xarray cannot decode a variable.
 
     Parameters
     ----------
     error
-        What xarray raised, or what reading for it raised.
+        The error that xarray raised, or that reading raised.
     array
-        Where the values lie, if they are to blame: a chunk may be missing.
+        The stored array if its values are to blame, because a chunk may be missing.
     attribute
-        The one without which xarray can decode the variable.
+        Name of the attribute without which xarray can decode the variable.
     whole
-        Whether all values were decoded, or the first and the last, from which xarray takes the
-        type of times.
+        Whether all values were decoded, or only the first and the last, from which xarray infers
+        the type of times.
     """
     if isinstance(error, NczarrError):
         return error
@@ -255,7 +256,7 @@ def undecodable(
 
 
 def without_frames(error: Exception) -> Exception:
-    """Return an error that no longer keeps alive what was being read, which can be large."""
+    """Return the error without its frames, which keep arrays alive that can be large."""
     cause: BaseException | None = error
     while cause is not None:
         cause.__traceback__ = None
@@ -264,7 +265,7 @@ def without_frames(error: Exception) -> Exception:
 
 
 def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
-    """Return the error of a missing chunk among all, or those of the first and the last value."""
+    """Return the error of a missing chunk: of any, or of the first and last value's chunks."""
     shape = array.stored.node.shape
     selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]
     if whole:
@@ -280,16 +281,16 @@ def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
 
 
 def strictly(array: LazyArray) -> LazyArray:
-    """Return the array that raises MissingChunkError where a chunk is missing."""
+    """Return the array with ``missing_chunks="raise"``."""
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
 def _widen_scale(attributes: dict[Any, Any]) -> None:
-    """Replace an integer scale_factor, whose type xarray would give to the values.
+    """Replace an integer scale_factor, whose type xarray would use for the decoded values.
 
-    They would wrap in a small one, and none has NaN.
+    Values would overflow a small integer type, and no integer type has NaN for missing values.
     """
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
@@ -304,23 +305,26 @@ def _kinds(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Return what decides how each variable is decoded: its own name for all but numbers."""
+    """Return a key per variable; variables with equal keys are decoded alike.
+
+    The key of a numeric variable consists of dtype and attributes. Other keys are unique.
+    """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
-    # A time gives its bounds its own attributes.
+    # Bounds inherit attributes of their time.
     bounds = {str(item.attrs["bounds"]) for item in variables.values() if "bounds" in item.attrs}
     kinds = {}
     for name, variable in variables.items():
         kinds[name] = name
         if name in arrays and arrays[name].dtype.kind in "iuf" and name not in bounds:
-            held = variable.attrs
-            seen = [(key, _frozen(held[key])) for key in _DECODED_BY.intersection(held)]
-            kinds[name] = (arrays[name].dtype, frozenset(seen))
+            present = variable.attrs
+            relevant = [(key, _frozen(present[key])) for key in _DECODED_BY.intersection(present)]
+            kinds[name] = (arrays[name].dtype, frozenset(relevant))
     return kinds
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return an attribute's value as one that is equal if type and bits are."""
+    """Return a hashable stand-in for an attribute's value, equal if type and bits are equal."""
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -328,7 +332,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Return how a variable is unpacked; None if that is more than masking and scaling."""
+    """Return how to unpack a variable; None if decoding is more than masking and scaling."""
     stored = array.stored.node.dtype
     encoding = decoded.encoding
     boolean = decoded.dtype == bool
@@ -341,7 +345,7 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
         values = np.ravel(value)
         if values.dtype.kind not in "iuf":
             return None
-        missing += [one for one in values if one == one and one not in missing]  # without NaN
+        missing += [item for item in values if item == item and item not in missing]  # no NaN
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     if isinstance(scale, str) or isinstance(offset, str):
         return None
@@ -354,12 +358,12 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
 
 
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
-    """Return the attribute `_FillValue` of an array as one of the values that it decodes to.
+    """Return the attribute `_FillValue` of an array as a decoded value.
 
-    That is what Zarr means, also with a filter ``fixedscaleoffset``; VirtualiZarr before 2.0 made
-    such filters of CF's attributes and left `_FillValue` packed (its issue 670). Nothing tells the
-    two apart: where it may be packed a warning says so, and it is taken for that only where no
-    chunk can decode to it.
+    Zarr's fill values are decoded values, also with a filter ``fixedscaleoffset``. VirtualiZarr
+    before 2.0 turned CF's attributes into such filters and left `_FillValue` packed (its issue
+    670). The two cases look the same. A value that may be packed causes a warning, and is unpacked
+    only if no chunk can decode to it.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"
@@ -381,9 +385,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
         return fill_value
     meant, unmeant = (fill_value, other) if possible else (other, fill_value)
     warnings.warn(
-        f"the _FillValue {fill_value} of {node.path} may be meant before or after its filter "
-        f"fixedscaleoffset, and is taken for {meant} after it, not {unmeant}; "
-        "mask_and_scale=False masks neither",
+        f"_FillValue {fill_value} of {node.path} may be a packed or an unpacked value of its "
+        f"filter fixedscaleoffset: {meant} is masked, and {unmeant} is not. Open with "
+        "mask_and_scale=False to mask neither",
         stacklevel=2,
     )
     return meant

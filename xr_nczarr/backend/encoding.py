@@ -17,26 +17,26 @@ OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
-"""Said where a codec's own is none of netCDF's, as -1 of zlib is."""
+"""Stands for a level that netCDF does not have, such as zlib's -1."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
-"""Codecs that netCDF knows → what it says of a variable that has one."""
+"""Codecs that netCDF has → the flag of a variable that uses one."""
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
 _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
-"""Those that every build of the libraries below `to_netcdf` writes."""
+"""Codecs that every build of netcdf-c and HDF5 can write."""
 _LEVEL = re.compile("[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Opening:
-    """What a dataset was opened from and how, kept in its encoding under `OPENING_KEY`.
+    """The target and options of an opened dataset, kept in its encoding under `OPENING_KEY`.
 
     Attributes
     ----------
     target
-        What the caller passed. None in another process, unless it is a path or URL.
+        The target that the caller passed. None in another process, unless it is a path or URL.
     """
 
     target: Any
@@ -56,10 +56,7 @@ class Opening:
 def stored_encoding(
     node: ArrayNode, dimensions: Sequence[str], source: str, codecs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the encoding that netCDF programs understand.
-
-    `codecs` is what `codec_encoding` says of the node's.
-    """
+    """Return a variable's encoding in netCDF's terms; `codecs` comes from `codec_encoding`."""
     encoding = {
         **codecs,
         "codecs": [*map(dict, codecs["codecs"])],
@@ -67,11 +64,11 @@ def stored_encoding(
         "original_shape": node.shape,
     }
     if node.chunk_runs:
-        # xarray's form of a grid whose chunks are not all alike; a copy gets one of its own.
+        # xarray's form of a grid whose chunks differ in shape. A copy chooses a grid of its own.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
-        encoding["preferred_chunks"] = {dim: run_lengths(each, size) for dim, each, size in sizes}
+        encoding["preferred_chunks"] = {dim: run_lengths(runs, size) for dim, runs, size in sizes}
     else:
-        # netCDF's scalars, which are stored with one dimension, have no chunks.
+        # netCDF's scalars are stored with one dimension, and have no chunks.
         encoding["chunks"] = node.chunk_shape if dimensions else ()
         encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=False))
         encoding["shards"] = node.object_shape if node.shards else None
@@ -79,7 +76,7 @@ def stored_encoding(
         encoding["contiguous"] = False
         encoding["chunksizes"] = node.chunk_shape
     if node.dtype.kind in "iuf":
-        # Said here, since xarray forgets the byte order when it decodes.
+        # Set here, because xarray drops the byte order when it decodes.
         encoding["dtype"] = node.dtype
     if node.dtype.byteorder == ">":
         encoding["endian"] = "big"
@@ -90,9 +87,9 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     """Return the encoding of codecs: netCDF's flags, and the codecs themselves.
 
     ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
-    written the same way; other writers ignore it. Flags they obey, and fail where they cannot: of
-    `plain` Zarr, whose usual codecs not every build of HDF5 has, compressors other than zlib have
-    none, and Blosc never has one: netCDF's writers refuse it that does not say which.
+    written the same way. Other writers ignore it, but obey the flags and fail if they cannot. Of
+    `plain` Zarr, compressors other than zlib get no flag, because not every build of HDF5 has
+    them. Blosc never gets one: netCDF's writers reject it without the name of its compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
@@ -106,7 +103,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
         if name in _FLAGS:
             encoding[_FLAGS[name]] = True
         if name in _COMPRESSORS:
-            # netcdf-c writes text. A level that is none is an error of its variable, on access.
+            # netcdf-c writes levels as text. An invalid level raises when values are accessed.
             level = str(configuration.get("level", configuration.get("clevel")))
             encoding["complevel"] = int(level) if _LEVEL.fullmatch(level) else _USUAL_LEVEL
         if name == "blosc":
@@ -115,7 +112,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
 
 def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
-    """Return the lengths of all chunks along a dimension; of too many, the largest alone."""
+    """Return the lengths of all chunks along a dimension, or only the largest of very many."""
     if sum(number for _, number in runs) > _LISTED_CHUNKS:
         return max(length for length, _ in runs)
     lengths = []
@@ -127,9 +124,9 @@ def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] |
 
 
 def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
-    """Return netCDF's attributes as xarray has them: a single string is text.
+    """Return attributes as xarray expects them: a list of one string becomes a string.
 
-    Widths of strings are left out: they are part of the encoding. Lists of plain Zarr stay lists.
+    Lists in plain Zarr stay lists. Widths of strings are left out: they belong to the encoding.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

@@ -1,4 +1,4 @@
-"""Arrays that stay in their store until xarray needs their values."""
+"""Lazy arrays, which read values from their store when xarray needs them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class LazyArray:
     Attributes
     ----------
     stored
-        Where they lie.
+        The array in its store.
     dtype
-        What they come out as: the stored dtype, or ``object`` for text.
+        Data type of the values: the stored one, or ``object`` for text.
     shape
-        Of the variable; empty for a scalar, which is stored with one dimension of length one.
+        Shape of the variable. That of a scalar is empty, although its array has one dimension.
     convert
-        What makes values of the stored elements; None for a plain copy.
+        Function that converts stored elements to values; None for a plain copy.
     """
 
     stored: ChunkedArray
@@ -43,7 +43,7 @@ class LazyArray:
     convert: Convert | None = None
 
     def read(self, request: Request) -> Array:
-        """Read the values that a request selects."""
+        """Read the requested values."""
         selection = request.selection if self.shape else (0,) * len(self.stored.node.shape)
         return self.stored.read(
             selection, pointwise=request.pointwise, dtype=self.dtype, convert=self.convert
@@ -64,21 +64,21 @@ def decode_text(stored: Array, text: Array) -> None:
 
 @dataclass(eq=False, repr=False)
 class UnreadableArray:
-    """Stands for values that cannot be read, and raises the precise reason when asked."""
+    """Stands for values that cannot be read: reading raises `error`."""
 
     error: NczarrError
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     def read(self, request: Request) -> Array:  # noqa: ARG002
-        """Raise the reason."""
+        """Raise `error`."""
         raise self.error
 
 
 class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
-    """What xarray selects from and transposes before it needs values.
+    """An array that xarray selects from and transposes before it needs values.
 
-    Values are read and decoded in a thread when a running event loop waits for them.
+    Under a running event loop, values are read and decoded in a thread.
     """
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """A lazy array and what has been selected of it so far."""
+    """A lazy array together with the selection made so far."""
 
     __slots__ = ("selection", "source")
 
@@ -101,12 +101,12 @@ class SelectedArray(_Selectable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
+        """Data type of the values."""
         return self.source.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of what is selected."""
+        """Shape of the selection."""
         return self.selection.shape
 
     def __getitem__(self, indexer: indexing.ExplicitIndexer) -> SelectedArray:
@@ -125,7 +125,7 @@ class SelectedArray(_Selectable):
         return SelectedArray(self.source, self.selection.transposed(order))
 
     def get_duck_array(self) -> Array:
-        """Read what has been selected."""
+        """Read the selected values."""
         request = self.selection.request()
         return self.selection.arranged(self.source.read(request), request)
 
@@ -133,20 +133,20 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access; failures become errors of this package.
 
-    Attributes of a store can upset any of them: text in ``scale_factor``, times beyond all years.
+    Attributes in a store can make any coder fail: text in ``scale_factor``, a date out of range.
 
     Parameters
     ----------
     array
-        The stored values, selected so far.
+        The stored values, with the selection made so far.
     dtype
-        What the values come out as.
+        dtype of the decoded values.
     coders
-        What xarray has laid around them, from the innermost, without what was within.
+        xarray's lazy wrappers, innermost first, each detached from the array that it wrapped.
     joins
-        Whether one of the coders joins characters, along the last dimension, into text.
+        Whether a coder joins the characters along the last dimension into text.
     store, name
-        For messages.
+        Names of the store and the variable, for messages.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class CodedArray(_Selectable):
 
     @classmethod
     def around(cls, values: Any, store: str, name: str) -> Any:
-        """Return what xarray has decoded lazily as such an array, anything else as it is."""
+        """Return lazily decoded `values` as a CodedArray, and any other array unchanged."""
         coders: list[Any] = []
         inner: Any = values
         while isinstance(inner, indexing.ExplicitlyIndexed):
@@ -182,12 +182,12 @@ class CodedArray(_Selectable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What the values come out as."""
+        """Data type of the decoded values."""
         return self._dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of what is selected."""
+        """Shape of the selection."""
         shape = self.array.shape
         return shape[:-1] if self.joins else shape
 
@@ -204,7 +204,7 @@ class CodedArray(_Selectable):
         return self._with(self.array.vindex[self._completed(indexer)])
 
     def _completed(self, indexer: Any) -> Any:
-        """Return an indexer that names all dimensions, that of the characters included."""
+        """Return an indexer for all stored dimensions, including the one along the characters."""
         key = indexing.expanded_indexer(indexer.tuple, self.ndim)
         return type(indexer)((*key, slice(None)) if self.joins else key)
 
@@ -214,7 +214,7 @@ class CodedArray(_Selectable):
         return self._with(self.array.transpose((*order, *last)))
 
     def get_duck_array(self) -> Any:
-        """Read and decode what has been selected."""
+        """Read and decode the selected values."""
         if 0 in self.shape:  # xarray's coders look for the first date of a calendar
             return np.empty(self.shape, self.dtype)
         values: Any = self.array.get_duck_array()
@@ -234,11 +234,12 @@ def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
     except (NczarrError, MemoryError):
         raise
     except Exception as error:
-        # Of several variables xarray names the one in a note, with all that it is.
+        # xarray adds a note that names the variable and prints its whole value.
         notes = [note.partition(" with value ")[0] for note in getattr(error, "__notes__", ())]
         raise MetadataError(
             f"xarray cannot decode it ({': '.join([*notes, reason_of(error)])})",
-            remedy="Open it with decode_cf=False, or without the variable by drop_variables",
+            remedy="Open the dataset with decode_cf=False, or leave the variable out with "
+            "drop_variables",
             store=store,
             variable=variable,
         ) from error

@@ -1,4 +1,4 @@
-"""netCDF groups → variables of xarray that stay in their store until their values are needed."""
+"""netCDF groups → lazy variables of xarray, before decoding."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from xr_nczarr.netcdf.annotations import is_annotated
 from xr_nczarr.storage import PrefetchingStore, Store
 
 NONE_NAME = "__values__"
-"""What xarray stores a variable as whose name is None."""
+"""The name under which xarray stores a DataArray without a name."""
 
-# What is worth fetching at once with the other coordinates of a group, from a remote store.
+# Largest coordinate that is fetched in one wave with the others, from a remote store.
 _PREFETCHED_CHUNKS = 4
 _PREFETCHED_ELEMENTS = 1 << 17
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""What each chunk of a coordinate counts at least: a request takes as long as so many bytes."""
+"""Size that each chunk of a coordinate counts at least, because each costs a request."""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -55,27 +55,27 @@ class GroupSource:
     Parameters
     ----------
     drop_variables
-        Names that the caller does not want.
+        Names of variables to leave out.
     undecodable
-        Reasons of variables that are known to upset xarray's decoding.
+        Errors of variables that xarray cannot decode, by name.
     coordinates
-        The store that small coordinates are read from, for all groups that are opened together;
+        Store from which small coordinates are read, shared by all groups that are opened together;
         see `fetching_coordinates`.
 
     Attributes
     ----------
     variables
-        By name, their values still in the store. Stand-ins for those in `inert`.
+        Lazy variables by name, with stand-ins for the names in `inert`.
     inert
-        Names of those that are not to be decoded, only to be there for what the others say of them.
+        Names of variables that are not decoded, but that attributes of others may refer to.
     as_stored
-        Variables that remain as they are stored, and are among `inert`.
+        Variables among `inert` that are opened undecoded.
     unreadable
-        Names of those that raise their reason when asked for values, among `as_stored`.
+        Names among `as_stored` whose values cannot be read.
     problems
-        Why a variable remains as it is stored.
+        Errors that explain why a variable is opened undecoded.
     arrays
-        The arrays of those that can be read.
+        The lazy arrays of all variables that can be read.
     """
 
     def __init__(
@@ -168,18 +168,19 @@ class GroupSource:
         if self.opened.options.on_unsupported == "skip":
             return
         self.as_stored[name] = stored
-        # Decoding asks neither for its values nor for what it says.
+        # The stand-in has neither values nor attributes that could make decoding fail.
         self._stand_in(name, stored.dims, stored.dtype, stored.shape, {})
 
     def _unreadable(
         self, name: str | None, variable: NetcdfVariable, dimensions: list[str], error: NczarrError
     ) -> Variable:
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        if dtype.hasobject:  # of such xarray reads an item when it is asked for chunks
+        if dtype.hasobject:  # xarray reads an item of such an array when it chooses chunks
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:
-            # Its own are unknown: a scalar with a dimension's name would block all along that.
+            # Its dimensions are unknown, and a scalar named like a dimension would hide all
+            # variables along that dimension.
             dimensions, shape = [name], (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, xarray_attributes(variable))
@@ -208,14 +209,14 @@ class GroupSource:
         codecs = self._codecs[id(node.codecs), id(node.shards)]
         encoding = stored_encoding(node, dimensions, self.opened.store.name, codecs)
         if self.independent_fill and node.fill_value is not None:
-            encoding["fill_value"] = node.fill_value  # not the same as `_FillValue` there
+            encoding["fill_value"] = node.fill_value  # independent of `_FillValue` in plain v3
         values = SelectedArray(lazy)
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
-        """Return the attribute `_FillValue` with the type that it has with engine zarr.
+        """Return the attribute `_FillValue` with the type that engine zarr returns.
 
-        In plain Zarr it is a Python value, in version 2 only of an array without a fill value.
+        In plain Zarr it is a Python value; in version 2 only if the array has no fill value.
         """
         node = variable.node
         assert node is not None
@@ -224,15 +225,15 @@ class GroupSource:
             return fill_value
         if variable.attributes.get("_Unsigned") == "false" and fill_value.dtype.kind == "u":
             largest = np.iinfo(f"i{fill_value.itemsize}").max
-            if int(fill_value) > largest:  # xarray fails at such an integer of Python's
+            if int(fill_value) > largest:  # xarray cannot decode with such a Python integer
                 return fill_value
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return why the codecs cannot decode, to be raised on access; None if they can."""
+        """Return the error of unusable codecs, to be raised on access; None if they are usable."""
         options, node = self.opened.options, variable.node
         assert node is not None
-        shared = id(node.codecs), id(node.shards)  # by all arrays whose documents say the same
+        shared = id(node.codecs), id(node.shards)  # equal metadata are parsed into one object
         if shared not in self._codecs:
             try:
                 check_codec(
@@ -248,7 +249,7 @@ class GroupSource:
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return why a coordinate is too large to be read at once; None if it is not."""
+        """Return the error of a coordinate that is too large to be read at once, or None."""
         node, limit = variable.node, self.reading.limits.max_index_bytes
         if node is None or not variable.is_coordinate:
             return None
@@ -257,15 +258,15 @@ class GroupSource:
         if node.dtype.itemsize * length <= limit and _INDEX_CHUNK_BYTES * chunks <= limit:
             return None
         return LimitError(
-            f"the coordinate of a dimension has {length:,} values in {chunks:,} chunks, more than "
-            f"{limit:,} bytes, each chunk counted as {_INDEX_CHUNK_BYTES:,} at least "
-            "(max_index_bytes)",
+            f"the dimension coordinate has {length:,} values in {chunks:,} chunks, more than "
+            f"{limit:,} bytes (max_index_bytes), with each chunk counted as at least "
+            f"{_INDEX_CHUNK_BYTES:,} bytes",
             remedy="Leave it out with drop_variables, or open with a larger max_index_bytes",
         )
 
     @cached_property
     def _lengths(self) -> dict[str, int]:
-        """The sizes of all dimensions that variables of this group lie along."""
+        """Sizes of all dimensions of the group's variables."""
         return {
             self._dimension_name(dimension): dimension.size
             for variable in self.group.variables.values()
@@ -277,7 +278,7 @@ class GroupSource:
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
-    """Return the store, which fetches the small coordinates of all `groups` in one wave."""
+    """Return a view of the store that fetches the small coordinates of `groups` in one wave."""
     if not (opened.store.remote and opened.store.fetches_ahead):
         return opened.store
     variables = (item for group in groups for item in group.variables.values())
@@ -286,7 +287,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small coordinate, which xarray will read to make an index."""
+    """Return the chunk keys of a small coordinate, which xarray reads to make an index."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
@@ -300,9 +301,9 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":
-        # Natively: xarray changes the byte order of numbers only, and only after it has taken the
-        # bytes of a big-endian fill value for those of an unsigned one.
+        # Native byte order: xarray swaps bytes only of numbers, and does so too late to interpret
+        # a big-endian fill value of `_Unsigned` correctly.
         return stored.newbyteorder("=")
     if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
-        return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas has no multiples of a unit
+        return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas supports no multiples of a unit
     return create_vlen_dtype(str) if variable.kind == "string" else stored
