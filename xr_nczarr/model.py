@@ -221,6 +221,14 @@ class ArrayNode:
         """Shape in elements of one stored object: the outermost shard, or the chunk."""
         return self.shards[0].shape if self.shards else self.chunk_shape
 
+    @property
+    def object_counts(self) -> tuple[int, ...]:
+        """Number of stored objects along each dimension."""
+        if self.chunk_runs:
+            return tuple([sum(number for _, number in runs) for runs in self.chunk_runs])
+        pairs = zip(self.shape, self.object_shape, strict=True)
+        return tuple([-(-size // length) for size, length in pairs])
+
     def placed(self, path: str, **own: Any) -> ArrayNode:
         """Return this root array moved to `path`, with the attributes and sidecars in `own`."""
         prefix, keys = key_prefix(path), self.chunk_keys

@@ -209,19 +209,51 @@ def test_a_store_that_refuses_everything_says_what_to_name(s3_server):
         assert name in str(caught.value)
 
 
-# Verifying ----------------------------------------------------------------------------------------
+# Commands -----------------------------------------------------------------------------------------
+
+CLIENTS = pytest.mark.parametrize("client", ["fsspec", "obstore"])
 
 
-def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path):
+def put_store(server: S3Server, folder: Path, data: xr.Dataset, **encoding: Any) -> str:
+    """Write a store to `folder` and return the URL of its copy on the server."""
+    xr_nczarr.to_nczarr(data, folder, encoding=encoding)
+    objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
+    server.restore(objects)
+    return f"{server.url}/store"
+
+
+def variables(count: int) -> xr.Dataset:
+    values = {f"v{number}": ("n", np.arange(6.0)) for number in range(count)}
+    return xr.Dataset(values, {"n": np.arange(6)})
+
+
+@CLIENTS
+def test_explain_lists_once(s3_server, tmp_path, client):
+    url = put_store(s3_server, tmp_path / "store", variables(10))
+    options = {**s3_server.storage_options, "client": client}
+    with at_most(s3_server, 8, 3) as waves:
+        result = xr_nczarr.explain(url, storage_options=options)
+    assert len(lists(waves)) == 1
+    assert [reading.requests for reading in result.readings] == [1] * 11
+    assert sum(reading.fetched_bytes or 0 for reading in result.readings) == 10 * 48 + 4096
+
+
+@CLIENTS
+def test_explain_lists_no_more_than_the_variables_need(s3_server, tmp_path, client):
+    url = put_store(s3_server, tmp_path / "store", variables(10))
+    options = {**s3_server.storage_options, "client": client}
+    with at_most(s3_server, 8, 3) as waves:
+        xr_nczarr.explain(url, variables=["v3"], storage_options=options)
+    assert [request for request in lists(waves) if "prefix=store%2Fv3%2F" in request]
+
+
+@CLIENTS
+def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path, client):
     data = xr.Dataset({"v": ("n", np.arange(1000, dtype="i2"))})
-    xr_nczarr.to_nczarr(data, tmp_path / "many", encoding={"v": {"chunks": 1}})
-    s3_server.restore(
-        {f"many/{key}": Path(path).read_bytes() for key, path in files_below(tmp_path / "many")}
-    )
+    url = put_store(s3_server, tmp_path / "many", data, v={"chunks": 1})
+    options = {**s3_server.storage_options, "client": client}
     with at_most(s3_server, 1025, 40):
-        result = xr_nczarr.verify(
-            f"{s3_server.url}/many", storage_options=s3_server.storage_options
-        )
+        result = xr_nczarr.verify(url, storage_options=options)
     assert result.decoded == 1000
 
 

@@ -9,10 +9,10 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.interop import test_zarr_rectilinear as rectilinear
 from xr_nczarr.chunks.grid import count_touched, plan_selection
 from xr_nczarr.cli.main import main
-from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.storage import Store
+from xr_nczarr.storage import MemoryStore, Store
 
 
 class Recording(Store):
@@ -41,7 +41,7 @@ class Recording(Store):
             yield None if data is None else data[first : first + length]
 
     def list_names(self, prefix):
-        raise UnsupportedError("only requests are recorded")
+        return MemoryStore(self.mapping).list_names(prefix)
 
     def size(self, key):
         data = self.mapping.get(key)
@@ -84,6 +84,37 @@ def test_the_requests_and_bytes_are_those_of_the_read(selection, compressor):
     assert found.absent == ("v/1.1" in store.requests)
     assert found.selected == dataset["v"].isel(selection).shape
     assert not found.at_most
+
+
+def test_chunks_that_zarr_python_nested_without_a_word_are_present():
+    store = stored()
+    document = json.loads(store.mapping["v/.zarray"])
+    document.pop("dimension_separator", None)
+    nested = {key.replace(".", "/", 1): key for key in store.mapping if key[:4] in ("v/0.", "v/1.")}
+    for key, dotted in nested.items():
+        store.mapping[key] = store.mapping.pop(dotted)
+    store.mapping["v/.zarray"] = json.dumps(document).encode()
+    (found,) = xr_nczarr.explain(store, {"y": slice(20)}, variables=["v"]).readings
+    assert (found.chunks, found.absent, found.requests) == (6, 0, 12)
+    dataset = xr.open_dataset(store, engine="nczarr")
+    store.forget()
+    dataset["v"].isel(y=slice(20)).load()
+    assert len(store.requests) == found.requests
+
+
+@pytest.mark.parametrize("name", ["plain", "compressed", "sharded"])
+@pytest.mark.parametrize("selection", [{}, {"y": slice(2, 5), "x": 5}, {"y": [0, 9]}])
+def test_rectilinear_chunks_are_counted_as_they_are_read(name, selection):
+    store = Recording(rectilinear.STORE)
+    (found,) = xr_nczarr.explain(store, selection, variables=[name]).readings
+    dataset = xr.open_dataset(store, engine="nczarr")
+    store.forget()
+    dataset[name].isel(selection).load()
+    assert len(store.requests) <= found.requests
+    assert found.at_most or (len(store.requests), store.bytes) == (
+        found.requests,
+        found.fetched_bytes,
+    )
 
 
 @pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])

@@ -130,6 +130,11 @@ class ChunkedArray:
         """Size of one decoded chunk in bytes; pointers only, for items of variable length."""
         return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
 
+    def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
+        """Return the parts of a selection, for an array with a regular grid."""
+        make_plan = plan_points if pointwise else plan_selection
+        return make_plan(self.node.shape, self.node.chunk_shape, selection)
+
     def read(
         self,
         selection: Sequence[Any],
@@ -162,18 +167,15 @@ class ChunkedArray:
             return read_boxes(
                 self.node,
                 selection,
-                lambda box, where: ChunkedArray(box, self.store, self.options).read(
+                lambda box, where: type(self)(box, self.store, self.options).read(
                     where, pointwise=pointwise, dtype=dtype, convert=convert
                 ),
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
-        codec, layout = (
-            self.codec,
-            self.layout,
-        )  # first: they reject arrays whose plan would be huge
-        make_plan = plan_points if pointwise else plan_selection
-        plan = make_plan(self.node.shape, self.node.chunk_shape, selection)
+        # First: they reject arrays whose plan would be huge.
+        codec, layout = self.codec, self.layout
+        plan = self.plan(selection, pointwise=pointwise)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
         if out.size:
             reader = PartReader(

@@ -219,17 +219,18 @@ class ReferenceStore(Store):
             sizes.append(0 if reference is None else _declared_size(reference))
         return sizes
 
-    def count_requests(self, keys: Sequence[str]) -> int:
-        """Return in how many requests the objects are fetched: near ranges travel together."""
-        references = map(self.references.resolve, keys)
-        targets = [item for item in references if isinstance(item, Target)]
-        ranges = [
-            ByteRange(target.url, target.offset or 0, target.length)
-            for target in targets
-            if target.length
+    def count_requests(self, ranges: Sequence[ByteRange]) -> int:
+        """Return in how many requests byte ranges are fetched: near ones travel together."""
+        urls: dict[str, tuple[str, Store, str]] = {}
+        located = [self._locate(item, urls) for item in ranges]
+        pieces = [item for item in located if isinstance(item, _Piece)]
+        parts = [
+            ByteRange(piece.url, piece.start, piece.length)
+            for piece in pieces
+            if piece.length is not None
         ]
-        merged = sum(len(merge_ranges(window)) for window in windows(ranges))
-        return merged + sum(target.length is None for target in targets)
+        merged = sum(len(merge_ranges(window)) for window in windows(parts))
+        return merged + len(pieces) - len(parts)
 
     def list_names(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted, without chunks that only a formula declares."""

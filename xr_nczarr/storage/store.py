@@ -224,9 +224,12 @@ class Store(ABC):
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
-    def count_requests(self, keys: Sequence[str]) -> int:
-        """Return in how many requests the objects are fetched."""
-        return len(keys)
+    def count_requests(self, ranges: Sequence[ByteRange]) -> int:
+        """Return in how many requests byte ranges are fetched.
+
+        A range of negative length stands for the whole object.
+        """
+        return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Return where those objects are that other programs can read directly.

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
+from posixpath import commonpath
 from typing import TYPE_CHECKING, Any
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.grid import ChunkPart, Plan, count_touched, plan_points, plan_selection
+from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
-from xr_nczarr.chunks.sharding import Shards
-from xr_nczarr.chunks.windows import byte_window
 from xr_nczarr.dataset import OpenedStore, dimension_name, open_whole
-from xr_nczarr.errors import AccessDeniedError, ConflictError, NczarrError, UnsupportedError, quote
+from xr_nczarr.errors import ConflictError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.tools.census import MAX_ASKED
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.text import byte_text, columns, extent_text
 
@@ -176,14 +173,20 @@ def explain(
     dimensions = {name for source in sources.values() for name in source.dimensions}
     _check("dimension", set(indexers), dimensions)
     _check("variable", requested or set(), names)
-    readings, left_out = [], {}
-    for path, source in sources.items():
-        if requested is None or not requested.isdisjoint((path, path.rpartition("/")[2])):
-            reading = _reading(path, source, indexers)
-            if isinstance(reading, str):
-                left_out[path] = reading
-            else:
-                readings.append(reading)
+    selected = {
+        path: _selected(path, source, indexers)
+        for path, source in sources.items()
+        if requested is None or not requested.isdisjoint((path, path.rpartition("/")[2]))
+    }
+    sizes = _sizes([item[0] for item in selected.values() if not isinstance(item, str)])
+    readings: list[Reading] = []
+    left_out: dict[str, str] = {}
+    for path, item in selected.items():
+        result = item if isinstance(item, str) else _reading(path, sources[path], *item, sizes)
+        if isinstance(result, str):
+            left_out[path] = result
+        else:
+            readings.append(result)
     return Explanation(tuple(readings), left_out)
 
 
@@ -308,106 +311,63 @@ def _check(kind: str, requested: Set[Any], available: Set[Any]) -> None:
         raise ConflictError(f"there is no {kind} {', '.join(sorted(map(quote, missing)))}")
 
 
-def _reading(name: str, source: _Source, indexers: Indexers) -> Reading | str:
-    """Return what reading a variable takes, or why that is unknown."""
+def _selected(
+    path: str, source: _Source, indexers: Indexers
+) -> tuple[ChunkedArray, Selection] | str:
     try:
-        selected = source.select(indexers)
-        if isinstance(selected, str):
-            return selected
-        array, selection = selected
-        node, request = array.node, selection.request()
+        return source.select(indexers)
+    except IndexError as error:
+        raise ConflictError(str(error), variable=path) from error
+
+
+def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
+    """Return the sizes of objects by the name of their store."""
+    by_store: dict[str, list[ChunkedArray]] = {}
+    for array in arrays:
+        by_store.setdefault(array.store.name, []).append(array)
+    sizes = {}
+    for name, group in by_store.items():
+        folders = [array.node.chunk_keys.prefix.rpartition("/")[0] for array in group]
+        folder = commonpath(folders)
+        sizes[name] = ObjectSizes(group[0].store, f"{folder}/" if folder else "")
+    return sizes
+
+
+def _reading(
+    name: str,
+    source: _Source,
+    array: ChunkedArray,
+    selection: Selection,
+    sizes: Mapping[str, ObjectSizes],
+) -> Reading | str:
+    """Return what reading a variable takes, or why that is unknown."""
+    dimensions = tuple(map(str, source.dimensions))
+    node, request = array.node, selection.request()
+    if not dimensions:
+        request = request._replace(selection=[0] * len(node.shape))
+    try:
         if request.pointwise:
-            plan = plan_points(node.shape, node.chunk_shape, request.selection)
+            count = array.plan(request.selection, pointwise=True).count
         else:
-            places = request.selection if source.dimensions else [0] * len(node.shape)
-            # A plan of them all is what would take the memory.
-            count = count_touched(node.shape, node.chunk_shape, places)
-            if count > _MAX_CHUNKS:
-                return _too_many(count)
-            plan = plan_selection(node.shape, node.chunk_shape, places)
+            count = count_touched(node.shape, node.chunk_shape, request.selection)
+        if count > _MAX_CHUNKS:
+            problem = f"its {count:,} chunks are more than are looked up one by one"
+            return f"{problem}: select fewer"
+        read = record_read(array, request, sizes[array.store.name])
     except IndexError as error:
         raise ConflictError(str(error), variable=name) from error
-    if plan.count > _MAX_CHUNKS:
-        return _too_many(plan.count)
-    return _planned(name, tuple(map(str, source.dimensions)), selection.shape, array, plan)
-
-
-def _too_many(count: int) -> str:
-    return f"its {count:,} chunks are more than are looked up one by one: select fewer"
-
-
-def _planned(
-    name: str, dims: tuple[str, ...], selected: tuple[int, ...], array: ChunkedArray, plan: Plan
-) -> Reading:
-    node = array.node
-    parts = list(plan)
-    chunks = [part.chunk for part in parts]
-    requests, at_most, sizes = _requests(array, parts, plan)
+    except NczarrError as error:
+        return _unreadable(error)
+    totals = counts(node.shape, node.chunk_shape) if node.shards else node.object_counts
     return Reading(
         name=name,
-        dimensions=dims,
-        shape=node.shape if dims else (),
-        chunk_shape=node.chunk_shape if dims else (),
-        shard_shape=node.object_shape if dims and node.shards else None,
-        selected=selected,
-        touched=tuple(frozenset(numbers) for numbers in zip(*chunks, strict=True)),
-        chunks=len(chunks),
-        all_chunks=math.prod(counts(node.shape, node.chunk_shape)),
-        requests=requests,
-        at_most=at_most,
-        fetched_bytes=None if None in sizes else sum(size or 0 for size in sizes),
-        absent=None if None in sizes else sum(size == 0 for size in sizes),
-        decoded_bytes=len(chunks) * array.chunk_bytes,
-        result_bytes=math.prod(selected) * node.dtype.itemsize,
+        dimensions=dimensions,
+        shape=node.shape if dimensions else (),
+        chunk_shape=node.chunk_shape if dimensions else (),
+        shard_shape=node.object_shape if dimensions and node.shards else None,
+        selected=selection.shape,
+        all_chunks=math.prod(totals),
+        decoded_bytes=read.chunks * array.chunk_bytes,
+        result_bytes=math.prod(selection.shape) * node.dtype.itemsize,
+        **read._asdict(),
     )
-
-
-def _requests(
-    array: ChunkedArray, parts: Sequence[ChunkPart], plan: Plan
-) -> tuple[int, bool, list[int | None]]:
-    """Return the number of requests, whether it may be fewer, and the bytes of each object."""
-    layout, node = array.layout, array.node
-    keys = [layout.key_of(part.chunk) for part in parts]
-    if isinstance(layout, Shards):
-        requested = Counter(keys)
-        enough = 1 if layout.levels[0].wrapped else math.prod(layout.chunks_per_shard) / 2
-        sparse = [count for count in requested.values() if count < enough]
-        sizes = _sizes(array, list(requested))
-        if sparse:  # Only their indices would tell how long the chunks are.
-            sizes = [None]
-        return len(requested) + sum(sparse), bool(sparse), sizes
-    sizes = _sizes(array, keys)
-    if array.codec.raw:
-        spans = [
-            None
-            if part.whole
-            else byte_window(node, plan.axes, part.source, remote=array.store.remote)
-            for part in parts
-        ]
-        if all(span is not None for span in spans):
-            sizes = [
-                sum(length for _, length in span.spans) if span is not None and size else size
-                for span, size in zip(spans, sizes, strict=True)
-            ]
-    return array.store.count_requests(keys), False, sizes
-
-
-def _sizes(array: ChunkedArray, keys: Sequence[str]) -> list[int | None]:
-    """Return the sizes of objects: 0 for absent ones, None for unknown ones."""
-    store = array.store
-    known = store.known_sizes(keys)
-    if known is not None:
-        return known
-    with suppress(AccessDeniedError, UnsupportedError):
-        listed = dict(store.sizes(_folder(array)))
-        return [listed.get(key, 0) for key in keys]
-    with suppress(AccessDeniedError, UnsupportedError):
-        if len(keys) <= MAX_ASKED:
-            return [size or 0 for size in store.sizes_of(keys)]
-    return [None] * len(keys)
-
-
-def _folder(array: ChunkedArray) -> str:
-    keys = array.node.chunk_keys
-    folder, slash, _ = (keys.prefix if array.node.shape else keys.scalar).rpartition("/")
-    return folder + slash

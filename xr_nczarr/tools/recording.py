@@ -1,0 +1,178 @@
+"""The requests of a read, found out by carrying it out on a store that only records them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.chunks.selection import Request
+from xr_nczarr.codecs import ChunkCodec
+from xr_nczarr.errors import AccessDeniedError, UnsupportedError
+from xr_nczarr.locks import cached_property
+from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
+from xr_nczarr.tools.census import MAX_ASKED
+
+
+class RecordedRead(NamedTuple):
+    """What a read requests, as the attributes of `Reading` say it."""
+
+    touched: tuple[frozenset[int], ...]
+    chunks: int
+    requests: int
+    at_most: bool
+    fetched_bytes: int | None
+    absent: int | None
+
+
+class ObjectSizes:
+    """The sizes of objects in a store, without reading them.
+
+    If they take requests, the store is listed once below `folder`. A store that cannot be listed
+    is asked for at most `MAX_ASKED` objects.
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self.store = store
+        self.folder = folder
+        self._remaining = MAX_ASKED
+
+    @cached_property
+    def _listed(self) -> dict[str, int | None] | None:
+        with suppress(AccessDeniedError, UnsupportedError):
+            return dict(self.store.sizes(self.folder))
+        return None
+
+    def of(self, keys: Sequence[str]) -> Sequence[int | None]:
+        """Return sizes in bytes: 0 for an absent object, None where the size is unknown."""
+        known = self.store.known_sizes(keys)
+        if known is not None:
+            return known
+        if self._listed is not None:
+            return [self._listed.get(key, 0) for key in keys]
+        self._remaining -= len(keys)
+        if self._remaining >= 0:
+            with suppress(AccessDeniedError, UnsupportedError):
+                return [size or 0 for size in self.store.sizes_of(keys)]
+        return [None] * len(keys)
+
+
+def record_read(array: ChunkedArray, request: Request, sizes: ObjectSizes) -> RecordedRead:
+    """Return what reading a selection requests, without reading any object.
+
+    The engine reads the selection from empty objects into a result that takes no memory.
+
+    Raises
+    ------
+    IndexError
+        If an index is outside the array.
+    NczarrError
+        If the array cannot be read, or its reference set may not name a target.
+    """
+    # The index of a shard cannot be made up: without it, all chunks of the shard are absent.
+    store = _RecordingStore(sizes, holds_objects=not array.node.shards)
+    node = replace(array.node, fill_value=0)
+    options = replace(array.options, missing_chunks="fill", threads=1)
+    parts = count()
+
+    def count_part(*_: NDArray[Any]) -> None:
+        next(parts)
+
+    _UndecodedArray(node, store, options).read(
+        request.selection,
+        pointwise=request.pointwise,
+        dtype="V0",
+        convert=count_part,
+    )
+    chunks = next(parts)
+    requests, fetched = array.store.count_requests(store.ranges), store.fetched_bytes
+    indices: list[tuple[int, ...]] = []
+    if not array.node.chunk_runs:
+        plan = array.plan(request.selection, pointwise=request.pointwise)
+        indices = [part.chunk for part in plan]
+    touched = tuple(frozenset(numbers) for numbers in zip(*indices, strict=True))
+    if not array.node.shards:
+        absent = None if fetched is None else chunks - len(store.present)
+        return RecordedRead(touched, chunks, requests, False, fetched, absent)
+    sparse = {item.key for item in store.ranges if item.length >= 0}
+    if not sparse:
+        return RecordedRead(touched, chunks, requests, False, fetched, None)
+    # Only its index says which chunks a shard holds, and how long they are.
+    located = sum(array.layout.key_of(chunk) in sparse for chunk in indices) if indices else chunks
+    return RecordedRead(touched, chunks, requests + located, True, None, None)
+
+
+class _RecordingStore(Store):
+    """A store that records what is requested of another one, and returns nothing of it.
+
+    Attributes
+    ----------
+    ranges
+        What was requested; a negative length stands for the whole object.
+    fetched_bytes
+        As many as they are; None if a size is unknown.
+    present
+        Keys of the requested objects that exist.
+    """
+
+    def __init__(self, sizes: ObjectSizes, *, holds_objects: bool) -> None:
+        self.name, self.remote = sizes.store.name, sizes.store.remote
+        self.ranges: list[ByteRange] = []
+        self.fetched_bytes: int | None = 0
+        self.present: set[str] = set()
+        self._sizes = sizes
+        self._holds_objects = holds_objects
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield no bytes for each object that exists."""
+        return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield zeros for each range of an object that exists, or None for all."""
+        self.ranges += ranges
+        for item, size in zip(ranges, self._sizes.of([item.key for item in ranges]), strict=True):
+            if size == 0:
+                yield None
+                continue
+            self.present.add(item.key)
+            length = size if item.length < 0 else item.length
+            if length is None or self.fetched_bytes is None:
+                self.fetched_bytes = None
+            else:
+                self.fetched_bytes += length
+            yield bytes(max(0, item.length)) if self._holds_objects else None
+
+    def reading(self, key: str) -> AbstractContextManager[Read]:
+        """Return a context that records reads of a shard, and reads no blocks of a chunk."""
+        return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
+
+    def list_names(self, prefix: str) -> Listing:
+        """Raise UnsupportedError."""
+        raise UnsupportedError("only reads are recorded", store=self.name, key=prefix)
+
+
+class _UndecodedArray(ChunkedArray):
+    """An array whose chunks read as zeros, whatever is stored."""
+
+    @cached_property
+    def codec(self) -> ChunkCodec:
+        """The codec chain, which decodes nothing."""
+        return _UndecodedChunks(super().codec)
+
+
+class _UndecodedChunks(ChunkCodec):
+    __slots__ = ()
+
+    def __init__(self, codec: ChunkCodec) -> None:
+        super().__init__(codec.flow, codec._steps)
+        self.fills = False  # needs no buffer
+
+    def decode(self, *_: Bytes | NDArray[Any] | None) -> NDArray[Any]:
+        """Return zeros, which take no memory."""
+        return np.broadcast_to(np.zeros((), self.flow.dtype), self.flow.shape or ())
