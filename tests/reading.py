@@ -120,5 +120,8 @@ def assert_attributes(found: Mapping[Any, Any], expected: Mapping[str, Any], pla
 
 
 def open_store(target: Any, *, must_exist: bool = True, **access: Any) -> Store:
-    """Open the store that a target names."""
-    return resolve(target, Access(**access), must_exist=must_exist).store
+    """Open the store that a target names; storage options of this package may stand alone."""
+    own = {name: access.pop(name) for name in ("retry", "missing_status") if name in access}
+    options = {**(access.pop("storage_options", None) or {}), **own}
+    access = Access(storage_options=options, **access)
+    return resolve(target, access, must_exist=must_exist).store

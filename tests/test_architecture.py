@@ -33,7 +33,7 @@ LAYERS = {
     "writing": {"backend", "dataset", "options", "chunks", "hierarchy", "formats", *BELOW},
     "tools": {"writing", "backend", "dataset", "options", "chunks", "hierarchy", "formats", *BELOW},
     "accessor": {"tools", "writing", "backend"},
-    "__init__": {"accessor", "tools", "writing", "references"},
+    "__init__": {"accessor", "tools", "writing", "references", "storage", "model"},
     "cli": {"__init__", "references", "options", "formats"},
     "__main__": {"cli"},
 }

@@ -23,6 +23,8 @@ from xr_nczarr.errors import (
 
 if TYPE_CHECKING:
     from xr_nczarr import references
+    from xr_nczarr.model import Limits
+    from xr_nczarr.storage import Retry
     from xr_nczarr.tools.cdl import dump
     from xr_nczarr.tools.copying import copy
     from xr_nczarr.tools.explain import explain
@@ -39,6 +41,7 @@ __all__ = [
     "ConflictError",
     "ExistsError",
     "LimitError",
+    "Limits",
     "MetadataError",
     "MissingChunkError",
     "NczarrError",
@@ -46,6 +49,7 @@ __all__ = [
     "Overview",
     "ReferenceSetError",
     "RefusedError",
+    "Retry",
     "StorageConnectionError",
     "StorageError",
     "StorageTimeoutError",
@@ -64,7 +68,9 @@ __all__ = [
 
 # What reads and writes is imported when it is first used.
 _LAZY = {
+    "Limits": "model",
     "Overview": "tools.overview",
+    "Retry": "storage",
     "consolidate": "tools.metadata",
     "copy": "tools.copying",
     "dump": "tools.cdl",

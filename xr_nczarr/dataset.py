@@ -196,7 +196,7 @@ def open_netcdf(
         group=group,
         subgroups=subgroups,
         with_sidecars=with_sidecars,
-        data_type_fallback=options.data_type_fallback,
+        data_type_fallback=options.on_unsupported == "fallback",
     )
     store = resolved.store
     masks = options.use_zarr_fill_value_as_mask

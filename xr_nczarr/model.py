@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,25 +21,69 @@ Json = Any
 """A value of a JSON document: None, bool, int, float, str, list or dict of these."""
 
 
+class _Default(int):
+    """A default, which differs from an equal number that a caller passes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on what reading an untrusted store can allocate.
+    """Bounds on what reading a store can allocate.
 
-    Sizes are in bytes, counts in entries. Each limit is an option of every function that opens a
-    store. `max_references` limits the references that generators of a reference set expand to, at
-    about 15 µs each; listed references and generators kept as a formula are not limited.
-    Each value of a metadata document counts as 256 bytes. `max_index_bytes` limits one dimension
-    coordinate, which xarray reads on opening; each of its chunks counts as at least 16 KiB.
+    With ``trust="none"``, the limits that are not passed have much smaller defaults.
+
+    Attributes
+    ----------
+    max_chunk_bytes
+        Size of a chunk, stored or decoded.
+    max_item_bytes
+        Size of one item of variable length.
+    max_metadata_bytes, max_consolidated_bytes
+        Size of a metadata document, and of one that holds those of many nodes. Each value in it
+        counts as 256 bytes.
+    max_nodes
+        Number of groups and arrays.
+    max_depth
+        Levels of groups, and of values within a document.
+    max_references
+        Number of references that the generators of a reference set expand to. Listed references
+        and generators that stay formulas do not count.
+    max_index_bytes
+        Size of a coordinate that xarray reads on opening. Each of its chunks counts as at least
+        16 KiB.
+
+    Examples
+    --------
+    >>> import xarray as xr, xr_nczarr
+    >>> store, limits = {}, xr_nczarr.Limits(max_nodes=1)
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": 1}), store)
+    >>> xr.open_dataset(store, engine="nczarr", limits=limits)
+    Traceback (most recent call last):
+    ...
+    xr_nczarr.errors.LimitError: mapping: found more than 1 nodes (max_nodes). ...
     """
 
-    max_chunk_bytes: int = 2 << 30
-    max_item_bytes: int = 1 << 30
-    max_metadata_bytes: int = 64 << 20
-    max_consolidated_bytes: int = 4 << 30
-    max_nodes: int = 100_000
-    max_depth: int = 64
-    max_references: int = 1_000_000
-    max_index_bytes: int = 4 << 30
+    max_chunk_bytes: int = _Default(2 << 30)
+    max_item_bytes: int = _Default(1 << 30)
+    max_metadata_bytes: int = _Default(64 << 20)
+    max_consolidated_bytes: int = _Default(4 << 30)
+    max_nodes: int = _Default(100_000)
+    max_depth: int = _Default(64)
+    max_references: int = _Default(1_000_000)
+    max_index_bytes: int = _Default(4 << 30)
+
+    def __post_init__(self) -> None:
+        for name, limit in self._by_name().items():
+            if not isinstance(limit, Real):
+                raise ValueError(f"{name} of limits is a number; found {limit!r}")
+
+    def _by_name(self) -> dict[str, Any]:
+        return {limit.name: getattr(self, limit.name) for limit in fields(self)}
+
+    def strict(self) -> Limits:
+        """Return the limits for an untrusted store, where strict ones replace the defaults."""
+        limits = self._by_name().items()
+        passed = {name: limit for name, limit in limits if not isinstance(limit, _Default)}
+        return replace(STRICT_LIMITS, **passed)
 
 
 DEFAULT_LIMITS = Limits()

@@ -295,7 +295,7 @@ def test_a_warning_that_is_an_error_stays_one(store):
 def test_a_connection_that_fails_is_no_broken_variable(store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     http_server.fault("reset", path="*/time/0", times=None)
-    options = {"retry": {"attempts": 1}, "chunks": {}}
+    options = {"storage_options": {"retry": {"attempts": 1}}, "chunks": {}}
     with pytest.raises(StorageConnectionError, match="time/0"):
         xr.open_dataset(f"{http_server.url}/s", engine="nczarr", **options)
 

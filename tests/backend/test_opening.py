@@ -248,20 +248,13 @@ def test_xarrays_decoding_options_are_obeyed(tmp_path):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("allow_pickle", "False"),
-        ("follow_symlinks", "no"),
-        ("data_type_fallback", None),
         ("use_zarr_fill_value_as_mask", "False"),
-        ("max_nodes", "many"),
-        ("max_chunk_bytes", "2"),
-        ("missing_status", 404),
-        ("missing_status", "404"),
+        ("limits", 3),
+        ("limits", {"max_nodes": "many"}),
+        ("limits", {"max_chunk_bytes": "2"}),
+        ("limits", {"max_everything": 2}),
         ("storage_options", 1),
         ("codecs", ["mine"]),
-        ("retry", 3),
-        ("retry", {"attempts": 0}),
-        ("retry", {"attempts": "3"}),
-        ("retry", {"timeout_seconds": "3"}),
     ],
 )
 def test_an_option_of_another_kind_is_refused_and_not_taken_for_another_value(option, value):
@@ -270,9 +263,27 @@ def test_an_option_of_another_kind_is_refused_and_not_taken_for_another_value(op
         xr.open_dataset(store, engine="nczarr", **{option: value})
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("missing_status", 404),
+        ("missing_status", "404"),
+        ("retry", 3),
+        ("retry", {"attempts": 0}),
+        ("retry", {"attempts": "3"}),
+        ("retry", {"timeout_seconds": "3"}),
+    ],
+    ids=str,
+)
+def test_a_storage_option_of_this_package_of_another_kind_is_refused(option, value, tmp_path):
+    with pytest.raises(ValueError, match=f"{option}.*found"):
+        xr.open_dataset(tmp_path, engine="nczarr", storage_options={option: value})
+
+
 def test_options_may_be_numbers_of_numpy():
     store = {".zgroup": b'{"zarr_format": 2}'}
-    options = {"allow_pickle": np.False_, "max_nodes": np.int64(7), "max_chunk_bytes": 1e9}
+    limits = {"max_nodes": np.int64(7), "max_chunk_bytes": 1e9}
+    options = {"use_zarr_fill_value_as_mask": np.False_, "limits": limits}
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 

@@ -90,7 +90,7 @@ def test_the_statuses_that_mean_not_found_are_the_callers(http_server: HttpServe
         dataset.createDimension("x", 4)
         dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
     http_server.fault("status", path="*/v/1", status=403, times=None)
-    found = read(f"{http_server.url}/s", missing_status=[403, 404], **RAW)
+    found = read(f"{http_server.url}/s", storage_options={"missing_status": [403, 404]}, **RAW)
     assert found.v.values.tolist() == [5, 5, 7, 7]
 
 

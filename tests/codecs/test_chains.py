@@ -361,7 +361,7 @@ def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
     [
         ("szip", {"mask": 32, "pixels-per-block": 8}, UnsupportedError, "'szip'.*codecs="),
         ("no\nsuch", {}, UnsupportedError, "codecs="),
-        ("pickle", {}, RefusedError, "allow_pickle=True"),
+        ("pickle", {}, RefusedError, "numcodecs.Pickle"),
         ("zlib", {"level": "high"}, MetadataError, "level = 'high', expected int"),
         ("zlib", {"level": 1.0}, MetadataError, "expected int"),
         ("zlib", {"level": True}, MetadataError, "expected int"),
@@ -430,11 +430,11 @@ def test_check_codec_finds_unknown_names_also_in_shards():
         check_codec(make_node("<f4", (2,), shards=(ShardSpec((4,), (CodecSpec("szip"),)),)))
     with pytest.raises(RefusedError):
         check_codec(make_node(object, (2,), ("pickle", {})))
-    check_codec(make_node(object, (2,), ("pickle", {})), allow_pickle=True)
+    check_codec(make_node(object, (2,), ("pickle", {})), custom={"pickle": numcodecs.Pickle})
 
 
-def test_pickled_objects_are_read_only_with_allow_pickle():
-    codec = make_codec(object, (2,), ("pickle", {}), allow_pickle=True)
+def test_pickled_objects_are_read_only_with_a_class_for_them():
+    codec = make_codec(object, (2,), ("pickle", {}), custom={"pickle": numcodecs.Pickle})
     array = np.array(["a", 1], dtype=object)
     assert codec.decode(numcodecs.Pickle().encode(array)).tolist() == ["a", 1]
     with pytest.raises(ChunkError, match="3 items, expected 2"):

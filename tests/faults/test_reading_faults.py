@@ -80,7 +80,7 @@ def put_ranged(root, kind):
 
 def read_part(url):
     """Read so little that it is a part of each object."""
-    with xr.open_dataset(url, engine="nczarr", retry=RETRY) as dataset:
+    with xr.open_dataset(url, engine="nczarr", storage_options={"retry": RETRY}) as dataset:
         return dataset.isel(x=slice(1)).load()
 
 
@@ -104,8 +104,10 @@ def test_an_untrue_range_is_an_error_for_every_kind_of_store(http_server, tmp_pa
         read_part(url)
 
 
-def read(url, **options):
-    with xr.open_dataset(url, engine="nczarr", **{"retry": RETRY, **options}) as dataset:
+def read(url, *, retry=RETRY, storage_options=None, **options):
+    storage_options = {**(storage_options or {}), "retry": retry}
+    options["storage_options"] = storage_options
+    with xr.open_dataset(url, engine="nczarr", **options) as dataset:
         return dataset.load()
 
 

@@ -8,6 +8,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -160,16 +161,17 @@ def test_limits_are_strict_unless_given(tmp_path):
     store = put(tmp_path, members)
     with pytest.raises(LimitError, match="max_metadata_bytes"):
         values(store)
-    assert values(store, max_metadata_bytes=4 * MIB) == [0, 1, 2, 3]
+    assert values(store, limits={"max_metadata_bytes": 4 * MIB}) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
 def test_a_limit_that_is_passed_holds_although_it_is_the_ordinary_default(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)
-    passed = OpenOptions(trust="none", **{limit: ordinary}).limits
-    assert passed == dataclasses.replace(STRICT_LIMITS, **{limit: ordinary})
-    assert OpenOptions(trust="none").limits == STRICT_LIMITS
-    assert OpenOptions().limits == DEFAULT_LIMITS
+    for limits in ({limit: int(ordinary)}, Limits(**{limit: int(ordinary)})):
+        bounds = OpenOptions(trust="none", limits=limits).bounds
+        assert bounds == dataclasses.replace(STRICT_LIMITS, **{limit: ordinary})
+    assert OpenOptions(trust="none").bounds == STRICT_LIMITS
+    assert OpenOptions().bounds == DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize("form", ["v2", "v3"])
@@ -189,7 +191,7 @@ def test_consolidated_nodes_are_limited_as_others_are(paths, option, form):
     store = {key: json.dumps(document).encode() for key, document in store.items()}
     for open_one in (xr.open_dataset, xr.open_datatree):
         with pytest.raises(LimitError, match=option):
-            open_one(store, engine="nczarr", max_nodes=10)
+            open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
 def test_of_consolidated_nodes_those_of_the_group_that_is_asked_for_count():
@@ -197,12 +199,13 @@ def test_of_consolidated_nodes_those_of_the_group_that_is_asked_for_count():
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}
     store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": json.dumps(document).encode()}
-    tree = xr.open_datatree(store, engine="nczarr", group="g", max_nodes=5)
+    tree = xr.open_datatree(store, engine="nczarr", group="g", limits={"max_nodes": 5})
     assert list(tree.children) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
-    "options", [{"allow_pickle": True}, {"storage_options": {"templates": "jinja2"}}]
+    "options",
+    [{"codecs": {"pickle": numcodecs.Pickle}}, {"storage_options": {"templates": "jinja2"}}],
 )
 def test_options_that_mean_trust_contradict_it(folder, options):
     with pytest.raises(ValueError, match="contradicts"):
@@ -297,7 +300,7 @@ def test_objects_of_text_are_bounded_before_they_are_made(codec, tmp_path):
     data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000
     store = put(tmp_path, one_chunk(codec, data))
     with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:
-        xr.open_dataset(store, engine="nczarr", max_chunk_bytes=64 * MIB).v.load()
+        xr.open_dataset(store, engine="nczarr", limits={"max_chunk_bytes": 64 * MIB}).v.load()
     assert isinstance(caught.value, LimitError)
 
 

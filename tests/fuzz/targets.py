@@ -60,7 +60,7 @@ def read_ends(target: Any, **options: Any) -> None:
     error = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", xr.SerializationWarning)  # what is broken raises as well
-        dataset = xr.open_dataset(target, engine="nczarr", **LIMITS, **options)
+        dataset = xr.open_dataset(target, engine="nczarr", limits=LIMITS, **options)
     with dataset:
         for variable in dataset.variables.values():
             if 0 in variable.shape:
@@ -106,7 +106,7 @@ def nczarr(data: bytes) -> None:
     consolidated = Objects({".zmetadata": data})
     consolidated.sizes = {"": 24, "c": 3, "s": 8}
     # From the nodes on, both go the same way: xarray need not see them twice.
-    attempts = [(read_ends, consolidated), (partial(open_hierarchy, **LIMITS), _single(data))]
+    attempts = [(read_ends, consolidated), (partial(open_hierarchy, limits=LIMITS), _single(data))]
     errors = []
     for attempt, store in attempts:
         try:
@@ -196,7 +196,7 @@ def shard_index(data: bytes) -> None:
         "dimension_names": ["y", "x"],
     }
     store = {"zarr.json": json.dumps(document).encode(), "c/0/0": data[1:]}
-    with xr.open_dataset(store, engine="nczarr", **LIMITS) as dataset:
+    with xr.open_dataset(store, engine="nczarr", limits=LIMITS) as dataset:
         dataset.load()
     read_ends(store)
 

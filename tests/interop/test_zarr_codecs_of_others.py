@@ -305,7 +305,8 @@ def test_more_than_a_chunk_can_hold_is_refused(tmp_path, strange):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
     between = [named("spelled"), named("inverted", "bomb")]
     dataset = opened(
-        store_of(tmp_path / "between", *between, stored=b"0123"), max_chunk_bytes=1_000_000
+        store_of(tmp_path / "between", *between, stored=b"0123"),
+        limits={"max_chunk_bytes": 1_000_000},
     )
     with pytest.raises(LimitError, match="more than 1,000,000 bytes"):
         dataset.load()

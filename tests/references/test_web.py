@@ -135,7 +135,7 @@ def test_a_download_that_breaks_off_is_not_kept_by_a_cache_for_the_whole(served,
     store = open_store(
         {f"t/{number}": [url] for number, url in enumerate(urls)},
         storage_options={"remote_options": options},
-        retry=Retry(sleep=lambda _: None),
+        retry=Retry(first_wait=0),
     )
     for found in store.fetch(["t/0", "t/1"]):
         assert np.frombuffer(found, "<i4").tolist() == [0, 1, 2, 3]
@@ -214,7 +214,7 @@ class TestLongAnswers:
         return served
 
     def test_more_than_16_mib_beyond_the_range_are_refused(self, endless):
-        store = open_store(endless.url, retry=Retry(sleep=lambda _: None))
+        store = open_store(endless.url, retry=Retry(first_wait=0))
 
         def fetch():
             with pytest.raises(LimitError, match="bytes=0-99") as caught:

@@ -187,7 +187,7 @@ def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
     with pytest.warns(xr.SerializationWarning, match="without an index"):
         dataset = xr.open_dataset(objects, engine="nczarr")  # each absent chunk takes its time
     assert list(dataset.coords) == []
-    options = {"max_index_bytes": 15, "on_unsupported": "raise"}
+    options = {"limits": {"max_index_bytes": 15}, "on_unsupported": "raise"}
     with pytest.raises(LimitError, match="2 values in 1 chunks, more than 15 bytes"):
         xr.open_dataset(store("x", dimension="x"), engine="nczarr", **options)
 
@@ -207,8 +207,8 @@ def test_links_out_of_a_directory_are_refused_when_told_so(tmp_path):
     (tmp_path / "s/a/0").symlink_to(tmp_path / "outside")
     with xr.open_dataset(tmp_path / "s", engine="nczarr") as dataset:
         assert dataset["a"].values.tolist() == [1, 2]
-    strict = xr.open_dataset(tmp_path / "s", engine="nczarr", follow_symlinks=False)
-    with pytest.raises(RefusedError, match=r"s: a/0: .*follow_symlinks=True"):
+    strict = xr.open_dataset(tmp_path / "s", engine="nczarr", trust="none")
+    with pytest.raises(RefusedError, match=r"s: a/0: .*without trust"):
         strict.load()
 
 

@@ -44,7 +44,11 @@ class FakeTime:
         self.now += seconds
 
     def retry(self, **options: float) -> Retry:
-        return Retry(sleep=self.sleep, clock=lambda: self.now, **options)
+        class FakeRetry(Retry):
+            sleep = staticmethod(self.sleep)
+            clock = staticmethod(lambda: self.now)
+
+        return FakeRetry(**options)
 
 
 @pytest.fixture

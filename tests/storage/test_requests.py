@@ -262,8 +262,9 @@ def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path, c
 
 def test_a_request_is_tried_five_times_at_most(s3_server):
     s3_server.fail = lambda request: 503
+    storage_options = s3_server.storage_options | {"retry": {"first_wait": 0.001}}
     with pytest.raises(StorageError):
-        opened(s3_server, "busy", retry={"first_wait": 0.001})
+        opened(s3_server, "busy", storage_options=storage_options)
     counts = Counter(request.path for request in s3_server.requests)
     assert set(counts.values()) == {5}
 

@@ -65,8 +65,7 @@ def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version
         dataset,
         f"{s3_server.url}/s",
         zarr_format=version,
-        storage_options=CLIENTS[client] | s3_server.storage_options,
-        retry=RETRY,
+        storage_options=CLIENTS[client] | s3_server.storage_options | {"retry": RETRY},
         **options,
     )
     before, original = None, {}

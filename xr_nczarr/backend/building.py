@@ -222,7 +222,7 @@ def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> l
         if source.opened.options.on_unsupported == "raise":
             raise error
         del variables[name]
-        if source.opened.options.on_unsupported == "lazy":
+        if source.opened.options.on_unsupported != "skip":
             messages.append(f"{quote(source.path_of(name))} is left out: {error}")
     return messages
 

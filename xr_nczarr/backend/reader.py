@@ -236,12 +236,7 @@ class GroupSource:
         shared = id(node.codecs), id(node.shards)  # equal metadata are parsed into one object
         if shared not in self._codecs:
             try:
-                check_codec(
-                    node,
-                    custom=options.codecs,
-                    allow_pickle=options.allow_pickle,
-                    plugins=options.trust is None,
-                )
+                check_codec(node, custom=options.codecs, plugins=options.trust is None)
             except NczarrError as error:
                 return error
             plain = self.group.dialect == "zarr"

@@ -53,8 +53,6 @@ class ReadOptions:
         Number of threads of one read; None for the number of processors.
     codecs
         Additional codec classes by id.
-    allow_pickle
-        Whether chunks may be unpickled, which runs any code that they contain.
     plugins
         Whether to use codecs that other packages register with zarr-python.
     limits
@@ -64,7 +62,6 @@ class ReadOptions:
     missing_chunks: Literal["fill", "warn", "raise"] = "fill"
     threads: int | None = None
     codecs: Mapping[str, type] | None = None
-    allow_pickle: bool = False
     plugins: bool = True
     limits: Limits = DEFAULT_LIMITS
 
@@ -99,7 +96,6 @@ class ChunkedArray:
                 self.node,
                 limits=options.limits,
                 custom=options.codecs,
-                allow_pickle=options.allow_pickle,
                 plugins=options.plugins,
             )
 

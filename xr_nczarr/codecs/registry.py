@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import bounded, casts, filters, serializers, zarr_python
@@ -36,7 +37,6 @@ _OF_ITEMS: Mapping[str, Builder] = {
     "json2": serializers.build_text,
     "msgpack2": serializers.build_text,
     "categorize": serializers.build_categorize,
-    "pickle": serializers.build_pickle,
 }
 _OF_BYTES: Mapping[str, Builder] = {
     "bytes": serializers.build_bytes,
@@ -66,14 +66,13 @@ def compile_codec(
     *,
     limits: Limits = DEFAULT_LIMITS,
     custom: Mapping[str, type] | None = None,
-    allow_pickle: bool = False,
     plugins: bool = True,
 ) -> ChunkCodec:
     """Compile the codec of an array's chunks.
 
     Codec classes in `custom`, by id, take precedence over all others and have numcodecs'
-    interface. `allow_pickle` enables unpickling, which can run any code that a store contains. With
-    `plugins`, Zarr v3 codecs that other packages register with zarr-python are used as well.
+    interface. Pickled objects are read only with a class for ``pickle``. With `plugins`, Zarr v3
+    codecs that other packages register with zarr-python are used as well.
 
     Raises
     ------
@@ -84,7 +83,7 @@ def compile_codec(
         `limits.max_chunk_bytes`.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
-    codec = compile_chain(node.codecs, flow, limits, custom or {}, allow_pickle, plugins)
+    codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
     if codec.encoded.dtype.hasobject:
         raise MetadataError(
             "items of variable length have no codec that stores them",
@@ -98,14 +97,13 @@ def check_codec(
     node: ArrayNode,
     *,
     custom: Mapping[str, type] | None = None,
-    allow_pickle: bool = False,
     plugins: bool = True,
 ) -> None:
     """Raise what `compile_codec` raises for a codec's name, including the codecs of shards."""
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
         for spec in (*node.codecs, *shard_specs):
-            _find_builder(spec, custom or {}, allow_pickle, plugins)
+            _find_builder(spec, custom or {}, plugins)
 
 
 def check_fill(node: ArrayNode) -> None:
@@ -164,7 +162,6 @@ def compile_chain(
     flow: Flow,
     limits: Limits,
     custom: Mapping[str, type],
-    allow_pickle: bool = False,
     plugins: bool = False,
 ) -> ChunkCodec:
     """Compile `specs`, in encoding order, into a codec for the elements of `flow`."""
@@ -172,7 +169,7 @@ def compile_chain(
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
         with Place(place=_place(spec)):
-            builder = _find_builder(spec, custom, allow_pickle, plugins)
+            builder = _find_builder(spec, custom, plugins)
             if encoded.dtype.hasobject and builder is _OF_BYTES.get(spec.name):
                 raise MetadataError(
                     f"codec {spec.name} cannot encode items of variable length",
@@ -192,17 +189,17 @@ def _place(spec: CodecSpec) -> str:
     return f"codec {spec.name} ({spec.place})"
 
 
-def _find_builder(
-    spec: CodecSpec, custom: Mapping[str, type], allow_pickle: bool, plugins: bool
-) -> Builder:
+def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
     """Return the builder of a codec: from the caller, this package, numcodecs or a plugin."""
     name = spec.name
+    if name == "pickle" and custom.get(name) is Pickle:
+        return serializers.build_pickle  # its own decoding needs a switch of the whole process
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
-    if name == "pickle" and not allow_pickle:
+    if name == "pickle":
         raise RefusedError(
             "chunks are pickled objects, which can run any code when read",
-            remedy="If you trust their writer, open with allow_pickle=True",
+            remedy='If you trust their writer, open with codecs={"pickle": numcodecs.Pickle}',
             place=_place(spec),
         )
     if name in _OF_VERSION_3:

@@ -164,7 +164,7 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: Request) -> Step:
-    """Return the step for pickled objects, which `registry` builds only if the caller allows it."""
+    """Return the step for pickled objects, built only if the caller passes their class."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))

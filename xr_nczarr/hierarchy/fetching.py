@@ -139,6 +139,6 @@ def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> A
         f"{error.problem}, for each document of a root that was looked for",
         remedy="Check the path and the credentials. If the store answers so for objects that "
         "are not there, name what it holds: pass consolidated=True or zarr_format=, or "
-        "missing_status=(403, 404)",
+        "missing_status=(403, 404) in storage_options",
         key=error.key,
     )

@@ -88,7 +88,7 @@ def connect_obstore(
             "retry_timeout": timedelta(seconds=retry.total_seconds),
             "backoff": {
                 "init_backoff": timedelta(seconds=retry.first_wait),
-                "max_backoff": timedelta(seconds=retry.longest_wait),
+                "max_backoff": timedelta(seconds=retry.max_wait),
                 "base": 2,
             },
         }

@@ -471,7 +471,7 @@ class LocalStore(Store):
         if not system.is_inside(path, self.root):
             raise RefusedError(
                 "a symbolic link leads out of the store",
-                remedy="If you trust the store, open it with follow_symlinks=True.",
+                remedy="If you trust the store, open it without trust='none'.",
                 store=self.name,
                 key=key,
             )

@@ -392,7 +392,8 @@ class ObstoreStore(Store):
             kind = AccessDeniedError
             remedy = (
                 "This is not taken for a missing object. Check the credentials; where the store "
-                "answers so for objects that are not there, pass missing_status=(403, 404)."
+                "answers so for objects that are not there, add missing_status=(403, 404) to "
+                "storage_options."
             )
         elif "timed out" in text or "timeout" in text or status in (408, 504):
             kind, remedy = StorageTimeoutError, "The retries are used up: try again later."

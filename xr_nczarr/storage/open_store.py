@@ -53,11 +53,11 @@ class Access:
     ----------
     storage_options
         For fsspec; they go before those of the URL itself. Of a reference set: `ReferenceOptions`.
+        Those of this package are `retry` and `missing_status`, see `FilesystemStore`, and the
+        client.
     limits
         Larger objects are refused before anything is allocated.
-    retry, missing_status
-        See `FilesystemStore`.
-    sync, follow_symlinks
+    sync
         See `LocalStore`.
     trusted
         Whether local links may be followed, servers redirect to other places, and a reference set
@@ -66,16 +66,33 @@ class Access:
 
     storage_options: Mapping[str, Any] | None = None
     limits: Limits = DEFAULT_LIMITS
-    retry: Retry | None = None
-    missing_status: tuple[int, ...] = (404,)
     sync: Sync = "commit"
-    follow_symlinks: bool = True
     trusted: bool = True
+
+    def __post_init__(self) -> None:
+        _ = self.retry, self.missing_status
 
     @property
     def options(self) -> dict[str, Any]:
-        """A copy of the storage options."""
-        return dict(self.storage_options or {})
+        """The storage options for the filesystem."""
+        options = self.storage_options or {}
+        return {name: options[name] for name in options if name not in ("retry", "missing_status")}
+
+    @property
+    def retry(self) -> Retry:
+        """How failed requests are tried again."""
+        retry = (self.storage_options or {}).get("retry") or {}
+        if not isinstance(retry, Retry | Mapping):
+            raise ValueError(f"retry is a Retry or a mapping; found {retry!r}")
+        return retry if isinstance(retry, Retry) else Retry(**retry)
+
+    @property
+    def missing_status(self) -> tuple[int, ...]:
+        """The HTTP statuses that mean *not found*."""
+        statuses = (self.storage_options or {}).get("missing_status", (404,))
+        if not isinstance(statuses, list | tuple) or not all(isinstance(s, int) for s in statuses):
+            raise ValueError(f"missing_status has numbers such as (403, 404); found {statuses!r}")
+        return tuple(statuses)
 
     @property
     def max_object_bytes(self) -> int:
@@ -106,14 +123,13 @@ def open_store(
         If the target is no kind of store; for options that have no use.
     """
     if not location.url:
-        check_unused(access.options, location)
+        check_unused(access.storage_options or {}, location)
         return _open_object(location.target)
     if location.url.startswith("reference::"):
         raise UnsupportedError("a reference set is read only", store=mask(location.url))
     largest = access.max_object_bytes
     if location.path is not None:
-        follow = access.follow_symlinks and access.trusted
-        local = LocalStore(location.path, access.sync, must_exist, follow, largest)
+        local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)
         # fsspec would overwrite files in place: a killed write would leave half of one.
         return local if location.folder else _open_local(location, local)
     rules: Any = {

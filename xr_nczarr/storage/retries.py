@@ -7,7 +7,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ _PAGE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and for how long, a failed request is tried again.
+    """How often, and for how long, a failed request is tried again: the storage option ``retry``.
 
     Attributes
     ----------
@@ -58,21 +58,24 @@ class Retry:
     total_seconds
         No try begins that would end later than this after the first began, if it takes as long
         as the one before. All five of the default fit, of a server that stays silent as well.
-    first_wait, longest_wait
+    first_wait, max_wait
         Seconds; the wait doubles from try to try, and is cut by up to half at random.
     timeout_seconds
         How long a server may stay silent in one try.
-    sleep, clock
-        What waits and what measures.
+
+    Examples
+    --------
+    >>> import xr_nczarr
+    >>> retry = xr_nczarr.Retry(attempts=2, timeout_seconds=60)
+    >>> options = {"storage_options": {"anon": True, "retry": retry}}
+    >>> xr.open_dataset("s3://bucket/store", engine="nczarr", **options)  # doctest: +SKIP
     """
 
     attempts: int = 5
     total_seconds: float = 60.0
     first_wait: float = 0.2
-    longest_wait: float = 10.0
+    max_wait: float = 10.0
     timeout_seconds: float = 10.0
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or self.attempts < 1:
@@ -80,9 +83,19 @@ class Retry:
                 f"attempts of retry is an integer above 0, the first included; "
                 f"found {self.attempts!r}"
             )
-        for name in ("total_seconds", "first_wait", "longest_wait", "timeout_seconds"):
+        for name in ("total_seconds", "first_wait", "max_wait", "timeout_seconds"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(f"{name} of retry is a number; found {getattr(self, name)!r}")
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    @staticmethod
+    def clock() -> float:
+        """Return the time in seconds since some moment."""
+        return time.monotonic()
 
     def tries(self) -> Iterator[int]:
         """Count the tries, waiting before each but the first."""
@@ -90,7 +103,7 @@ class Retry:
         for attempt in range(self.attempts):
             begin = self.clock()
             yield attempt
-            wait = min(self.longest_wait, self.first_wait * 2**attempt)
+            wait = min(self.max_wait, self.first_wait * 2**attempt)
             wait *= 1 - random.random() / 2  # noqa: S311
             if attempt + 1 == self.attempts or 2 * self.clock() - begin + wait > end:
                 return
@@ -152,7 +165,8 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
         if status is not None:
             remedy = (
                 "This is not taken for a missing object. Check the credentials; where the store "
-                "answers so for objects that are not there, pass missing_status=(403, 404)."
+                "answers so for objects that are not there, add missing_status=(403, 404) to "
+                "storage_options."
             )
     elif isinstance(error, TimeoutError) or status in (408, 504):
         kind = StorageTimeoutError

@@ -234,7 +234,7 @@ def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
         return
     (data,) = opened.store.fetch([key])
     try:
-        document = data and Document(key, data, limits=opened.options.limits, consolidated=True)
+        document = data and Document(key, data, limits=opened.options.bounds, consolidated=True)
         held = document and zarr.expand_consolidated(document)
     except MetadataError as error:
         yield replace(_error(key, error), remedy=_CONSOLIDATE)
@@ -251,7 +251,7 @@ def _consolidated(opened: OpenedStore) -> Iterator[Finding]:
             problem = f"does not hold {name}"
         elif single is None:
             problem = f"holds {name}, which is missing in the store"
-        elif _same(Document(name, single, limits=opened.options.limits), inner):
+        elif _same(Document(name, single, limits=opened.options.bounds), inner):
             continue
         else:
             problem = f"is stale: holds another {name}"

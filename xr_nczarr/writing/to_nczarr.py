@@ -12,7 +12,7 @@ from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.formats import find_format
 from xr_nczarr.options import check_choice
-from xr_nczarr.storage import Access, Location, Retry, Store
+from xr_nczarr.storage import Access, Location, Store
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.modification import group_exists, plan_modification
 from xr_nczarr.writing.options import WriteMode, WriteOptions, resolve_mode
@@ -52,7 +52,6 @@ def to_nczarr(
     atomic: Literal["store"] | None = None,
     allow_duplicates: bool = False,
     overwrite: Literal["force"] | None = None,
-    retry: Mapping[str, Any] | None = None,
 ) -> Any:
     """Write a Dataset, DataArray or DataTree as NCZarr.
 
@@ -101,7 +100,7 @@ def to_nczarr(
         ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
         4.9.2), or one of netcdf-c's layouts by name. An existing store keeps its own.
     storage_options
-        For the filesystem of fsspec.
+        For the filesystem of fsspec, and ``retry`` as for opening.
     progress
         Whether to show a progress bar; dask's own where dask computes.
     chunkmanager_store_kwargs
@@ -117,8 +116,6 @@ def to_nczarr(
     overwrite
         ``"force"`` lets ``mode="w"`` remove objects that are not a store, and any write ignore the
         lock that a killed writer left in an object store.
-    retry
-        How to retry failed requests, as for opening.
 
     Returns
     -------
@@ -147,7 +144,7 @@ def to_nczarr(
     """
     check_choice("sync", sync, ("commit", "all", "none"))
     mode = resolve_mode(mode, append_dim, region)
-    access = Access(storage_options=storage_options, retry=Retry(**(retry or {})), sync=sync)
+    access = Access(storage_options=storage_options, sync=sync)
     resolved = resolve(target, access, must_exist=mode == "r+")
     resolved.check_writable()
     location = resolved.location
