@@ -149,19 +149,23 @@ class _Counted:
         with self._mutex:
             return [item for item in self.requests if fnmatch.fnmatchcase(item.path, pattern)]
 
-    def _enter(self, request: Request) -> None:
+    @contextmanager
+    def _counting(self, request: Request) -> Iterator[None]:
+        """Log a request that is answered in the block, as part of the waves that it began in."""
+        waves = self._waves
         with self._mutex:
             self.requests.append(request)
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
-        if self._waves:
-            self._waves.enter(request)
-
-    def _leave(self) -> None:
-        if self._waves:
-            self._waves.leave()
-        with self._mutex:
-            self._in_flight -= 1
+        if waves:
+            waves.enter(request)
+        try:
+            yield
+        finally:
+            if waves:
+                waves.leave()
+            with self._mutex:
+                self._in_flight -= 1
 
     @contextmanager
     def waves(self) -> Iterator[Waves]:
@@ -248,12 +252,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
         request = Request(self.command, self.path, self.headers.get("Range"), dict(self.headers))
-        self.owner._enter(request)
-        try:
+        with self.owner._counting(request):
             fault = self.owner._fault_for(path)
             self._answer(urllib.parse.unquote(path), fault, body)
-        finally:
-            self.owner._leave()
 
     def _answer(self, path: str, fault: Fault | None, body: bool) -> None:
         kind = fault.kind if fault else None
@@ -357,11 +358,9 @@ class IndexServer(_Counted):
         class Handler(SimpleHTTPRequestHandler):
             def send_head(self) -> Any:
                 headers = dict(self.headers)
-                owner._enter(Request(self.command, self.path, headers.get("Range"), headers))
-                try:
+                request = Request(self.command, self.path, headers.get("Range"), headers)
+                with owner._counting(request):
                     return super().send_head()
-                finally:
-                    owner._leave()
 
             def list_directory(self, path: Any) -> Any:
                 if not hidden:
@@ -452,8 +451,7 @@ class S3Server(_Counted):
             if environ.get("QUERY_STRING"):
                 path += "?" + environ["QUERY_STRING"]
             request = Request(environ["REQUEST_METHOD"], path, headers.get("Range"), headers)
-            self._enter(request)
-            try:
+            with self._counting(request):
                 fault = self.fail(request) if self.fail else None
                 if fault is None:
                     yield from application(environ, start_response)
@@ -461,8 +459,6 @@ class S3Server(_Counted):
                     start_response(f"{fault} Injected", [("Content-Length", "0")])
                 else:
                     yield self._damaged(application, environ, start_response, fault)
-            finally:
-                self._leave()
 
         return counted
 
