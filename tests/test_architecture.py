@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -184,6 +185,22 @@ def test_one_module_knows_the_operating_system():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_is_longer_than_500_lines(path):
     assert len(path.read_text().splitlines()) <= 500
+
+
+def test_a_class_name_occurs_once():
+    names = [
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    repeated = {name for name, number in Counter(names).items() if number > 1}
+    assert repeated == set()
+
+
+def test_a_file_name_occurs_once():
+    names = Counter(path.name for path in FILES if path.name != "__init__.py")
+    assert {name for name, number in names.items() if number > 1} <= {"options.py"}
 
 
 @pytest.mark.parametrize("layer", ["tools", "cli"])

@@ -12,7 +12,7 @@ from tests.nodes import Source
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute, json_attributes
-from xr_nczarr.netcdf.strings import (
+from xr_nczarr.netcdf.fixed_width import (
     decode_strings,
     encode_strings,
     measured_width,

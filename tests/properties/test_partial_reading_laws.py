@@ -86,7 +86,7 @@ def test_few_blocks_are_decoded_for_a_few_values(monkeypatch):
         sizes.append(target.nbytes)
         return original(frame, target)
 
-    monkeypatch.setattr("xr_nczarr.codecs.blocks.blosc.decompress", decompress)
+    monkeypatch.setattr("xr_nczarr.codecs.blosc_blocks.blosc.decompress", decompress)
     np.testing.assert_array_equal(array.read((3, 5)), PACKED[3, 5])
     np.testing.assert_array_equal(array.read((69, slice(2040, 2050))), PACKED[69, 2040:])
     assert sum(sizes) < 1 << 18

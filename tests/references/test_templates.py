@@ -8,7 +8,7 @@ import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.references import parse_references
-from xr_nczarr.references.expressions import Call, Variable, compiled, formatted, remainder
+from xr_nczarr.references.expressions import Call, DimensionValue, compiled, formatted, remainder
 from xr_nczarr.references.templates import Templates
 
 VALUES = {"i": 7, "j": -3, "s": "text"}
@@ -202,7 +202,7 @@ def test_sandboxed_generators_resolve_and_pickle():
 @pytest.mark.parametrize("pattern", ["%d", "a%04db", "%3d", "%00x", "%59d", "%05s", "%x", "\n%9d"])
 @pytest.mark.parametrize("value", [0, 7, -5, 2**100, True, "text"])
 def test_a_format_of_one_integer_is_what_every_format_is(pattern, value):
-    compute = compiled(Call(remainder, (pattern, Variable("i"))))
+    compute = compiled(Call(remainder, (pattern, DimensionValue("i"))))
     try:
         expected = formatted(pattern, value)
     except TypeError:
@@ -214,4 +214,4 @@ def test_a_format_of_one_integer_is_what_every_format_is(pattern, value):
 
 def test_a_format_that_pads_too_much_is_refused():
     with pytest.raises(LimitError, match="65"):
-        compiled(Call(remainder, ("%65d", Variable("i"))))({"i": 1})
+        compiled(Call(remainder, ("%65d", DimensionValue("i"))))({"i": 1})

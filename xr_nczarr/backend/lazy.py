@@ -14,9 +14,9 @@ import numpy.typing as npt
 from xarray.core import indexing
 
 from xr_nczarr.chunks import ChunkedArray, Convert
-from xr_nczarr.chunks.selection import Request, Selection, whole
+from xr_nczarr.chunks.selection import ReadRequest, Selection, whole
 from xr_nczarr.errors import MetadataError, NczarrError, reason_of
-from xr_nczarr.netcdf.strings import decode_strings
+from xr_nczarr.netcdf.fixed_width import decode_strings
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,7 @@ class LazyArray:
     shape: tuple[int, ...]
     convert: Convert | None = None
 
-    def read(self, request: Request) -> Array:
+    def read(self, request: ReadRequest) -> Array:
         """Read the requested values."""
         selection = request.selection if self.shape else (0,) * len(self.stored.node.shape)
         return self.stored.read(
@@ -70,7 +70,7 @@ class UnreadableArray:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def read(self, request: Request) -> Array:  # noqa: ARG002
+    def read(self, request: ReadRequest) -> Array:  # noqa: ARG002
         """Raise `error`."""
         raise self.error
 

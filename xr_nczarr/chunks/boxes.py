@@ -37,7 +37,7 @@ class _Run(NamedTuple):
     stop: int
 
 
-class _Piece(NamedTuple):
+class _SelectorPart(NamedTuple):
     """The share of one run in a selector, or of a run per axis in the axes that select points."""
 
     runs: tuple[_Run, ...]
@@ -75,15 +75,15 @@ def read_boxes(
     groups = [points] * pointwise + [(axis,) for axis in axes if axis not in points]
     shape = tuple([length for group in groups for length in positions[group[0]].shape])
     out = np.empty([positions[group[0]].size for group in groups], dtype)
-    pieces = [_pieces(group, positions, runs) for group in groups]
-    for combination in itertools.product(*pieces):
+    parts = [_selector_parts(group, positions, runs) for group in groups]
+    for combination in itertools.product(*parts):
         box, where = [_Run(0, 0, 0, 0)] * len(axes), list(selection)
-        for group, piece in zip(groups, combination, strict=True):
-            for axis, run, source in zip(group, piece.runs, piece.source, strict=True):
+        for group, part in zip(groups, combination, strict=True):
+            for axis, run, source in zip(group, part.runs, part.source, strict=True):
                 box[axis] = run
                 where[axis] = source if axis in points else slice_or_self(source)
         values = read(_box(node, box), where)
-        out[np.ix_(*[piece.target for piece in combination])] = values
+        out[np.ix_(*[part.target for part in combination])] = values
     return out.reshape(shape)
 
 
@@ -98,15 +98,15 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
         yield _Run(first, size - start, start, size)
 
 
-def _pieces(
+def _selector_parts(
     group: Sequence[int], positions: Sequence[Positions], runs: Sequence[Sequence[_Run]]
-) -> list[_Piece]:
+) -> list[_SelectorPart]:
     flat = [positions[axis].reshape(-1) for axis in group]
     stops = [[run.stop for run in runs[axis]] for axis in group]
     numbers = np.array(
         [np.searchsorted(stop, indices, "right") for stop, indices in zip(stops, flat, strict=True)]
     )
-    pieces = []
+    parts = []
     for combination in np.unique(numbers, axis=1).T:
         target = np.flatnonzero((combination == numbers.T).all(axis=1))
         chosen = tuple(
@@ -115,8 +115,8 @@ def _pieces(
         source = tuple(
             [indices[target] - run.start for indices, run in zip(flat, chosen, strict=True)]
         )
-        pieces.append(_Piece(chosen, source, target))
-    return pieces
+        parts.append(_SelectorPart(chosen, source, target))
+    return parts
 
 
 def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:

@@ -19,7 +19,7 @@ Item = int | slice | Positions
 """The selector of one axis, as in xarray's indexers."""
 
 
-class Request(NamedTuple):
+class ReadRequest(NamedTuple):
     """The read that a selection needs, and the arrangement of the values that it returns.
 
     Attributes
@@ -128,11 +128,11 @@ class Selection(NamedTuple):
         axes = tuple([tuple([place[axis] for axis in spanned]) for spanned in self.axes])
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
 
-    def request(self) -> Request:
+    def request(self) -> ReadRequest:
         """Return the read that this selection needs."""
         spans = [axis for spanned in self.axes for axis in spanned]
         if max(map(len, self.axes), default=0) < 2 and len(set(spans)) == len(spans):
-            return Request(list(map(_without_range, self.selectors)), False, spans)
+            return ReadRequest(list(map(_without_range, self.selectors)), False, spans)
         selectors = list(zip(self.selectors, self.axes, strict=True))
         arrays = [spanned for selector, spanned in selectors if isinstance(selector, np.ndarray)]
         joint = sorted({axis for spanned in arrays for axis in spanned})
@@ -148,9 +148,9 @@ class Selection(NamedTuple):
                 axes += spanned
             else:
                 selection.append(slice(selector, selector + 1, 1))
-        return Request(selection, True, axes)
+        return ReadRequest(selection, True, axes)
 
-    def arranged(self, values: npt.NDArray[Any], request: Request) -> npt.NDArray[Any]:
+    def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
         """Return the values read for `request`, arranged along the axes of the selection."""
         axes = request.axes
         if request.pointwise:

@@ -91,7 +91,7 @@ class Shards:
         holders = {shard: ByteRange(self.node.chunk_keys.key(shard), 0, 0) for shard in set(shards)}
         places: Sequence[ByteRange | None] = [holders[shard] for shard in shards]
         counts = Counter(holders[shard].key for shard in shards)
-        source = _Source(store, self._fetch_dense(store, counts))
+        source = _RangeReader(store, self._fetch_dense(store, counts))
         for number in range(len(self.levels)):
             places = self._locate(number, chunks, places, source)
         fetched = source.read(place for place in places if place is not None)
@@ -116,7 +116,7 @@ class Shards:
         number: int,
         chunks: Sequence[Index],
         places: Sequence[ByteRange | None],
-        source: _Source,
+        source: _RangeReader,
     ) -> list[ByteRange | None]:
         """Return the byte range of each chunk's part of level `number`; None if it is missing.
 
@@ -205,7 +205,7 @@ class _Opened:
 _Fetching = Store | _Opened
 
 
-class _Source:
+class _RangeReader:
     """Byte ranges of objects in memory, or else of objects in the store."""
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:

@@ -1,6 +1,6 @@
 """Chunk bytes ⇄ arrays, without I/O and without allocating more than the metadata declare."""
 
-from xr_nczarr.codecs.blocks import HEADER_BYTES, parse_blosc
+from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
 from xr_nczarr.codecs.bounded import decompressed
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import check_codec, check_fill, compile_codec, registered_kind

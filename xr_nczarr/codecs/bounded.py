@@ -24,7 +24,7 @@ import numpy as np
 from numcodecs import blosc, lz4, zstd
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Request, Step
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Step, StepRequest
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, quote
 
 try:
@@ -45,7 +45,7 @@ _PIECE = 256 << 10  # still cached when copied, and small enough that free() kee
 _MAX_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in bgzip blocks have a third of that
 
 
-def build_compressor(request: Request) -> Step:
+def build_compressor(request: StepRequest) -> Step:
     """Return the step for a numcodecs compressor; each parameter must have its default's type."""
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.codecs.pipeline import Buffer, Flow, Request, Step, bytes_of, unlimited_tolerance
+from xr_nczarr.codecs.pipeline import Buffer, Flow, Step, StepRequest, bytes_of, unlimited_tolerance
 from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
@@ -39,7 +39,7 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-def build_scale_offset(request: Request) -> Step:
+def build_scale_offset(request: StepRequest) -> Step:
     """Return the step that stores ``(value - offset) * scale``, in the values' own arithmetic."""
     flow = request.flow
     dtype = _number_type(flow)
@@ -110,7 +110,7 @@ def _check_integers(
             )
 
 
-def build_cast_value(request: Request) -> Step:
+def build_cast_value(request: StepRequest) -> Step:
     """Return the step that stores numbers in another type, by the rules of its configuration."""
     flow = request.flow
     dtype = _number_type(flow)

@@ -12,7 +12,7 @@ import numpy as np
 from numcodecs.checksum32 import Checksum32
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import UINT8, Buffer, Request, Step, bytes_of, wrap
+from xr_nczarr.codecs.pipeline import UINT8, Buffer, Step, StepRequest, bytes_of, wrap
 from xr_nczarr.errors import MetadataError, UnsupportedError, quote
 
 TYPED = ("delta", "fixedscaleoffset", "quantize", "astype")
@@ -20,7 +20,7 @@ _BESIDE_THE_DATA = ("crc32", "crc32c", "adler32")
 CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
-def build_shuffle(request: Request) -> Step | None:
+def build_shuffle(request: StepRequest) -> Step | None:
     """Return the step for HDF5's shuffle: all first bytes, then all second bytes, and so on.
 
     Trailing bytes that do not fill an element are unchanged. Returns None if shuffling would change
@@ -73,7 +73,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
             elements[:, number] = plane
 
 
-def build_typed(request: Request) -> Step:
+def build_typed(request: StepRequest) -> Step:
     """Return the step for numcodecs' filters that store elements in another dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
@@ -117,7 +117,7 @@ def _tolerance(
     return int(name == "astype")  # fractions are truncated
 
 
-def build_bitround(request: Request) -> Step:
+def build_bitround(request: StepRequest) -> Step:
     """Return the step that rounds floats when encoding and does nothing when decoding."""
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
@@ -129,7 +129,7 @@ def build_bitround(request: Request) -> Step:
     return Step(lambda data: data, encode, flow)
 
 
-def build_sized(request: Request) -> Step:
+def build_sized(request: StepRequest) -> Step:
     """Return the step for codecs whose encoded size depends only on the size, such as checksums."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):

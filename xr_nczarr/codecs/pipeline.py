@@ -145,7 +145,7 @@ def unlimited_tolerance(_: NDArray[Any]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StepRequest:
     """The input of a step's builder: the codec's spec and the flow that it encodes."""
 
     spec: CodecSpec

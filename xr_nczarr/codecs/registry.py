@@ -12,8 +12,8 @@ import numpy as np
 from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
-from xr_nczarr.codecs import bounded, casts, filters, serializers, zarr_python
-from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Request, Step, wrap
+from xr_nczarr.codecs import bounded, casts, filters, registered_codecs, serializers
+from xr_nczarr.codecs.pipeline import RAISE_LIMIT, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
     ConflictError,
@@ -27,7 +27,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
-Builder = Callable[[Request], Step | None]
+Builder = Callable[[StepRequest], Step | None]
 
 _OF_ITEMS: Mapping[str, Builder] = {
     "transpose": serializers.build_transpose,
@@ -175,7 +175,7 @@ def compile_chain(
                     f"codec {spec.name} cannot encode items of variable length",
                     remedy="Put a codec that stores them before it, such as vlen-utf8",
                 )
-            step = builder(Request(spec, encoded, limits))
+            step = builder(StepRequest(spec, encoded, limits))
             if step is None:
                 continue
             steps.append(replace(step, place=_place(spec)))
@@ -215,9 +215,9 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     if builder is not None and (name in _OURS or codec_class is not None):
         return builder
     if codec_class is None and plugins:
-        entry_point = zarr_python.find_entry_point(spec)
+        entry_point = registered_codecs.find_entry_point(spec)
         if entry_point is not None:
-            return partial(zarr_python.build_registered, entry_point=entry_point)
+            return partial(registered_codecs.build_registered, entry_point=entry_point)
     return partial(_build_foreign, codec_class=codec_class or _load_class(spec))
 
 
@@ -228,7 +228,7 @@ def registered_kind(name: str) -> str | None:
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None
-    return zarr_python.kind_of(name)
+    return registered_codecs.kind_of(name)
 
 
 def _load_class(spec: CodecSpec) -> Any:
@@ -247,7 +247,7 @@ def _load_class(spec: CodecSpec) -> Any:
         raise UnsupportedError(problem, place=_place(spec)) from failure
 
 
-def _build_foreign(request: Request, codec_class: Any) -> Step:
+def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
     """Return the step for a codec class whose encoded size is unknown."""
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -19,8 +19,8 @@ from xr_nczarr.codecs.pipeline import (
     RAISE_LIMIT,
     UINT8,
     Buffer,
-    Request,
     Step,
+    StepRequest,
     bytes_of,
     wrap,
 )
@@ -32,7 +32,7 @@ from xr_nczarr.model import Json
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
-def build_bytes(request: Request) -> Step | None:
+def build_bytes(request: StepRequest) -> Step | None:
     """Return the step that swaps bytes, or None if the bytes are in the dtype's order.
 
     They are, for NumPy's own types. Other types keep native order in memory, because arrays of them
@@ -49,7 +49,7 @@ def build_bytes(request: Request) -> Step | None:
     return Step(swap, swap, flow)
 
 
-def build_transpose(request: Request) -> Step | None:
+def build_transpose(request: StepRequest) -> Step | None:
     """Return the step that stores the axes in another order; ``"F"`` reverses them.
 
     Returns None if the bytes are the same in both orders.
@@ -83,7 +83,7 @@ def build_transpose(request: Request) -> Step | None:
     return Step(decode, encode, encoded, fills=not objects)
 
 
-def build_vlen(request: Request) -> Step:
+def build_vlen(request: StepRequest) -> Step:
     """Return the step for strings, bytes or arrays, each preceded by its length in 32 bits."""
     spec, flow, max_bytes = request.spec, request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
@@ -107,7 +107,7 @@ def build_vlen(request: Request) -> Step:
     return Step(decode, encode, flow.stream(None, flow.bound))
 
 
-def build_text(request: Request) -> Step:
+def build_text(request: StepRequest) -> Step:
     """Return the step for numcodecs' JSON or msgpack: a list of items, their dtype and shape."""
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
@@ -163,14 +163,14 @@ def _flatten(items: Json) -> list[Json]:
     return rows
 
 
-def build_pickle(request: Request) -> Step:
+def build_pickle(request: StepRequest) -> Step:
     """Return the step for pickled objects, built only if the caller passes their class."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
-def build_categorize(request: Request) -> Step:
+def build_categorize(request: StepRequest) -> Step:
     """Return the step that stores labels as numbers.
 
     0 stands for any string that is not a label, and is read as an empty string.

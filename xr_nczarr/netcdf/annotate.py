@@ -22,7 +22,7 @@ from xr_nczarr.netcdf.annotations import (
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
-from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
+from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, spell_type
 
 _NEWEST, _PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]

@@ -21,7 +21,7 @@ import numpy as np
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import Attributes, Json, Node
 from xr_nczarr.netcdf.annotations import find_types, is_annotated, is_bookkeeping
-from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import DTYPE_NAMES, JSON, NUMBERS, SCALARS, STRING, TEXT, attribute_type
 
 _NOT_FINITE = {

@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.annotations import (
     ArrayAnnotation,
     GroupAnnotation,
 )
-from xr_nczarr.netcdf.model import Dimension, Group, inherited_dimension
+from xr_nczarr.netcdf.data_model import Dimension, Group, inherited_dimension
 
 # The last form is written by netcdf-c's development branch.
 _SCALARS: tuple[list[str], ...] = ([], [SCALAR_DIMENSION], [f"/{SCALAR_DIMENSION}"])

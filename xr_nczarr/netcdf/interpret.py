@@ -41,8 +41,8 @@ from xr_nczarr.netcdf.annotations import (
     is_annotated,
 )
 from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value, json_attributes
+from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.dimensions import DimensionScope
-from xr_nczarr.netcdf.model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill, zero
 
 _CHARACTERS = frozenset({"S1", "u1", "U1"})

@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.annotations import (
     spelling,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
-from xr_nczarr.netcdf.model import Dimension
+from xr_nczarr.netcdf.data_model import Dimension
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
 
 

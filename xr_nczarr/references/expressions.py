@@ -1,7 +1,7 @@
-"""Small trees of arithmetic on the values of dimensions: what templates are compiled into.
+"""Arithmetic on the values of dimensions, as small trees into which templates are compiled.
 
-A tree is a constant, a `Variable`, or a `Call` of a function on other trees: plain values, which
-pickle. Every function bounds its result. Values are those that jinja2 gives, or an error.
+A tree is a constant, a `DimensionValue`, or a `Call` of a function on other trees. Trees pickle.
+Every function bounds its result. A tree returns the same value as jinja2, or raises an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
 _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
-class Variable(NamedTuple):
+class DimensionValue(NamedTuple):
     """The value of a dimension."""
 
     name: str
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     parts: tuple[Any, ...]
 
 
-Expression = Variable | Call | Value
+Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
@@ -88,7 +88,7 @@ def _checked(compute: Computed) -> Computed:
 
 
 def _compiled(expression: Expression) -> Computed:
-    if type(expression) is Variable:
+    if type(expression) is DimensionValue:
         return operator.itemgetter(expression.name)
     if type(expression) is not Call:
         return lambda _: expression
@@ -132,12 +132,12 @@ def _bounded(result: Value) -> Value:
 
 def is_constant(expression: Expression) -> bool:
     """Return whether the value depends on no dimension."""
-    return type(expression) not in (Variable, Call)
+    return type(expression) not in (DimensionValue, Call)
 
 
 def variables(expression: Expression) -> frozenset[str]:
     """Return the names of the dimensions that an expression depends on."""
-    if isinstance(expression, Variable):
+    if isinstance(expression, DimensionValue):
         return frozenset({expression.name})
     parts = expression.parts if isinstance(expression, Call) else ()
     return frozenset().union(*map(variables, parts))

@@ -29,9 +29,9 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.expressions import (
     Call,
+    DimensionValue,
     Expression,
     Values,
-    Variable,
     compiled,
     compiled_text,
     is_constant,
@@ -265,7 +265,7 @@ def _line(part: Expression, domain: range) -> tuple[int, int] | None:
             scale, shift = left[0] * right[1] + left[1] * right[0], left[1] * right[1]
         else:
             return None
-    elif not isinstance(part, Variable):
+    elif not isinstance(part, DimensionValue):
         return None
     extremes = [scale * value + shift for value in domain[:: max(len(domain) - 1, 1)]]
     return (scale, shift) if all(-MAX_NUMBER < v < MAX_NUMBER for v in extremes) else None

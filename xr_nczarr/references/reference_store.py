@@ -36,7 +36,7 @@ _MAX_PICKLED_BYTES = 64 << 10
 """A larger set is not pickled: the receiving process reads its document."""
 
 
-class _Piece(NamedTuple):
+class _TargetRange(NamedTuple):
     """`length` bytes of a target from `start`; the whole target where `length` is None."""
 
     key: str
@@ -204,10 +204,10 @@ class ReferenceStore(Store):
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, None if the set does not declare it."""
         located = self._locate(ByteRange(key, 0, -1), {})
-        if isinstance(located, _Piece) and located.length is None:
+        if isinstance(located, _TargetRange) and located.length is None:
             size = located.store.size(located.path)
             return self._raise_missing(located) if size is None else size
-        if isinstance(located, _Piece):
+        if isinstance(located, _TargetRange):
             return located.length
         return None if located is None else len(located)
 
@@ -223,7 +223,7 @@ class ReferenceStore(Store):
         """Return in how many requests byte ranges are fetched: near ones travel together."""
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
-        pieces = [item for item in located if isinstance(item, _Piece)]
+        pieces = [item for item in located if isinstance(item, _TargetRange)]
         parts = [
             ByteRange(piece.url, piece.start, piece.length)
             for piece in pieces
@@ -255,20 +255,20 @@ class ReferenceStore(Store):
         for first in range(0, len(ranges), _BATCH_RANGES):
             urls: dict[str, tuple[str, Store, str]] = {}
             located = [self._locate(item, urls) for item in ranges[first : first + _BATCH_RANGES]]
-            pieces: dict[tuple[int, bool], list[_Piece]] = {}
+            pieces: dict[tuple[int, bool], list[_TargetRange]] = {}
             for item in located:
-                if isinstance(item, _Piece):
+                if isinstance(item, _TargetRange):
                     pieces.setdefault((id(item.store), item.length is None), []).append(item)
             answers = {kind: self._request(group) for kind, group in pieces.items()}
             for item in located:
-                if isinstance(item, _Piece):
+                if isinstance(item, _TargetRange):
                     yield next(answers[id(item.store), item.length is None])
                 else:
                     yield item
 
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
-    ) -> Bytes | _Piece | None:
+    ) -> Bytes | _TargetRange | None:
         """Return the bytes that the set itself holds, else where they are; None if undeclared.
 
         A negative length stands for the whole object. `urls` gathers the `_place` of each URL.
@@ -286,7 +286,7 @@ class ReferenceStore(Store):
             return None
         whole = length < 0
         if isinstance(reference, Target) and reference.length is None:
-            return _Piece(key, *urls[reference.url], start, None if whole else length)
+            return _TargetRange(key, *urls[reference.url], start, None if whole else length)
         size = _declared_size(reference) or 0
         first, count = (0, size) if whole else (first_byte(wanted, size, self.name), length)
         if count > self.max_bytes:
@@ -295,7 +295,7 @@ class ReferenceStore(Store):
             return reference.data[first : first + count]
         if not count:
             return b""
-        return _Piece(key, *urls[reference.url], (reference.offset or 0) + first, count)
+        return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
     def _place(self, text: str) -> tuple[str, Store, str]:
         """Return the absolute URL for a URL of the set, the store that has it, and its key."""
@@ -306,7 +306,7 @@ class ReferenceStore(Store):
         store = self._stores[place]
         return url, store, key_in(store, url)
 
-    def _request(self, pieces: Sequence[_Piece]) -> Iterator[Bytes]:
+    def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of pieces of one store; either all of them are whole objects, or none."""
         store = pieces[0].store
         if pieces[0].length is None:
@@ -331,7 +331,7 @@ class ReferenceStore(Store):
                 raise
             yield self._raise_missing(piece) if data is None else data
 
-    def _raise_missing(self, piece: _Piece) -> NoReturn:
+    def _raise_missing(self, piece: _TargetRange) -> NoReturn:
         status = " (404)" if piece.store.remote else ""
         part = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
         raise StorageError(

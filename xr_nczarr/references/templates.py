@@ -17,8 +17,8 @@ from xr_nczarr.references import expressions
 from xr_nczarr.references.expressions import (
     MAX_TEXT,
     Call,
+    DimensionValue,
     Expression,
-    Variable,
     call,
     compiled,
     flattened,
@@ -74,7 +74,7 @@ class _Scope(NamedTuple):
     The budget is shared by all scopes of one template: each syntax node takes one from it.
     """
 
-    names: Mapping[str, Variable | tuple[Any, _Scope]]
+    names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
     budget: Iterator[int]
     within: tuple[str, ...] = ()
     depth: int = 0
@@ -117,7 +117,7 @@ class Templates:
         ReferenceSetError
             For a name that is neither a dimension nor a template, and for templates in a circle.
         """
-        variables = {name: Variable(name) for name in dimensions}
+        variables = {name: DimensionValue(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING)
         try:
             return flattened(self._parts(text, _Scope(variables, iter(range(_MAX_NODES)))))
@@ -180,7 +180,7 @@ class Templates:
         bound = scope.names.get(name)
         if bound is None:
             return self._template(name, scope, {})
-        if isinstance(bound, Variable):
+        if isinstance(bound, DimensionValue):
             return bound
         argument, outer = bound
         return self._expression(argument, outer._replace(depth=scope.depth))

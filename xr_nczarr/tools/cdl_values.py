@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.netcdf.model import Kind
-from xr_nczarr.netcdf.strings import decode_strings
+from xr_nczarr.netcdf.data_model import Kind
+from xr_nczarr.netcdf.fixed_width import decode_strings
 from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 
 Array = npt.NDArray[Any]

@@ -29,7 +29,7 @@ from xr_nczarr.errors import Place, StorageError, UnsupportedError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
-from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.tools.hdf5_filters import codec_of
 from xr_nczarr.writing.chunk_shapes import chunk_shape
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.selection import Request
+from xr_nczarr.chunks.selection import ReadRequest
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.locks import cached_property
@@ -63,7 +63,7 @@ class ObjectSizes:
         return [None] * len(keys)
 
 
-def record_read(array: ChunkedArray, request: Request, sizes: ObjectSizes) -> RecordedRead:
+def record_read(array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes) -> RecordedRead:
     """Return what reading a selection requests, without reading any object.
 
     The engine reads the selection from empty objects into a result that takes no memory.

@@ -11,7 +11,7 @@ import xarray as xr
 from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
-from xr_nczarr.netcdf.strings import decode_strings, measured_width
+from xr_nczarr.netcdf.fixed_width import decode_strings, measured_width
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.blocks import blockwise, largest
 from xr_nczarr.writing.strings import string_data

@@ -20,7 +20,7 @@ from xr_nczarr.hierarchy import rendered
 from xr_nczarr.model import ArrayNode, CodecSpec, Hierarchy, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
 from xr_nczarr.netcdf.attributes import substitute_type
-from xr_nczarr.netcdf.model import inherited_dimension
+from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.blocks import refuse_reading

@@ -21,7 +21,7 @@ from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 
 from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.strings import encode_strings, measured_width
+from xr_nczarr.netcdf.fixed_width import encode_strings, measured_width
 from xr_nczarr.writing.blocks import block_variable, blockwise, largest
 from xr_nczarr.writing.number_encoding import (
     PACKING_KEYS,

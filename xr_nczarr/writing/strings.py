@@ -10,7 +10,7 @@ from xarray import SerializationWarning, Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.netcdf.strings import encode_strings, measured_width
+from xr_nczarr.netcdf.fixed_width import encode_strings, measured_width
 from xr_nczarr.writing.blocks import blockwise, largest, opened_lazily
 
 TEXT = create_vlen_dtype(str)

@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.annotations import (
     is_bookkeeping,
     is_name,
 )
-from xr_nczarr.netcdf.model import Kind
+from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.blocks import blockwise, largest
 from xr_nczarr.writing.cf_encoding import fit_encoding

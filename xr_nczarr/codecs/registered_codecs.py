@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Request, Step, bytes_of
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Step, StepRequest, bytes_of
 from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote, reason_of
 from xr_nczarr.model import CodecSpec
 
@@ -64,7 +64,7 @@ def _load(entry_point: EntryPoint) -> Any:
         ) from error
 
 
-def build_registered(request: Request, entry_point: EntryPoint) -> Step:
+def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Return the step for a codec class with zarr-python's interface.
 
     The decoded size is checked. The encoded size is bounded only by the caller's limit.
@@ -112,7 +112,7 @@ class _Adapter:
         if self.from_elements and flow.shape is None:
             raise ValueError("it encodes arrays, but follows a codec that returns bytes")
 
-    def encoded(self, request: Request) -> Flow:
+    def encoded(self, request: StepRequest) -> Flow:
         """Return the flow of the encoded data."""
         return self.stored if self.to_elements else self.flow.unbounded(request.limits)
 
