@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 FaultKind = Literal[
@@ -113,7 +114,7 @@ class Waves:
                 events, used = self._events, time.process_time()
                 self._changed.wait(self.tick_seconds)
                 busy = self._answering or self._events > events
-                busy = busy or time.process_time() - used > self.idle_seconds
+                busy = busy or time.process_time() - used > self.idle_seconds or _is_starved()
                 idle = 0 if busy else idle + 1
             self.count += 1
             self._waiting, self._answering = 0, self._waiting
@@ -124,6 +125,20 @@ class Waves:
         with self._changed:
             self._events += 1
             self._answering -= 1
+
+
+def _is_starved() -> bool:
+    """Return whether another thread of this process waits for a processor, as far as it is known.
+
+    On a busy machine a process that takes no processor time need not be idle.
+    """
+    own = str(threading.get_native_id())
+    tasks = Path("/proc/self/task")
+    for task in tasks.iterdir() if tasks.exists() else ():
+        with suppress(OSError):  # it has ended
+            if task.name != own and task.joinpath("stat").read_text().rpartition(")")[2][1] == "R":
+                return True
+    return False
 
 
 class _Counted:
@@ -175,6 +190,16 @@ class _Counted:
             yield self._waves
         finally:
             self._waves = None
+
+
+@contextmanager
+def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Waves]:
+    """Check how many requests and waves the block takes."""
+    with server.waves() as waves:
+        yield waves
+    shown = "\n".join(f"{item.method} {item.path}" for item in waves.requests)
+    assert len(waves.requests) <= requests, f"{len(waves.requests)} requests:\n{shown}"
+    assert waves.count <= rounds, f"{waves.count} waves:\n{shown}"
 
 
 class HttpServer(_Counted):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import S3Server, Waves, files_below
+from tests.servers import S3Server, Waves, at_most, files_below
 from tests.stores import VINTAGES, sample, write_vintage
 from xr_nczarr import AccessDeniedError, NotFoundError, StorageError
 
@@ -22,16 +20,6 @@ from xr_nczarr import AccessDeniedError, NotFoundError, StorageError
 def lists(waves: Waves) -> list[str]:
     """The LIST requests among those of the block."""
     return [item.path for item in waves.requests if "list-type=2" in item.path]
-
-
-@contextmanager
-def at_most(server: Any, requests: int, rounds: int) -> Iterator[Waves]:
-    """Check how many requests and waves the block takes."""
-    with server.waves() as waves:
-        yield waves
-    shown = "\n".join(f"{item.method} {item.path}" for item in waves.requests)
-    assert len(waves.requests) <= requests, f"{len(waves.requests)} requests:\n{shown}"
-    assert waves.count <= rounds, f"{waves.count} waves:\n{shown}"
 
 
 def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
