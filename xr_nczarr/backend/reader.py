@@ -34,14 +34,15 @@ from xr_nczarr.model import child_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import is_annotated
-from xr_nczarr.storage import PrefetchingStore, Store
+from xr_nczarr.storage import PrefetchingStore, Store, Wave
 
 NONE_NAME = "__values__"
 """The name under which xarray stores a DataArray without a name."""
 
 # Largest coordinate that is fetched in one wave with the others, from a remote store.
 _PREFETCHED_CHUNKS = 4
-_PREFETCHED_ELEMENTS = 1 << 17
+_PREFETCHED_BYTES = 1 << 20
+"""Of each decoded chunk."""
 
 _INDEX_CHUNK_BYTES = 16 << 10
 """Size that each chunk of a coordinate counts at least, because each costs a request."""
@@ -274,11 +275,11 @@ class GroupSource:
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
     """Return a view of the store that fetches the small coordinates of `groups` in one wave."""
-    if not (opened.store.remote and opened.store.fetches_ahead):
+    if not opened.store.remote:
         return opened.store
     variables = (item for group in groups for item in group.variables.values())
     keys = [key for variable in variables for key in _coordinate_keys(variable)]
-    return PrefetchingStore(opened.store, keys)
+    return PrefetchingStore(opened.store, Wave(opened.store, keys, 2 * _PREFETCHED_BYTES))
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
@@ -287,7 +288,8 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
     count = -(-variable.shape[0] // node.object_shape[0])
-    small = count <= _PREFETCHED_CHUNKS and node.object_shape[0] <= _PREFETCHED_ELEMENTS
+    size = node.object_shape[0] * node.dtype.itemsize
+    small = count <= _PREFETCHED_CHUNKS and size <= _PREFETCHED_BYTES
     return [node.chunk_keys.key((index,)) for index in range(count)] if small else []
 
 

@@ -168,6 +168,9 @@ class Table(ByFields):
         """Number of keys."""
         return len(self.entries) + sum(map(len, self.columns.values()))
 
+    def load(self, keys: Sequence[str]) -> None:
+        """Prepare many keys for `find`: all references are in memory."""
+
     def find(self, key: str) -> Reference | None:
         """Return the reference of `key`, None if the table lacks it."""
         entry = self.entries.get(key)

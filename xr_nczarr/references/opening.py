@@ -31,8 +31,8 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
     """Return the store at a location: a reference set, or one of another kind.
 
-    A folder of parquet files is not recognized yet; see `open_record_set`. A store that need not
-    exist is to be written, and so no reference set.
+    A folder of parquet files with another name is not recognized yet; see `open_record_set`. A
+    store that need not exist is to be written, and so no reference set.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
@@ -42,8 +42,9 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     """Return the store of the reference set at a location, None if there is no set.
 
     A set is a document as a dictionary; ``reference://`` with the option `fo`; a path or URL of
-    JSON, compressed or not, also behind ``reference::``; a filesystem of fsspec for references; and
-    any target with options that only reference sets have.
+    JSON, compressed or not, or of a folder named as one of parquet files, also behind
+    ``reference::``; a filesystem of fsspec for references; and any target with options that only
+    reference sets have.
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -69,7 +70,13 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     document.check_medium("s3")
     if document.url:
         with Place(store=mask(document.url)):
-            return _open_at(document, options.at(document))
+            try:
+                return _open_at(document, options.at(document))
+            except NotFoundError:
+                # Another store may be named like a folder of parquet files.
+                if explicit or _has_own(access.options) or not is_parquet(url):
+                    raise
+                return None
     if not isinstance(document.target, Mapping):
         raise UnsupportedError(
             f"the option fo holds a {type(document.target).__name__}",
@@ -106,27 +113,40 @@ def _record_set(
     store: Store, url: str | None, document: bytes, options: ReferenceOptions
 ) -> ReferenceStore:
     with Place(store=store.name):
-        references = parse_parquet_references(document, partial(_fetch, store))
+        references = parse_parquet_references(document, store.fetch)
         return ReferenceStore(references, options.targets(url), store.name)
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     """Return the set at a path or URL: a document, or a folder of parquet files."""
     url = location.url.rstrip("/")
-    if not location.folder and not os.path.isdir(url):
-        path, query = split_query(url)
-        folder, name = split_name(path)
-        fetch = partial(_fetch, _folder(folder + query, options))
+    ways = [_open_document, _open_records]
+    if location.folder or os.path.isdir(url):
+        ways = [_open_records]
+    elif is_parquet(url):
+        ways.reverse()
+    for open_set in ways:
         with suppress(NotFoundError):
-            document = ReferenceDocument(fetch=fetch, name=name, **options.parsing)
-            document, references = document.open()
-            return ReferenceStore(references, options.targets(url), mask(url), document)
+            return open_set(url, options)
+    remedy = "Leave out storage options of reference sets, as remote_options, for another store"
+    is_json = split_query(url)[0].endswith(_SUFFIXES)
+    raise NotFoundError("there is no reference set", remedy="" if is_json else remedy)
+
+
+def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
+    path, query = split_query(url)
+    folder, name = split_name(path)
+    fetch = partial(_fetch, _folder(folder + query, options))
+    document = ReferenceDocument(fetch=fetch, name=name, **options.parsing)
+    document, references = document.open()
+    return ReferenceStore(references, options.targets(url), mask(url), document)
+
+
+def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
     store = _folder(url, options)
     records = _fetch(store, RECORDS)
     if records is None or not is_record_document(records):
-        remedy = "Leave out storage options of reference sets, as remote_options, for another store"
-        is_json = split_query(url)[0].endswith(_SUFFIXES)
-        raise NotFoundError("there is no reference set", remedy="" if is_json else remedy)
+        raise NotFoundError("there is no reference set")
     return _record_set(store, url, records, options)
 
 
@@ -151,11 +171,15 @@ def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)
-    if any(name in _OWN or "://" in name for name in options):
+    if _has_own(options):
         return True
     if location.folder or (location.path is not None and os.path.isdir(location.path)):
         return False
-    return split_query(location.url)[0].endswith(_SUFFIXES)
+    return split_query(location.url)[0].endswith(_SUFFIXES) or is_parquet(location.url)
+
+
+def _has_own(options: Mapping[str, Any]) -> bool:
+    return any(name in _OWN or "://" in name for name in options)
 
 
 def is_parquet(url: str) -> bool:

@@ -11,20 +11,10 @@ import io
 import itertools
 import json
 import math
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from xr_nczarr.errors import (
-    LimitError,
-    NczarrError,
-    ReferenceSetError,
-    UnsupportedError,
-    quote,
-    reason_of,
-)
+from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import Json
 from xr_nczarr.references.columns import DOTTED, Table, flat_index
@@ -38,19 +28,12 @@ from xr_nczarr.references.entries import (
     is_metadata,
     parse_members,
 )
+from xr_nczarr.references.record_files import COLUMNS, Fetch, RecordFiles
 
-_COLUMNS = ("path", "offset", "size", "raw")
-_KEPT_ROW_GROUPS = 16
 _MAX_RECORD_ROWS = 10_000_000
 
-Columns = Mapping[str, Any]
-"""A sequence of values by the name of the column."""
 
-_File = tuple[tuple[int, ...], Callable[[int], Columns]]
-"""An open parquet file: the rows of each row group, and how to read one."""
-
-
-def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ParquetTable:
+def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
     """Return the table of a directory of parquet files.
 
     Parameters
@@ -58,8 +41,8 @@ def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -
     metadata
         The directory's ``.zmetadata``.
     fetch
-        Returns a file of the directory, None when it is not there. It is called when a chunk is
-        looked up, and travels with the set when that is pickled.
+        Returns files of the directory in order, None for absent ones. It is called when chunks
+        are looked up, and travels with the set when that is pickled.
 
     Raises
     ------
@@ -80,43 +63,40 @@ def parse_parquet_table(metadata: bytes, fetch: Callable[[str], bytes | None]) -
         key: value if isinstance(value, str) else json.dumps(value)
         for key, value in documents.items()
     }
-    return ParquetTable(Table(texts), record_size, fetch)
+    return ParquetTable(Table(texts), RecordFiles(fetch, record_size))
 
 
 @dataclass(frozen=True)
 class ParquetTable(ByFields):
-    """The references of a directory of parquet files, read a row group at a time."""
+    """The references of a directory of parquet files, which are fetched when they are needed."""
 
     documents: Table
-    record_size: int
-    fetch: Callable[[str], bytes | None]
+    records: RecordFiles
 
     @property
     def count(self) -> int:
         """Number of keys if no chunk were missing."""
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
+    def load(self, keys: Sequence[str]) -> None:
+        """Fetch the record files of many keys in one wave, as far as all can be kept."""
+        placed = map(self._row_of, keys)
+        self.records.load(place[0] for place in placed if place is not None)
+
     def find(self, key: str) -> Reference | None:
         """Return the reference of `key`, None for a row without path and data."""
-        document = self.documents.find(key)
-        split = None if document else DOTTED.fullmatch(key)
-        if split is None:
-            return document
-        prefix, text = split.groups()
-        index = tuple(map(int, text.split(".")))
-        if prefix not in self._grids:
+        place = self._row_of(key)
+        if place is None:
+            return self.documents.find(key)
+        values = self.records.row(*place) or {}
+        path, raw = values.get("path"), values.get("raw")
+        if isinstance(raw, (str, bytes)):
+            return InlineBytes(raw.encode() if isinstance(raw, str) else raw)
+        if not isinstance(path, str):
             return None
-        grid = self._grids[prefix]
-        if grid is None:
-            raise _no_grid(f"{prefix}.zarray")
-        grid = grid or (1,)
-        if len(index) != len(grid):
-            return None
-        number = flat_index(index, grid)
-        if number is None:
-            return None
-        record, row = divmod(number, self.record_size)
-        return self._row(f"{prefix}refs.{record}.parq", row, key)
+        offset = check_number(values.get("offset"), "offset", key)
+        length = check_number(values.get("size"), "size", key)
+        return Target(path) if offset == length == 0 else Target(path, offset, length)
 
     def names(self, prefix: str) -> tuple[list[str], list[str]]:
         """Return the names of documents and of prefixes directly below `prefix`."""
@@ -139,41 +119,29 @@ class ParquetTable(ByFields):
         return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> ParquetTable:
-        """Return the table of the chunks whose keys begin with `prefix`."""
+        """Return the table of the chunks whose keys begin with `prefix`, with the same files."""
         entries = {
             key: text
             for key, text in self.documents.entries.items()
             if key.startswith(prefix) and key.endswith(".zarray")
         }
-        return replace(self, documents=Table(entries))
+        return ParquetTable(Table(entries), self.records)
 
-    def _row(self, name: str, row: int, key: str) -> Reference | None:
-        try:
-            sizes, _ = self._open(name)
-            group = 0
-            while group < len(sizes) and row >= sizes[group]:
-                row -= sizes[group]
-                group += 1
-            if group == len(sizes):
-                return None
-            columns = self._read(name, group)
-            path, offset, length, raw = (
-                columns[column][row] if column in columns else None for column in _COLUMNS
-            )
-        except NczarrError:
-            raise
-        except (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError) as error:
-            problem = f"the parquet file cannot be read ({reason_of(error)})"
-            raise ReferenceSetError(problem, key=name) from error
-        if isinstance(raw, (str, bytes)):
-            return InlineBytes(raw.encode() if isinstance(raw, str) else raw)
-        if not isinstance(path, str):
+    def _row_of(self, key: str) -> tuple[str, int] | None:
+        """Return the record file of a chunk and its row there, None if there is no such chunk."""
+        split = None if key in self.documents.entries else DOTTED.fullmatch(key)
+        if split is None or split[1] not in self._grids:
             return None
-        offset, length = (
-            check_number(number, what, key)
-            for number, what in ((offset, "offset"), (length, "size"))
-        )
-        return Target(path) if offset == length == 0 else Target(path, offset, length)
+        prefix, text = split.groups()
+        grid = self._grids[prefix]
+        if grid is None:
+            raise _no_grid(f"{prefix}.zarray")
+        index = tuple(map(int, text.split(".")))
+        number = flat_index(index, grid or (1,)) if len(index) == len(grid or (1,)) else None
+        if number is None:
+            return None
+        record, row = divmod(number, self.records.max_rows)
+        return f"{prefix}refs.{record}.parq", row
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
@@ -183,25 +151,6 @@ class ParquetTable(ByFields):
             for key, text in self.documents.entries.items()
             if key.endswith(".zarray")
         }
-
-    @cached_property
-    def _open(self) -> Callable[[str], _File]:
-        return lru_cache(_KEPT_ROW_GROUPS)(self._open_file)
-
-    @cached_property
-    def _read(self) -> Callable[[str, int], Columns]:
-        return lru_cache(_KEPT_ROW_GROUPS)(lambda name, group: self._open(name)[1](group))
-
-    def _open_file(self, name: str) -> _File:
-        data = self.fetch(name)
-        if data is None:
-            return (), lambda _: {}
-        sizes, read = _open_parquet(data)
-        if sum(sizes) > self.record_size:
-            raise LimitError(
-                f"found {sum(sizes):,} rows, expected at most {self.record_size:,}", key=name
-            )
-        return sizes, read
 
 
 def render_parquet_references(
@@ -266,7 +215,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
     sizes = pa.array([target.length or 0 for target in targets], pa.int64())
     columns = [paths, offsets, sizes, pa.array(raw, pa.binary())]
     sink = io.BytesIO()
-    parquet.write_table(pa.table(columns, _COLUMNS), sink, compression="zstd")
+    parquet.write_table(pa.table(columns, COLUMNS), sink, compression="zstd")
     return sink.getvalue()
 
 
@@ -296,48 +245,3 @@ def _grid(text: str) -> tuple[int, ...] | None:
 def _no_grid(key: str) -> ReferenceSetError:
     problem = "expected shape and chunks, lists of the same length"
     return ReferenceSetError(problem, key=key)
-
-
-def _open_parquet(data: bytes) -> _File:
-    """Open a file with whichever of pyarrow and fastparquet is installed."""
-    if importlib.util.find_spec("pyarrow") is not None:
-        return _open_pyarrow(data)
-    if importlib.util.find_spec("fastparquet") is not None:
-        return _open_fastparquet(data)
-    raise UnsupportedError("it is in parquet", remedy="Install pyarrow or fastparquet")
-
-
-def _open_pyarrow(data: bytes) -> _File:
-    from pyarrow import BufferReader, parquet, types
-
-    file = parquet.ParquetFile(BufferReader(data))
-    present = [column for column in _COLUMNS if column in file.schema_arrow.names]
-
-    def plain(values: Any) -> Any:
-        # A dictionary's to_numpy gives its last item for a null.
-        is_dictionary = types.is_dictionary(values.type)
-        values = values.cast(values.type.value_type) if is_dictionary else values
-        return values.to_numpy(zero_copy_only=False)
-
-    def read(group: int) -> Columns:
-        rows = file.read_row_group(group, columns=present)
-        return {column: plain(rows[column]) for column in present}
-
-    groups = map(file.metadata.row_group, range(file.num_row_groups))
-    return tuple(group.num_rows for group in groups), read
-
-
-def _open_fastparquet(data: bytes) -> _File:
-    import fastparquet
-
-    try:
-        file = fastparquet.ParquetFile(io.BytesIO(data))
-    except (fastparquet.util.ParquetException, struct.error) as error:
-        raise ValueError(error) from error
-    present = [column for column in _COLUMNS if column in file.columns]
-
-    def read(group: int) -> Columns:
-        rows = file[group].to_pandas(columns=present)
-        return {column: rows[column].to_numpy() for column in present}
-
-    return tuple(group.num_rows for group in file.row_groups), read

@@ -40,6 +40,7 @@ from xr_nczarr.references.expressions import Expression
 from xr_nczarr.references.generators import Domain, Generator
 from xr_nczarr.references.json_scanner import scan_document, take_marks
 from xr_nczarr.references.parquet import parse_parquet_table
+from xr_nczarr.references.record_files import Fetch
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language, Templates
 
@@ -133,7 +134,7 @@ def parse_references(
     return references
 
 
-def parse_parquet_references(metadata: bytes, fetch: Callable[[str], bytes | None]) -> ReferenceSet:
+def parse_parquet_references(metadata: bytes, fetch: Fetch) -> ReferenceSet:
     """Return the reference set of a directory of parquet files; see `parse_parquet_table`."""
     return ReferenceSet(parse_parquet_table(metadata, fetch))
 

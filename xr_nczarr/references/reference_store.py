@@ -25,7 +25,7 @@ from xr_nczarr.storage.ranges import (
     windows,
 )
 from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.url import mask
+from xr_nczarr.storage.url import local_path, mask
 
 _MAX_LISTED = 1_000_000
 _BATCH_RANGES = 4096
@@ -65,7 +65,6 @@ class ReferenceStore(Store):
         The document that the set was read from, if any.
     """
 
-    fetches_ahead = False
     zero_fill_is_missing = False
     shared = False
 
@@ -114,7 +113,12 @@ class ReferenceStore(Store):
 
     @cached_property
     def remote(self) -> bool:
-        """Whether some of the first targets are not on this machine."""
+        """Whether the document, or one of the first targets, is not on this machine.
+
+        The targets of a remote set are remote: looking at them would fetch files of a parquet set.
+        """
+        if local_path(self.targets.document) is None:
+            return True
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
@@ -214,6 +218,7 @@ class ReferenceStore(Store):
     def known_sizes(self, keys: Sequence[str]) -> list[int | None]:
         """Return the sizes that the set declares: 0 for undeclared keys, None for whole targets."""
         sizes: list[int | None] = []
+        self.references.table.load(keys)
         for key in keys:
             reference = self.references.resolve(key)
             sizes.append(0 if reference is None else _declared_size(reference))
@@ -221,6 +226,7 @@ class ReferenceStore(Store):
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
         """Return in how many requests byte ranges are fetched: near ones travel together."""
+        self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
         pieces = [item for item in located if isinstance(item, _TargetRange)]
@@ -253,8 +259,10 @@ class ReferenceStore(Store):
 
     def _fetch(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for first in range(0, len(ranges), _BATCH_RANGES):
+            batch = ranges[first : first + _BATCH_RANGES]
+            self.references.table.load([item.key for item in batch])
             urls: dict[str, tuple[str, Store, str]] = {}
-            located = [self._locate(item, urls) for item in ranges[first : first + _BATCH_RANGES]]
+            located = [self._locate(item, urls) for item in batch]
             pieces: dict[tuple[int, bool], list[_TargetRange]] = {}
             for item in located:
                 if isinstance(item, _TargetRange):

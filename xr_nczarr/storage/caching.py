@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
+from xr_nczarr.model import ChunkKeys
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges
@@ -157,17 +158,11 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that fetches all of `keys` when the first of them is requested, and keeps them.
+    """A store that takes the objects of `wave` from there. It pickles as the source alone."""
 
-    If that fails, each is fetched alone, so that a failure concerns no other object. Pickles as
-    the source alone.
-    """
-
-    def __init__(self, source: Store, keys: Sequence[str]) -> None:
+    def __init__(self, source: Store, wave: Wave) -> None:
         super().__init__(source)
-        self._keys = frozenset(keys)
-        self._fetched: dict[str, Bytes | None] | None = None
-        self._lock = ProcessLock()
+        self.wave = wave
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (self.source,)
@@ -175,28 +170,53 @@ class PrefetchingStore(_FrontStore):
     def __dask_tokenize__(self) -> Any:
         return self.source
 
+    def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
+        """Return the store, with a source that pickles as the chunks of one array."""
+        return PrefetchingStore(self.source.narrowed(keys), self.wave)
+
+    def bounded(self, max_bytes: int) -> PrefetchingStore:
+        """Return the store, with a source that reads no object of more than `max_bytes`."""
+        return PrefetchingStore(self.source.bounded(max_bytes), self.wave)
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for an absent one."""
-        if not self._keys.issuperset(keys):
-            return self.source.fetch(keys)
-        with self._lock:
-            if self._fetched is None:
-                wave = sorted(self._keys)
-                source = self.source.of_small_objects()
-                try:
-                    self._fetched = dict(zip(wave, source.fetch(wave), strict=True))
-                except NczarrError:
-                    self._fetched, self._keys = {}, frozenset()
-            fetched = self._fetched
-        if not self._keys.issuperset(keys):
-            return self.source.fetch(keys)
-        return iter([fetched[key] for key in keys])
+        fetched = self.wave.fetch(keys)
+        return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, of the objects that are fetched as a whole anyway."""
-        if not self._keys.issuperset(item.key for item in ranges):
+        fetched = self.wave.fetch([item.key for item in ranges])
+        if fetched is None:
             return self.source.fetch_ranges(ranges)
-        return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
+        return cut_ranges(ranges, fetched, self.name)
+
+
+class Wave:
+    """Objects of a store that are fetched together when the first is requested, and kept.
+
+    If that fails, or an object has more than `max_bytes`, none is kept: requested alone, a failure
+    concerns no other object.
+    """
+
+    def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
+        self._store = store.of_small_objects().bounded(max_bytes)
+        self._keys = frozenset(keys)
+        self._fetched: dict[str, Bytes | None] | None = None
+        self._lock = ProcessLock()
+
+    def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
+        """Return objects; None unless all of them are kept."""
+        if not self._keys.issuperset(keys):
+            return None
+        with self._lock:
+            if self._fetched is None:
+                wave = sorted(self._keys)
+                try:
+                    self._fetched = dict(zip(wave, self._store.fetch(wave), strict=True))
+                except NczarrError:
+                    self._fetched = {}
+            fetched = self._fetched
+        return [fetched[key] for key in keys] if fetched else None
 
 
 class EarlierStore(_FrontStore):

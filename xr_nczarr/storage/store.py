@@ -41,8 +41,6 @@ class Store(ABC):
         Whether a request costs a round trip, so that concurrency pays.
     reads_in_place
         Whether `fetch_into` and `fetch_ranges_into` read into the buffer without another copy.
-    fetches_ahead
-        Whether small objects of several arrays are better fetched together (if `remote`).
     zero_fill_is_missing
         Whether a fill value of 0 marks missing values. Writers of reference sets put it where the
         original file declares no fill value.
@@ -67,7 +65,6 @@ class Store(ABC):
     remote: bool = False
     answers_with_pages: bool = False
     reads_in_place: ClassVar[bool] = False
-    fetches_ahead: ClassVar[bool] = True
     zero_fill_is_missing: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     locks_processes: ClassVar[bool] = False

@@ -1,0 +1,140 @@
+"""How many requests and round trips reading takes: exact upper bounds, with each client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.servers import HttpServer, S3Server, Waves, at_most, files_below
+from xr_nczarr.references import parse_references
+from xr_nczarr.references.parquet import render_parquet_references
+
+
+def sample() -> xr.Dataset:
+    """8 variables in 3 chunks each, and two coordinates with indexes."""
+    values = np.arange(3000, dtype="f4").reshape(30, 100)
+    data = xr.Dataset({f"v{number}": (("time", "x"), values + number) for number in range(8)})
+    days = {"units": "days since 2000-01-01"}
+    return data.assign_coords(time=("time", np.arange(30), days), x=np.arange(100.0))
+
+
+@dataclass
+class Place:
+    """A server with stores below `url`, and how one client reaches it."""
+
+    server: S3Server | HttpServer
+    options: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def serve(self, objects: Mapping[str, bytes]) -> None:
+        """Let the server hold just these objects."""
+        if isinstance(self.server, S3Server):
+            self.server.restore(objects)
+            return
+        for key, data in objects.items():
+            path = Path(self.server.root, key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def open(self, name: str, **options: Any) -> xr.Dataset:
+        options = {"chunks": None, "storage_options": self.options, **options}
+        return xr.open_dataset(f"{self.url}/{name}", engine="nczarr", **options)
+
+    def at_most(self, requests: int, rounds: int) -> AbstractContextManager[Waves]:
+        return at_most(self.server, requests, rounds)
+
+
+@pytest.fixture(params=["s3-fsspec", "s3-obstore", "http"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A place that each client reaches."""
+    if request.param == "http":
+        yield Place(request.getfixturevalue("http_server"), {})
+        return
+    server = request.getfixturevalue("s3_server")
+    client = {"client": request.param.removeprefix("s3-")}
+    yield Place(server, {**server.storage_options, **client})
+
+
+def write_sample(folder: Path) -> dict[str, bytes]:
+    """The objects of the sample in plain Zarr, by key."""
+    encoding = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
+    xr_nczarr.to_nczarr(sample(), folder, encoding=encoding, dialect="zarr")
+    return {key: Path(path).read_bytes() for key, path in files_below(folder)}
+
+
+# Reference sets -----------------------------------------------------------------------------------
+
+
+def references(folder: Path, url: str) -> dict[str, bytes]:
+    """The sample as a file, and sets that refer to its parts: JSON, and parquet in two folders."""
+    entries: dict[str, Any] = {}
+    file = b""
+    for key, data in write_sample(folder).items():
+        name = key.rpartition("/")[2]
+        if name.startswith("."):
+            entries |= {key: data.decode()} if name != ".zmetadata" else {}
+        else:
+            entries[key] = [f"{url}/data.nc", len(file), len(data)]
+            file += data
+    document = {"version": 1, "refs": entries}
+    objects = {"data.nc": file, "set.json": json.dumps(document).encode()}
+    for name, data in render_parquet_references(parse_references(document).table, record_size=2):
+        objects[f"set.parq/{name}"] = objects[f"records/{name}"] = data
+    return objects
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "rounds"),
+    [("set.json", 2, 2), ("set.parq", 4, 3), ("reference::set.parq", 4, 3), ("records", 9, 3)],
+)
+def test_a_reference_set_is_opened_by_what_it_needs(place, tmp_path, name, requests, rounds):
+    place.serve(references(tmp_path / "store", place.url))
+    chain, _, name = name.rpartition("::")
+    with place.at_most(requests, rounds):
+        found = xr.open_dataset(
+            f"{chain}{chain and '::'}{place.url}/{name}",
+            engine="nczarr",
+            chunks=None,
+            storage_options=place.options,
+        )
+    with place.at_most(*((1, 1) if name == "set.json" else (3, 2))):
+        found["v3"].load()
+    xr.testing.assert_identical(found, sample().pipe(xr.decode_cf))
+
+
+def test_a_coordinate_that_fails_keeps_no_other_from_being_read(place, tmp_path):
+    objects = references(tmp_path / "store", place.url)
+    document = json.loads(objects["set.json"])
+    document["refs"]["x/0"] = [f"{place.url}/nothing.nc", 0, 800]
+    place.serve(objects | {"set.json": json.dumps(document).encode()})
+    with pytest.warns(xr.SerializationWarning, match="'x'|/x"):
+        found = place.open("set.json")
+    assert found["time"].size == 30
+
+
+def test_a_record_file_is_fetched_once_by_many_threads(place, tmp_path):
+    place.serve(references(tmp_path / "store", place.url))
+    found = place.open("set.parq")
+    with place.server.waves() as waves, ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda index: found["v3"][index].load(), range(20)))
+    paths = [item.path for item in waves.requests if item.path.endswith(".parq")]
+    assert len(paths) == 1
+
+
+def test_a_store_may_be_named_like_a_set_in_parquet(place, tmp_path):
+    objects = write_sample(tmp_path / "store")
+    place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
+    xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))

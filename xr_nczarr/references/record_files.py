@@ -1,0 +1,173 @@
+"""The record files of a parquet reference set: fetched together, each once, a few kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from xr_nczarr.errors import (
+    LimitError,
+    NczarrError,
+    Place,
+    ReferenceSetError,
+    UnsupportedError,
+    reason_of,
+)
+from xr_nczarr.locks import ProcessLock, cached_property
+from xr_nczarr.storage.keys import KeyLocks
+from xr_nczarr.storage.ranges import Bytes
+
+COLUMNS = ("path", "offset", "size", "raw")
+_KEPT_FILES = 16
+_UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
+
+Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
+"""Returns files of a directory in order, None for absent ones."""
+
+_Columns = Mapping[str, Any]
+"""A sequence of values by the name of the column."""
+
+_Opened = tuple[tuple[int, ...], Callable[[int], _Columns]]
+"""The rows of each row group of a file, and how to read one."""
+
+
+class RecordFiles:
+    """The record files of a directory. Pickles without the files that are kept.
+
+    Parameters
+    ----------
+    fetch
+        Fetches files of the directory, several in one wave.
+    max_rows
+        Files with more rows are errors.
+    """
+
+    def __init__(self, fetch: Fetch, max_rows: int) -> None:
+        self.fetch = fetch
+        self.max_rows = max_rows
+        self._files: dict[str, _RecordFile] = {}
+        self._lock = ProcessLock()
+        self._loading = KeyLocks()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordFiles, (self.fetch, self.max_rows)
+
+    def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
+        """Return the first of these files; those that are not kept yet are fetched in one wave."""
+        wanted = sorted([*dict.fromkeys(names)][:_KEPT_FILES])
+        files = self._kept(wanted)
+        if len(files) == len(wanted):
+            return files
+        with ExitStack() as loading:
+            for name in wanted:
+                loading.enter_context(self._loading(name))
+            files = self._kept(wanted)  # what another thread has just fetched
+            missing = [name for name in wanted if name not in files]
+            for name, data in zip(missing, self.fetch(missing), strict=True):
+                files[name] = _RecordFile(data, self.max_rows)
+            with self._lock:
+                self._files = dict(islice((files | self._files).items(), _KEPT_FILES))
+            return files
+
+    def _kept(self, names: Iterable[str]) -> dict[str, _RecordFile]:
+        with self._lock:
+            return {name: self._files[name] for name in names if name in self._files}
+
+    def row(self, name: str, row: int) -> dict[str, Any] | None:
+        """Return the values of a row by column, None if the file or the row does not exist.
+
+        Raises
+        ------
+        ReferenceSetError
+            If the file cannot be read.
+        LimitError
+            If it has more than `max_rows` rows.
+        """
+        with Place(key=name):
+            try:
+                return self.load([name])[name].row(row)
+            except NczarrError:
+                raise
+            except _UNREADABLE as error:
+                problem = f"the parquet file cannot be read ({reason_of(error)})"
+                raise ReferenceSetError(problem) from error
+
+
+class _RecordFile:
+    """The rows of one file, of which the last row group that was read is kept."""
+
+    def __init__(self, data: Bytes | None, max_rows: int) -> None:
+        self._data = data
+        self._max_rows = max_rows
+        self._columns = lru_cache(1)(lambda group: self._opened[1](group))
+
+    def row(self, row: int) -> dict[str, Any] | None:
+        """Return the values of a row by column, None if it does not exist."""
+        sizes, _ = self._opened
+        for group, size in enumerate(sizes):
+            if row < size:
+                columns = self._columns(group)
+                return {column: columns[column][row] for column in columns}
+            row -= size
+        return None
+
+    @cached_property
+    def _opened(self) -> _Opened:
+        if self._data is None:
+            return (), lambda _: {}
+        opened = _open_parquet(self._data)
+        rows = sum(opened[0])
+        if rows > self._max_rows:
+            raise LimitError(f"found {rows:,} rows, expected at most {self._max_rows:,}")
+        return opened
+
+
+def _open_parquet(data: Bytes) -> _Opened:
+    """Open a file with whichever of pyarrow and fastparquet is installed."""
+    if importlib.util.find_spec("pyarrow") is not None:
+        return _open_pyarrow(data)
+    if importlib.util.find_spec("fastparquet") is not None:
+        return _open_fastparquet(data)
+    raise UnsupportedError("it is in parquet", remedy="Install pyarrow or fastparquet")
+
+
+def _open_pyarrow(data: Bytes) -> _Opened:
+    from pyarrow import BufferReader, parquet, types
+
+    file = parquet.ParquetFile(BufferReader(data))
+    present = [column for column in COLUMNS if column in file.schema_arrow.names]
+
+    def plain(values: Any) -> Any:
+        # A dictionary's to_numpy gives its last item for a null.
+        is_dictionary = types.is_dictionary(values.type)
+        values = values.cast(values.type.value_type) if is_dictionary else values
+        return values.to_numpy(zero_copy_only=False)
+
+    def read(group: int) -> _Columns:
+        rows = file.read_row_group(group, columns=present)
+        return {column: plain(rows[column]) for column in present}
+
+    groups = map(file.metadata.row_group, range(file.num_row_groups))
+    return tuple(group.num_rows for group in groups), read
+
+
+def _open_fastparquet(data: Bytes) -> _Opened:
+    import fastparquet
+
+    try:
+        file = fastparquet.ParquetFile(io.BytesIO(data))
+    except (fastparquet.util.ParquetException, struct.error) as error:
+        raise ValueError(error) from error
+    present = [column for column in COLUMNS if column in file.columns]
+
+    def read(group: int) -> _Columns:
+        rows = file[group].to_pandas(columns=present)
+        return {column: rows[column].to_numpy() for column in present}
+
+    return tuple(group.num_rows for group in file.row_groups), read
