@@ -1,4 +1,4 @@
-"""The faults that other readers of NCZarr and Zarr v2 have, and this one must not: D1 to D34."""
+"""Bugs of other readers of NCZarr and Zarr v2: D1 to D34 of README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other readers of reference sets got wrong: rows D35 to D50, through xarray."""
+"""Bugs of other readers of reference sets: D35 to D50 of README.md."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What went wrong elsewhere when writing, one test a row of the list of regressions."""
+"""Writing bugs of other programs, D51 to D70 of README.md, and of xr_nczarr itself."""
 
 import ast
 import json

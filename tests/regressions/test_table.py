@@ -1,0 +1,20 @@
+"""README.md of this folder has a row for each number in a test's name, and each row has a test."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+
+
+def test_the_table_and_the_tests_have_the_same_numbers():
+    named = {
+        number
+        for path in TESTS.rglob("test_*.py")
+        for name in re.findall(r"def test_((?:d[0-9]+_)+)", path.read_text())
+        for number in re.findall("d[0-9]+", name)
+    }
+    first_cells = re.findall(
+        r"^\| (D[D0-9, ]+) \|", Path(__file__).with_name("README.md").read_text(), re.M
+    )
+    listed = {number.lower() for cell in first_cells for number in cell.split(", ")}
+    assert named == listed
