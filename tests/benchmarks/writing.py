@@ -40,7 +40,11 @@ def writing(directory: Path) -> Iterator[Row]:
                     dataset, path, encoding=encoding, dialect="zarr"
                 ),
                 "ours, sync='none'": lambda path, encoding=encoding: to_nczarr(
-                    dataset, path, encoding=encoding, dialect="zarr", sync="none"
+                    dataset,
+                    path,
+                    encoding=encoding,
+                    dialect="zarr",
+                    storage_options={"sync": "none"},
                 ),
                 "to_zarr": lambda path, encoding=encoding: dataset.to_zarr(
                     path, encoding=encoding, zarr_format=2

@@ -127,7 +127,7 @@ def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, versi
             shutil.copytree(original, path)
         try:
             with failing(number, n, monkeypatch) as done:
-                action(path, version, sync="all" if n % 2 else "none")
+                action(path, version, storage_options={"sync": "all" if n % 2 else "none"})
         except NczarrError as error:
             named = isinstance(error, OSError), os.strerror(number) in str(error)
             told = "again" in str(error) or not begun(path, original)

@@ -112,37 +112,41 @@ def create(path, layout, *, names=False):
         dialect=dialect,
         zarr_format=version,
         consolidated=documents == "consolidated",
-        sync="none",
+        storage_options={"sync": "none"},
     )
 
 
 def append(path, _layout):
-    to_nczarr(values(18, 37), path, append_dim="time", sync="none")
+    to_nczarr(values(18, 37), path, append_dim="time", storage_options={"sync": "none"})
 
 
 def append_longer_names(path, _layout):
     longer = with_names(values(18, 37), "é" * 10)
-    to_nczarr(longer, path, append_dim="time", sync="none")
+    to_nczarr(longer, path, append_dim="time", storage_options={"sync": "none"})
 
 
 def append_at_once(path, _layout):
-    to_nczarr(values(18, 37), path, append_dim="time", sync="none", atomic="store")
+    to_nczarr(
+        values(18, 37), path, append_dim="time", storage_options={"sync": "none"}, atomic=True
+    )
 
 
 def replace(path, layout):
     version = LAYOUTS[layout][1]
-    options = {"encoding": ENCODING, "zarr_format": version, "sync": "none"}
+    options = {"encoding": ENCODING, "zarr_format": version, "storage_options": {"sync": "none"}}
     to_nczarr(values(0, 9, -1), path, mode="w", **options)
 
 
 def overwrite(path, _layout):
-    to_nczarr(values(0, 18, -1).drop_vars("time"), path, mode="r+", sync="none")
+    to_nczarr(
+        values(0, 18, -1).drop_vars("time"), path, mode="r+", storage_options={"sync": "none"}
+    )
 
 
 def write_region(path, _layout):
     start, stop = WRITTEN["write_region"]
     more = values(start, stop, -1).drop_vars("time")
-    to_nczarr(more, path, region={"time": slice(start, stop)}, sync="none")
+    to_nczarr(more, path, region={"time": slice(start, stop)}, storage_options={"sync": "none"})
 
 
 ACTIONS = {

@@ -167,7 +167,7 @@ def write_a_row(path, row):
     right = True
     for turn in range(1, ROUNDS + 1):
         part = xr.Dataset({"a": (("y", "x"), np.full((1, 10), turn + 1000.0 * row))})
-        to_nczarr(part, path, region={"y": slice(row, row + 1)}, sync="none")
+        to_nczarr(part, path, region={"y": slice(row, row + 1)}, storage_options={"sync": "none"})
         with xr.open_dataset(path, engine="nczarr") as dataset:
             right &= bool((dataset.a[row] == part.a[0]).all())
     return right
@@ -196,7 +196,9 @@ def rows(start, stop):
 def append_rows(path, told):
     for turn in range(1, ROUNDS + 1):
         os.read(told, 1)
-        to_nczarr(rows(3 * turn, 3 * turn + 3), path, append_dim="t", sync="none")
+        to_nczarr(
+            rows(3 * turn, 3 * turn + 3), path, append_dim="t", storage_options={"sync": "none"}
+        )
     return True
 
 

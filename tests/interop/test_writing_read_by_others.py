@@ -79,10 +79,15 @@ def path(tmp_path):
 def test_numbers_are_read_bit_for_bit(path, filters, chunks, dialect):
     dataset = numbers()
     encoding = {
-        name: {**FILTERS[filters], "chunksizes": CHUNKS[chunks], "_FillValue": None}
+        name: {
+            **FILTERS[filters],
+            "chunksizes": CHUNKS[chunks],
+            "_FillValue": None,
+            "write_empty_chunks": True,
+        }
         for name in dataset.variables
     }
-    to_nczarr(dataset, path, encoding=encoding, dialect=dialect, write_empty_chunks=True)
+    to_nczarr(dataset, path, encoding=encoding, dialect=dialect)
     group = zarr.open_group(path, mode="r")
     ours = read(path, mask_and_scale=False)
     with (

@@ -739,7 +739,7 @@ def test_d57_a_refused_block_of_a_region_says_how_to_finish(path):
         to_nczarr(wrong, path, mode="r+")
     assert caught.value.variable == "/p"
     with pytest.raises(ConflictError, match="does not fit") as caught:
-        to_nczarr(-wrong, path, mode="r+", atomic="store")
+        to_nczarr(-wrong, path, mode="r+", atomic=True)
     assert "The store is unchanged or replaced" in str(caught.value)
     assert not (read(path).p < 0).any()
     to_nczarr(packed(5.0, 6.0, 7.0, 8.0).chunk(time=1), path, mode="r+")

@@ -40,7 +40,7 @@ def write_in_every_way(folder: str, zarr_format: int) -> None:
     from xr_nczarr import copy, to_nczarr
 
     options: dict[str, Any] = {"encoding": ENCODING, "zarr_format": zarr_format}
-    for name, atomic in (("store", None), ("whole", "store"), ("store.zip", None)):
+    for name, atomic in (("store", False), ("whole", True), ("store.zip", False)):
         path = os.path.join(folder, name)
         to_nczarr(values(0, 6), path, unlimited_dims="t", **options)
         to_nczarr(values(6, 9), path, append_dim="t", atomic=atomic)
@@ -368,7 +368,7 @@ def _cases() -> None:
         assert os.listdir(r"C:\data") == []
     for target in (r"C:\data\old", r"C:\data\old.zip"):
         to_nczarr(one, target, encoding={"a": {"chunks": (1,)}})
-        for zarr_options in ({}, {"atomic": "store"}):
+        for zarr_options in ({}, {"atomic": True}):
             with pytest.raises(ConflictError, match="'A' and 'a' are one name"):
                 to_nczarr(other, target, mode="a", **zarr_options)
         with pytest.raises(ConflictError, match="'A' and 'a' are one name"):

@@ -128,8 +128,8 @@ def test_a_coordinate_of_one_value_may_be_the_fill_value(tmp_path: Path, zarr_fo
 
 def test_of_many_missing_chunks_the_first_are_named(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
-    encoding = {"v": {"chunks": (1, 1)}}
-    xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, write_empty_chunks=True)
+    encoding = {"v": {"chunks": (1, 1), "write_empty_chunks": True}}
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
     for path in (tmp_path / "s/v").glob("[0-9]*"):
         if path.name != "0.2":
             path.unlink()

@@ -287,7 +287,7 @@ def test_what_is_no_store_is_removed_only_by_force():
         with pytest.raises(error, match="not a Zarr store"):
             to_nczarr(values(0, 6), Remote(objects), mode=mode)
         assert objects == {"precious": b"1"}
-    to_nczarr(values(0, 6), Remote(objects), mode="w", overwrite="force")
+    to_nczarr(values(0, 6), Remote(objects), mode="w", overwrite=True)
     assert "precious" not in objects
     xr.testing.assert_identical(read(objects), values(0, 6))
 
@@ -331,7 +331,7 @@ def test_a_killed_append_to_an_object_store_goes_on_alone_or_by_force(s3_server)
             to_nczarr(values(6, 9), target, append_dim="t", **options)
     finally:
         s3_server.fail = None
-    with pytest.raises(ConflictError, match="overwrite='force'"):
+    with pytest.raises(ConflictError, match="overwrite=True"):
         to_nczarr(values(9, 12), target, append_dim="t", **options)
     to_nczarr(values(6, 9), target, append_dim="t", **options)
     to_nczarr(values(9, 12), target, append_dim="t", **options)

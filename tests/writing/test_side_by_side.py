@@ -56,7 +56,7 @@ def test_an_append_waits_for_what_replaces_the_whole_store(tmp_path, first):
     dataset = series(2, meanwhile(second.start, 2))
     with dask.config.set(scheduler="sync"):
         if first == "append":
-            to_nczarr(dataset, path, append_dim="t", atomic="store")
+            to_nczarr(dataset, path, append_dim="t", atomic=True)
         elif first == "replace":
             to_nczarr(dataset, path, mode="w")
         else:
@@ -93,18 +93,20 @@ def test_what_was_begun_before_an_append_keeps_what_that_put_into_the_last_chunk
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
 def test_an_option_has_no_other_values(tmp_path, option):
+    options = {option: "always"}
+    options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"{option} is one of .*; found 'always'"):
-        to_nczarr(series(0), tmp_path / "store", **{option: "always"})
+        to_nczarr(series(0), tmp_path / "store", **options)
 
 
-@pytest.mark.parametrize("asked", [True, False, None])
-@pytest.mark.parametrize("default", [True, False])
-def test_an_encoding_says_whether_chunks_of_nothing_but_fill_are_stored(tmp_path, asked, default):
-    encoding = {"v": {"_FillValue": 0.0}}
-    if asked is not None:
-        encoding["v"]["write_empty_chunks"] = asked
-    to_nczarr(series(0), tmp_path / "s", encoding=encoding, write_empty_chunks=default)
-    assert (tmp_path / "s/v/0").exists() == (default if asked is None else asked)
+@pytest.mark.parametrize("empty", [True, False, None])
+def test_an_encoding_says_whether_chunks_of_nothing_but_fill_are_stored(tmp_path, empty):
+    encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
+    to_nczarr(xr.zeros_like(series(0)), tmp_path / "s", encoding=encoding)
+    appended = series(2, [np.nan, np.nan])
+    appended.v.encoding["write_empty_chunks"] = empty
+    to_nczarr(appended, tmp_path / "s", append_dim="t")
+    assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
 
 
 def test_a_zip_file_and_netcdf_c_4_8_0_say_what_to_do_instead(tmp_path):

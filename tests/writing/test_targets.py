@@ -539,10 +539,11 @@ def test_one_progress_bar_runs_to_the_end_with_a_client_of_distributed(path, wor
 
 
 @pytest.mark.parametrize("sync", ["commit", "all", "none"])
-@pytest.mark.parametrize("atomic", [None, "store"])
+@pytest.mark.parametrize("atomic", [False, True])
 def test_sync_and_atomic_change_nothing_in_the_result(path, sync, atomic):
-    to_nczarr(example(), path, sync=sync)
-    to_nczarr(example(8, 9), path, append_dim="t", sync=sync, atomic=atomic)
+    options = {"storage_options": {"sync": sync}}
+    to_nczarr(example(), path, **options)
+    to_nczarr(example(8, 9), path, append_dim="t", atomic=atomic, **options)
     xr.testing.assert_identical(read(path), example(0, 9))
     assert os.listdir(os.path.dirname(path)) == ["store"]
 
@@ -680,7 +681,7 @@ def test_what_a_file_manager_left_is_nothing_and_stays(path, where, mode):
     with pytest.raises(ExistsError):
         to_nczarr(example(), target)
     to_nczarr(example(8, 9), target, mode="w")
-    to_nczarr(example(9, 12), target, append_dim="t", atomic="store")
+    to_nczarr(example(9, 12), target, append_dim="t", atomic=True)
     assert left() == [*LITTER]
     xr.testing.assert_equal(read(target), example(8, 12))
 

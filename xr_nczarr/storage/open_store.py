@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -41,6 +41,7 @@ from xr_nczarr.storage.zip import ZipStore
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
 _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
 _SNIFFED_BYTES = 64 << 10
+_OURS = ("retry", "missing_status", "sync")  # storage options, beside `client`
 # Of fsspec's simplecache, which say how long it keeps objects: here as long as there is its folder.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
@@ -53,12 +54,10 @@ class Access:
     ----------
     storage_options
         For fsspec; they go before those of the URL itself. Of a reference set: `ReferenceOptions`.
-        Those of this package are `retry` and `missing_status`, see `FilesystemStore`, and the
-        client.
+        Those of this package are `retry` and `missing_status`, see `FilesystemStore`, `sync`, see
+        `LocalStore`, and the client.
     limits
         Larger objects are refused before anything is allocated.
-    sync
-        See `LocalStore`.
     trusted
         Whether local links may be followed, servers redirect to other places, and a reference set
         name more than its own folder.
@@ -66,17 +65,16 @@ class Access:
 
     storage_options: Mapping[str, Any] | None = None
     limits: Limits = DEFAULT_LIMITS
-    sync: Sync = "commit"
     trusted: bool = True
 
     def __post_init__(self) -> None:
-        _ = self.retry, self.missing_status
+        _ = self.retry, self.missing_status, self.sync
 
     @property
     def options(self) -> dict[str, Any]:
         """The storage options for the filesystem."""
         options = self.storage_options or {}
-        return {name: options[name] for name in options if name not in ("retry", "missing_status")}
+        return {name: options[name] for name in options if name not in _OURS}
 
     @property
     def retry(self) -> Retry:
@@ -93,6 +91,15 @@ class Access:
         if not isinstance(statuses, list | tuple) or not all(isinstance(s, int) for s in statuses):
             raise ValueError(f"missing_status has numbers such as (403, 404); found {statuses!r}")
         return tuple(statuses)
+
+    @property
+    def sync(self) -> Sync:
+        """When to flush to the local disk."""
+        sync = (self.storage_options or {}).get("sync", "commit")
+        if sync not in get_args(Sync):
+            choices = ", ".join(map(repr, get_args(Sync)))
+            raise ValueError(f"sync is one of {choices}; found {sync!r}")
+        return sync  # type: ignore[no-any-return]
 
     @property
     def max_object_bytes(self) -> int:
@@ -123,7 +130,7 @@ def open_store(
         If the target is no kind of store; for options that have no use.
     """
     if not location.url:
-        check_unused(access.storage_options or {}, location)
+        check_unused(access.options, location)
         return _open_object(location.target)
     if location.url.startswith("reference::"):
         raise UnsupportedError("a reference set is read only", store=mask(location.url))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
@@ -151,8 +151,8 @@ def copy(
         for dim, length in (chunks or {}).items():
             if dim not in origin.names or length < 1:
                 raise ConflictError(f"there are no chunks of {length} along {quote(dim)}")
-        sync: Literal["commit", "all"] = "commit" if boot() else "all"
-        access = Access(storage_options=target_options, sync=sync)
+        sync = "commit" if boot() else "all"
+        access = Access(storage_options={"sync": sync, **(target_options or {})})
         resolved = resolve(target, access, must_exist=False)
         resolved.check_writable()
         layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store

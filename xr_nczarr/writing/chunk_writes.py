@@ -187,7 +187,6 @@ def _store(
         lock=False,
         flush=True,
         compute=compute,
-        **(options.chunkmanager_store_kwargs or {}),
     )
 
 
@@ -209,9 +208,7 @@ class _StoredRegion:
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
         self.underway = underway
-        requested = write.write_empty_chunks
-        empty = options.write_empty_chunks if requested is None else requested
-        self.write_empty_chunks = empty or write.fill_is_spelled
+        self.write_empty_chunks = bool(write.write_empty_chunks) or write.fill_is_spelled
         self.scalar = not write.data.ndim
 
     def __setitem__(self, selection: Any, values: Any) -> None:

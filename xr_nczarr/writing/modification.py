@@ -311,7 +311,8 @@ class _Planner:
         where += tuple([slice(0, size) for size in data.shape[len(where) :]])  # characters
         if self.options.safe_chunks and self.options.mode == "r+" and where:
             check_shared_objects(node, where, self.opened.store)
-        self.writes.append(ArrayWrite(node, where, data, appended=dim is not None))
+        empty = new.encoding.get("write_empty_chunks")
+        self.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
         """Return the plan: new nodes, changed documents, and consolidated metadata of all."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from xr_nczarr.options import check_choice
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
+WriteRegion = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
+UnlimitedDims = Iterable[Hashable] | Mapping[str, Iterable[Hashable]]
 _MODES = ("w", "w-", "a", "a-", "r+")
 
 
@@ -23,15 +25,14 @@ class WriteOptions:
     consolidated: bool | None = None
     compute: bool = True
     safe_chunks: bool = True
-    write_empty_chunks: bool = False
     progress: bool = False
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = None
-    atomic: Literal["store"] | None = None
-    overwrite: Literal["force"] | None = None
+    atomic: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("atomic", self.atomic, (None, "store"))
-        check_choice("overwrite", self.overwrite, (None, "force"))
+        # Any text would count as true: "False" as well.
+        for name in ("atomic", "overwrite", "allow_duplicates", "safe_chunks", "compute"):
+            check_choice(name, getattr(self, name), (True, False))
 
 
 def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.formats import find_format
-from xr_nczarr.options import check_choice
 from xr_nczarr.storage import Access, Location, Store
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.modification import group_exists, plan_modification
-from xr_nczarr.writing.options import WriteMode, WriteOptions, resolve_mode
+from xr_nczarr.writing.options import (
+    UnlimitedDims,
+    WriteMode,
+    WriteOptions,
+    WriteRegion,
+    resolve_mode,
+)
 from xr_nczarr.writing.requests import WriteRequest, normalize
 from xr_nczarr.writing.transaction import (
     Transaction,
@@ -27,6 +32,81 @@ from xr_nczarr.writing.transaction import (
 )
 from xr_nczarr.writing.variables import DEFAULT_FORMAT, Layout
 
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
+
+@overload
+def to_nczarr(
+    obj: Dataset | DataArray | DataTree,
+    target: Any,
+    *,
+    mode: WriteMode | None = None,
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    unlimited_dims: UnlimitedDims | None = None,
+    compute: Literal[True] = True,
+    consolidated: bool | None = None,
+    append_dim: Hashable | None = None,
+    region: WriteRegion | None = None,
+    safe_chunks: bool = True,
+    zarr_format: int | str = 2,
+    dialect: str = "nczarr",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool = False,
+    atomic: bool = False,
+    allow_duplicates: bool = False,
+    overwrite: bool = False,
+) -> None: ...
+
+
+@overload
+def to_nczarr(
+    obj: Dataset | DataArray | DataTree,
+    target: Any,
+    *,
+    mode: WriteMode | None = None,
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    unlimited_dims: UnlimitedDims | None = None,
+    compute: Literal[False],
+    consolidated: bool | None = None,
+    append_dim: Hashable | None = None,
+    region: WriteRegion | None = None,
+    safe_chunks: bool = True,
+    zarr_format: int | str = 2,
+    dialect: str = "nczarr",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool = False,
+    atomic: bool = False,
+    allow_duplicates: bool = False,
+    overwrite: bool = False,
+) -> Delayed: ...
+
+
+@overload
+def to_nczarr(
+    obj: Dataset | DataArray | DataTree,
+    target: Any,
+    *,
+    mode: WriteMode | None = None,
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    unlimited_dims: UnlimitedDims | None = None,
+    compute: bool,
+    consolidated: bool | None = None,
+    append_dim: Hashable | None = None,
+    region: WriteRegion | None = None,
+    safe_chunks: bool = True,
+    zarr_format: int | str = 2,
+    dialect: str = "nczarr",
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool = False,
+    atomic: bool = False,
+    allow_duplicates: bool = False,
+    overwrite: bool = False,
+) -> Delayed | None: ...
+
 
 def to_nczarr(
     obj: Dataset | DataArray | DataTree,
@@ -35,24 +115,20 @@ def to_nczarr(
     mode: WriteMode | None = None,
     group: str | None = None,
     encoding: Mapping[str, Any] | None = None,
-    unlimited_dims: Iterable[Hashable] | Mapping[str, Iterable[Hashable]] | None = None,
+    unlimited_dims: UnlimitedDims | None = None,
     compute: bool = True,
     consolidated: bool | None = None,
     append_dim: Hashable | None = None,
-    region: Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None = None,
+    region: WriteRegion | None = None,
     safe_chunks: bool = True,
-    align_chunks: bool = False,  # noqa: ARG001 (to_zarr has it, and here it always happens)
-    write_empty_chunks: bool | None = None,
     zarr_format: int | str = 2,
     dialect: str = "nczarr",
     storage_options: Mapping[str, Any] | None = None,
     progress: bool = False,
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
-    sync: Literal["commit", "all", "none"] = "commit",
-    atomic: Literal["store"] | None = None,
+    atomic: bool = False,
     allow_duplicates: bool = False,
-    overwrite: Literal["force"] | None = None,
-) -> Any:
+    overwrite: bool = False,
+) -> Delayed | None:
     """Write a Dataset, DataArray or DataTree as NCZarr.
 
     Parameters
@@ -90,32 +166,25 @@ def to_nczarr(
     safe_chunks
         Whether dask blocks that share a stored chunk are merged first, and regions that cover
         stored chunks in part are an error where the store has no locks.
-    align_chunks
-        Accepted as in `to_zarr`; blocks are always aligned.
-    write_empty_chunks
-        Whether to store chunks that hold only fill values; None for no.
     zarr_format
         ``1`` (with one array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its own.
     dialect
         ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
         4.9.2), or one of netcdf-c's layouts by name. An existing store keeps its own.
     storage_options
-        For the filesystem of fsspec, and ``retry`` as for opening.
+        For the filesystem, as for opening. ``sync`` says when to flush to the local disk: once
+        before and once after the metadata (``"commit"``, the default), after each object
+        (``"all"``), or never (``"none"``).
     progress
-        Whether to show a progress bar; dask's own where dask computes.
-    chunkmanager_store_kwargs
-        For the ``store`` method of the chunk manager.
-    sync
-        When to flush to the disk: once before and once after the metadata (``"commit"``), after
-        each object (``"all"``), or never (``"none"``).
+        Whether to show how many bytes are written.
     atomic
-        ``"store"`` makes a whole append or overwrite atomic on local disks, by writing to a copy
-        made of hard links.
+        Whether a whole append or overwrite is atomic on local disks, by writing to a copy made of
+        hard links.
     allow_duplicates
         Whether an append may repeat, overlap or precede stored values of its own coordinate.
     overwrite
-        ``"force"`` lets ``mode="w"`` remove objects that are not a store, and any write ignore the
-        lock that a killed writer left in an object store.
+        Whether ``mode="w"`` may remove objects that are not a store, and any write ignores the lock
+        that a killed writer left in an object store.
 
     Returns
     -------
@@ -142,9 +211,8 @@ def to_nczarr(
     >>> xr.open_dataset(store, engine="nczarr").t.values.tolist()
     [1.5, 2.5]
     """
-    check_choice("sync", sync, ("commit", "all", "none"))
     mode = resolve_mode(mode, append_dim, region)
-    access = Access(storage_options=storage_options, sync=sync)
+    access = Access(storage_options=storage_options)
     resolved = resolve(target, access, must_exist=mode == "r+")
     resolved.check_writable()
     location = resolved.location
@@ -156,9 +224,7 @@ def to_nczarr(
         consolidated=location.consolidated if consolidated is None else consolidated,
         compute=compute,
         safe_chunks=safe_chunks,
-        write_empty_chunks=bool(write_empty_chunks),
         progress=progress,
-        chunkmanager_store_kwargs=chunkmanager_store_kwargs,
         atomic=atomic,
         overwrite=overwrite,
     )
@@ -170,7 +236,7 @@ def to_nczarr(
 def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOptions) -> Any:
     """Plan and execute a write under the writer lock, again after a preliminary plan."""
     replacing = options.mode == "w" and request.is_whole
-    if replacing and options.overwrite != "force":
+    if replacing and not options.overwrite:
         check_removable(store)
     blocks = request.in_blocks()
     while True:
@@ -178,7 +244,7 @@ def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOp
             store,
             lambda: request.identity(options.mode, options.append_dim),
             locking=options.mode != "r+",
-            force=options.overwrite == "force" or replacing,
+            force=options.overwrite or replacing,
         ) as transaction:
             if replacing:
                 plan = plan_creation(blocks, store, layout, options.consolidated)

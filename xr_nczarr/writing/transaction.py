@@ -184,7 +184,7 @@ class Transaction:
             For a zip file if not `compute`.
         """
         if plan.preliminary:
-            options = replace(options, compute=True, atomic="store")
+            options = replace(options, compute=True, atomic=True)
         if options.safe_chunks:
             plan.writes = [write.aligned() for write in plan.writes]
         if not options.compute and self.store.single_file:
@@ -196,7 +196,7 @@ class Transaction:
         atomic = plan.new or (options.compute and (options.atomic or options.mode == "w"))
         in_place = False
         try:
-            with self.writing(plan, staged=bool(atomic)) as work:
+            with self.writing(plan, staged=atomic) as work:
                 in_place = work is self.store
                 if options.compute:
                     write_chunks(plan.writes, work, options)
@@ -281,7 +281,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
             raise ConflictError(
                 "another write is changing this store, or was killed",
                 remedy="Wait for it, or rerun the killed one unchanged. If neither is possible, "
-                "remove this object, or pass overwrite='force' to to_nczarr: its documents are "
+                "remove this object, or pass overwrite=True to to_nczarr: its documents are "
                 "restored first",
                 store=store.name,
                 key=WRITER_LOCK,
@@ -361,7 +361,7 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
         )
     return (
         "Overwritten chunks may be old or new: fix the problem and run the write again;"
-        " atomic='store' makes it all or nothing on local disks"
+        " atomic=True makes it all or nothing on local disks"
     )
 
 
@@ -425,7 +425,7 @@ def check_removable(store: Store) -> None:
     if _is_foreign(store):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
-            remedy="Choose another target, or pass overwrite='force'",
+            remedy="Choose another target, or pass overwrite=True",
             store=store.name,
         )
 
