@@ -138,3 +138,23 @@ def test_a_store_may_be_named_like_a_set_in_parquet(place, tmp_path):
     objects = write_sample(tmp_path / "store")
     place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
     xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))
+
+
+# Zip files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 200], ids=["small", "large"])
+def test_the_directory_of_a_zip_file_comes_with_its_size(place, tmp_path, size):
+    rng = np.random.default_rng(0)
+    data = sample().isel(x=slice(10))
+    noise = rng.normal(size=(30, 10, size)).astype("f4")
+    xr_nczarr.to_nczarr(data.assign(noise=(("time", "x", "z"), noise)), tmp_path / "store.zip")
+    file = (tmp_path / "store.zip").read_bytes()
+    assert (len(file) > 100_000) == (size > 1)
+    place.serve({"store.zip": file})
+    with place.at_most(*((1, 1) if size == 1 else (3, 3))):
+        found = place.open("store.zip")
+    with place.at_most(0 if size == 1 else 1, 1):
+        found["v3"].load()
+    xr.testing.assert_identical(found.drop_vars("noise"), data.pipe(xr.decode_cf))
+    np.testing.assert_array_equal(found["noise"], noise)

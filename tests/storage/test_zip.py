@@ -12,7 +12,14 @@ import pytest
 
 from tests.reading import open_store
 from tests.servers import HttpServer
-from xr_nczarr.errors import LimitError, NczarrError, RefusedError, StorageError, UnsupportedError
+from xr_nczarr.errors import (
+    LimitError,
+    NczarrError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, LocalStore, ZipStore
 from xr_nczarr.storage.keys import one_level
@@ -220,7 +227,7 @@ def test_opening_a_remote_zip_file_takes_two_requests_and_one_for_each_object(
     store = open_store(f"{http_server.url}/x.zip")
     assert http_server.requests == []
     assert fetch(store, "0", "3") == [bytes(200_000)] * 2
-    assert [request.method for request in http_server.requests] == ["HEAD", "GET", "GET", "GET"]
+    assert [request.method for request in http_server.requests] == ["GET", "GET", "GET"]
     http_server.clear()
     assert fetch(store, "1", "none") == [bytes(200_000), None]
     assert len(http_server.requests) == 1
@@ -309,15 +316,47 @@ def test_ranges_of_stored_objects_are_read_alone(tmp_path: Path) -> None:
     store.list_names("")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "fetch_ranges", counted)
-        assert list(store.fetch_ranges([ByteRange("a/0", -3, 3)])) == [b"\xfd\xfe\xff"]
+        assert list(store.fetch_ranges([ByteRange("a/0", 3, 3)])) == [b"\x03\x04\x05"]
     assert reads == [30, 3]
 
 
+def test_what_came_with_the_directory_is_not_read_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip", [("a", bytes(range(256)) * 400), ("b", b"12"), ("c", b"3")])
+    store = open_store(path)
+    store.list_names("")
+    path.unlink()
+    assert fetch(store, "b", "c") == [b"12", b"3"]
+    with pytest.raises(NotFoundError):
+        fetch(store, "a")
+
+
+def test_the_size_of_a_large_file_is_in_its_directory(tmp_path: Path) -> None:
+    data = os.urandom(100_000)
+    path = write(tmp_path / "x.zip", [("a", data), ("b", b"12")])
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = b"comment"
+    assert fetch(open_store(path), "b", "a") == [b"12", data]
+    many = [(f"c{number}", b"1") for number in range(70_000)]  # more than fit in the old record
+    store = open_store(write(tmp_path / "many.zip", [("a", data), *many]))
+    assert fetch(store, "a", "c69999") == [data, b"1"]
+
+
+@pytest.mark.parametrize("place", [0, -6, -10], ids=["record", "start", "length"])
+def test_a_large_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: int) -> None:
+    path = write(tmp_path / "x.zip", [("a", os.urandom(100_000)), ("b", b"12")])
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\5\6") if place == 0 else len(data) + place] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(StorageError):
+        fetch(ZipStore.local(str(path)), "a")
+
+
 def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50)])
+    end = ("end", bytes(1 << 16))  # comes with the directory, and is kept
+    path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)
     assert fetch(store, "b") == [b"2" * 50]
-    write(path, [("a", b"3" * 60), ("b", b"4" * 60)])
+    write(path, [("a", b"3" * 60), ("b", b"4" * 60), end])
     for action in (
         lambda: fetch(store, "a"),
         lambda: list(store.fetch_ranges([ByteRange("b", 0, 9)])),

@@ -155,6 +155,13 @@ class FilesystemStore(Store):
                         results[position] = data[offset : offset + length]
             yield from results
 
+    def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
+        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        (answer,) = self._transport.answers([Request(key, self._path(key), -max_bytes)])
+        if answer is not None and (page := page_in(answer)):
+            raise page_error("expected an object", page, store=self.name, key=key)
+        return None if answer is None else answer[-max_bytes:]
+
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects, each in one request, replacing older ones.
 

@@ -178,6 +178,16 @@ class ObstoreStore(Store):
                         results[position] = memoryview(answer)[offset : offset + length]
             yield from results
 
+    def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
+        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        check_key(key, self.name)
+        options = {"range": {"suffix": max_bytes}}
+        try:
+            result = self._do(key, lambda path: self.store.get(path, options=options))
+            return result and self._do(key, lambda _: memoryview(result.bytes()))
+        except UnsupportedError:  # Azure has no such requests
+            return super().fetch_end(key, max_bytes)
+
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects, each in one request, replacing older ones; several at once."""
         self.check_writable()

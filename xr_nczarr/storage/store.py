@@ -143,6 +143,14 @@ class Store(ABC):
         """
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
+    def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
+        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        size = self.size(key)
+        if size is None:
+            return None
+        length = min(size, max_bytes)
+        return next(self.fetch_ranges([ByteRange(key, size - length, length)]))
+
     def fetch_into(self, key: str, buffer: Any) -> int | None:
         """Read an object into `buffer`, a contiguous array; return its size in bytes.
 

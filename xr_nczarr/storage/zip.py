@@ -18,7 +18,16 @@ from xr_nczarr.storage.replacing import hidden_path, is_hidden, made_meanwhile
 from xr_nczarr.storage.retries import failing_as_ours
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
-from xr_nczarr.storage.zip_index import HEADER, Entry, damaged, data_start, decode, read_index
+from xr_nczarr.storage.zip_index import (
+    END_BYTES,
+    HEADER,
+    Entry,
+    FileEnd,
+    damaged,
+    data_start,
+    decode,
+    read_index,
+)
 
 
 class ZipStore(Store):
@@ -39,6 +48,7 @@ class ZipStore(Store):
         self.folder = folder
         self.key = key
         self.max_object_bytes = max_object_bytes
+        self._end = FileEnd(b"")
         self._index: dict[str, Entry] | None = None
         self._sorted: list[str] | None = None
         self.name = f"{folder.name}/{key}"
@@ -66,7 +76,7 @@ class ZipStore(Store):
     def bounded(self, max_bytes: int) -> ZipStore:
         """Return the store that reads no object of more than `max_bytes`."""
         store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
-        store._index, store._sorted = self._entries(), self._sorted
+        store._index, store._sorted, store._end = self._entries(), self._sorted, self._end
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -187,6 +197,7 @@ class ZipStore(Store):
             if os.path.lexists(temporary):
                 os.unlink(temporary)
         self._index = self._sorted = None
+        self._end = FileEnd(b"")
         staging.discard()
 
     def check_writable(self) -> None:
@@ -216,8 +227,12 @@ class ZipStore(Store):
         return self.folder
 
     def _read(self, places: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """Yield the bytes of the file at each (offset, length)."""
-        for data in self.folder.fetch_ranges([ByteRange(self.key, *place) for place in places]):
+        """Yield the bytes of the file at each (offset, length), as far as possible from memory."""
+        held = [self._end.cut(*place) for place in places]
+        missing = [place for place, data in zip(places, held, strict=True) if data is None]
+        fetched = self.folder.fetch_ranges([ByteRange(self.key, *place) for place in missing])
+        for data in held:
+            data = next(fetched) if data is None else data
             if data is None:
                 raise NotFoundError("the zip file is no longer there", store=self.name)
             yield data
@@ -225,10 +240,11 @@ class ZipStore(Store):
     def _entries(self) -> dict[str, Entry]:
         """Return the entries by key; they are read once."""
         if self._index is None:
-            size = self.folder.size(self.key)
-            if size is None:
+            end = self.folder.fetch_end(self.key, END_BYTES)
+            if end is None:
                 raise NotFoundError("there is no such zip file", store=self.name)
-            self._index = read_index(self._read, size, self.name)
+            self._end = FileEnd(end)
+            self._index = read_index(self._read, self._end.size, self.name)
         return self._index
 
     def _keys(self) -> list[str]:

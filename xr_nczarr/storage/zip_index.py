@@ -21,7 +21,9 @@ HEADER = 30
 """Bytes of a local header before its name."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
-_TAIL = 64 << 10  # bytes at the end of the file, where its directory mostly fits
+END_BYTES = 64 << 10
+"""Bytes at the end of a file, where its directory mostly fits."""
+
 _JUNK = "__MACOSX/"
 _EMPTY_GROUP_BYTES = 64  # of a document that says no more than the version
 
@@ -37,6 +39,39 @@ class Entry(NamedTuple):
     def deflated(self) -> bool:
         """Whether its bytes in the file are not its content."""
         return self.info.compress_type == zipfile.ZIP_DEFLATED
+
+
+class FileEnd:
+    """The last bytes of a zip file, which say how large it is.
+
+    Parameters
+    ----------
+    data
+        At most the last `END_BYTES`. A larger file has to begin with its first entry.
+    """
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.size = len(data) if len(data) < END_BYTES else _implied_size(bytes(data))
+
+    def cut(self, offset: int, length: int) -> Bytes | None:
+        """Return bytes of the file, None unless all of them are at its end."""
+        first = offset - self.size + len(self.data)
+        inside = 0 <= first <= len(self.data) - length
+        return memoryview(self.data)[first : first + length] if inside else None
+
+
+def _implied_size(end: bytes) -> int:
+    """Return the size of the file that ends so, as its directory says: 0 if there is none.
+
+    Source: PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16.
+    """
+    record = end.rfind(b"PK\5\6")
+    length, start = struct.unpack_from("<12x2L", end[record:].ljust(22), 0)
+    large = record - 76
+    if record >= 76 and end.startswith(b"PK\6\6", large):
+        record, (length, start) = large, struct.unpack_from("<40x2Q", end, large)
+    return start + length + len(end) - record if record >= 0 else 0
 
 
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
@@ -123,13 +158,12 @@ def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
 
 
 class _RangeFile:
-    """The file as `zipfile` reads it; its end comes in one request."""
+    """The file as `zipfile` reads it."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read
         self._size = size
         self._position = 0
-        self._tail = self._range(max(0, size - _TAIL), size)
 
     def tell(self) -> int:
         return self._position
@@ -142,10 +176,4 @@ class _RangeFile:
     def read(self, count: int = -1) -> bytes:
         start = min(self._position, self._size)
         self._position = end = self._size if count < 0 else min(start + count, self._size)
-        before = self._size - len(self._tail)
-        if start < before:
-            return self._range(start, end)
-        return self._tail[start - before : end - before]
-
-    def _range(self, start: int, end: int) -> bytes:
         return bytes(next(self._read([(start, end - start)])))
