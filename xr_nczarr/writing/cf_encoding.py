@@ -1,8 +1,8 @@
 """Values in the encoding of a variable: one check for creation and append.
 
-Values are encoded as xarray encodes them, and must come back as they are. Rounding is allowed where
-the encoding asks for it: a new variable is stored in the type and the steps that the caller chose,
-so that its numbers only have to lie within the range. Values that join a stored variable are
+Values are encoded as xarray encodes them, decoded again, and must come back as they are. Rounding
+is allowed where the encoding asks for it: a new variable is stored in the type and the steps that
+the caller chose, so that its numbers are rounded to them. Values that join a stored variable are
 rounded to the steps of its packing and to its float type, and otherwise have to be exact.
 """
 
@@ -27,18 +27,13 @@ from xr_nczarr.writing.number_encoding import (
     PACKING_KEYS,
     SHOWN_KEYS,
     check_fill,
-    checked_numbers,
-    encoded_numbers,
-    equal_in_type,
+    encode_numbers,
     fill_value_of,
-    filled_numbers,
-    in_range,
-    is_float,
     is_packed,
     misfit,
     packing_dtype,
+    real_numbers,
     with_float_scale,
-    without_sign,
 )
 from xr_nczarr.writing.requests import is_time
 from xr_nczarr.writing.strings import in_width, typed_text
@@ -49,54 +44,52 @@ _VALUE_KEYS = (
     *("_Encoding", "char_dim_name"),
 )
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
+_INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
 # The kinds of stored types, by the kind of values that they can hold.
 _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": "M", "m": "m"}
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Return a new variable whose values fit the dtype in its encoding, for xarray to encode.
+    """Return a new variable with its numbers encoded, and the rest checked for xarray to encode.
 
-    NumPy's values are checked now, dask's block by block when they are computed.
+    Numbers that their type holds in any case are left to xarray, too. NumPy's values are checked
+    now, dask's block by block when they are computed.
 
     Raises
     ------
     ConflictError
-        For numbers beyond the range of the type, and for NaN and NaT among integers without a
-        `_FillValue`.
+        For values that would come back as others than the encoding asks for: beyond the range of
+        the type, and NaN and NaT among integers without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
         return _fit_times(variable, encoding, name)
-    packed = is_packed(encoding)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
-    if dtype.kind == "b" and fill_value_of(encoding) is not None:
+    fill = fill_value_of(encoding)
+    if dtype.kind == "b" and fill is not None:
         raise ConflictError(
-            f"bool has no spare value for the missing value {fill_value_of(encoding)!r}",
+            f"bool has no spare value for the missing value {fill!r}",
             remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
             variable=name,
         )
-    kinds = variable.dtype.kind + dtype.kind
-    if kinds in ("ci", "cu", "cf", "cb", "ib", "ub", "fb"):
-        data = blockwise(equal_in_type, variable.data, dtype, encoding, dtype, name)
-        return variable.to_base_variable().copy(data=data)
-    if kinds[0] not in "biuf" or kinds[1] not in "iuf":
+    if variable.dtype.kind not in "biufc" or dtype.kind not in "biuf":
         return variable
-    # With `_Unsigned`, xarray reinterprets the bits in the size of the values.
-    by_bits = "_Unsigned" in encoding and dtype.kind in "iu"
-    requested, stored = encoding, dtype
-    dtype, encoding = without_sign(dtype, encoding)
-    check_fill(requested, stored, dtype, name)
-    fill = fill_value_of(encoding)
-    if np.can_cast(variable.dtype, dtype) and not packed and not by_bits:
+    check_fill(encoding, dtype, name)
+    changes = is_packed(encoding) or ("_Unsigned" in encoding and dtype.kind in "iu")
+    if not changes and np.can_cast(variable.dtype, dtype):
         return variable
-    variable = variable.to_base_variable().copy(deep=False)  # an index keeps its values
-    numbers = np.dtype("f8") if by_bits and packed else packing_dtype(variable.dtype, encoding)
-    data = blockwise(checked_numbers, variable.data, numbers, numbers, encoding, dtype, name)
-    unsafe = numbers.kind == "f" and dtype.kind in "iu" and not is_float(fill)
-    if not packed and (by_bits or unsafe):
-        data = blockwise(filled_numbers, data, stored, dtype, stored, 0 if fill is None else fill)
-    variable.data = data
-    return variable
+    data = variable.data
+    if data.dtype.kind == "c":
+        data = blockwise(real_numbers, data, data.real.dtype, encoding, dtype, name)
+    encoded = variable.to_base_variable()  # an index keeps its values
+    if dtype.kind != "b":  # xarray gives the attributes, also to none of the numbers
+        none = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
+        encoded = conventions.encode_cf_variable(
+            Variable(variable.dims, none, variable.attrs, variable.encoding), name=name
+        )
+        dtype = encoded.dtype
+    data = blockwise(encode_numbers, data, dtype, encoding, dtype, "requested", name)
+    return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
 
 
 def encode_as_stored(
@@ -135,31 +128,23 @@ def encode_as_stored(
     new = variable.to_base_variable().copy(deep=False)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
-    own_scale = {key: new.encoding[key] for key in PACKING_KEYS if key in new.encoding}
-    new.attrs = {}
-    new.encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
+    packing = {key: new.encoding[key] for key in PACKING_KEYS if key in new.encoding}
+    encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if new.dtype.kind in "iufb" and dtype.kind in "iuf":
-        finer = any(new.encoding.get(key) != value for key, value in own_scale.items())
-        meant, encoding = without_sign(dtype, with_float_scale(new.encoding))
-        numbers = new.data
-        return blockwise(
-            encoded_numbers, numbers, dtype, encoding, meant, dtype, finer, target.path
-        )
-    time = is_time(new)
-    if not time:
-        new = ensure_dtype_not_object(typed_text(new, name), name=name)
+        finer = any(encoding.get(key) != value for key, value in packing.items())
+        encoding, rounding = with_float_scale(encoding), "none" if finer else "packing"
+        return blockwise(encode_numbers, new.data, dtype, encoding, dtype, rounding, target.path)
+    if is_time(new):
+        return blockwise(_encode_times, new.data, dtype, encoding, dtype, name)
+    new.attrs, new.encoding = {}, encoding
+    new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
         width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
         return blockwise(encode_strings, new.data, np.dtype(f"S{width}"), width)
-    if chars or (dtype.kind in "SU" and not time):
+    if chars or dtype.kind in "SU":
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         new.data = blockwise(in_width, new.data, fixed, fixed, name)
     with warnings.catch_warnings():  # not where dask computes: its threads share the filters
-        if time:
-            warnings.simplefilter(
-                "ignore"
-            )  # times that do not come back as they are raise an error
-            return blockwise(_encoded_times, new.data, dtype, new.encoding, dtype, name)
         warnings.simplefilter("error", SerializationWarning)
         encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
@@ -188,40 +173,27 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    """Return times, checked if they are to be integers of fewer bytes than xarray's own."""
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     widest = dtype.kind == "i" and dtype.itemsize == 8  # whose least integer is NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
         return variable
-    if variable.dtype == object and hasattr(variable.data, "dask"):
+    lazy = hasattr(variable.data, "dask")
+    if variable.dtype == object and (lazy or not is_time(variable)):
         return variable
-    # xarray warns again when it encodes them. Where dask computes, threads share the filters.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        data = blockwise(_checked_times, variable.data, variable.dtype, encoding, dtype, name)
-    return variable.copy(data=data) if hasattr(data, "dask") else variable
+    data = blockwise(_checked_times, variable.data, variable.dtype, encoding, dtype, name)
+    return variable.copy(data=data) if lazy else variable
 
 
 def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
-    """Return times, if they fit the integers of their encoding."""
-    variable = block_variable(times, encoding)
-    encoded = CFTimedeltaCoder().encode(CFDatetimeCoder().encode(variable, name), name)
-    if "units" not in encoded.attrs:  # objects that are no times
-        return times
-    numbers = encoded.to_numpy()
-    missing, fill = variable.isnull().to_numpy(), fill_value_of(encoding)
-    if numbers.dtype.kind == "f":
-        held = is_float(fill)
-    else:
-        held = bool(np.all(in_range(np.asarray(fill or 0), numbers.dtype)))
-    if missing.any() and (fill is None or not held):
-        remedy = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
-        raise misfit("the missing time (NaT)", encoding, dtype, remedy, name)
-    applied = {**encoded.encoding, "units": encoded.attrs["units"]}
-    checked_numbers(numbers[~missing], numbers.dtype, applied, dtype, name)
+    """Return times, if they come back from the integers of their encoding."""
+    _, same = _encoded_and_same(times, encoding, name)
+    if not same.all():
+        raise misfit(f"the time {times[~same][0]}", encoding, dtype, _INTEGER_TIMES, name)
     return times
 
 
-def _encoded_times(times: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+def _encode_times(times: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
     """Return times in the stored units.
 
     Raises
@@ -229,31 +201,43 @@ def _encoded_times(times: Any, encoding: dict[str, Any], dtype: np.dtype[Any], n
     ConflictError
         For times that come back as others. The remedy names an encoding that holds them.
     """
-    encoded, same = _encoded_and_same(times, encoding, name)
+    encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
         finer = _finer_encoding(times, encoding, name)
-        raise misfit(
-            f"the time {times[~same].ravel()[0]}",
-            encoding,
-            dtype,
-            "Write a new store in finer units"
-            + (f": encoding={{{name!r}: {finer}}}" if finer else ""),
-        )
+        remedy = "Write a new store in finer units"
+        remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
+        raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy)
     return _as_type(np.asarray(encoded.data), dtype)
 
 
-def _encoded_and_same(times: Any, encoding: Mapping[str, Any], name: str) -> tuple[Variable, Any]:
-    """Return encoded times, and which of them come back as they are."""
-    encoded = cf_encoded(block_variable(times, encoding), name)
-    decode_times = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
-    back = conventions.decode_cf_variable(
-        name,
-        # xarray takes other units where those that are stored hold no integers.
-        Variable(encoded.dims, encoded.data, {**encoded.attrs, "units": encoding.get("units")}),
-        decode_times=decode_times,
-        decode_timedelta=CFTimedeltaCoder(),
-    )
-    return encoded, equal(np.asarray(back.values), times)
+def _encoded_and_same(
+    times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
+) -> tuple[Variable, Any]:
+    """Return encoded times, and which of them come back as they are.
+
+    They are read in `units`, or else in those that xarray takes: it takes others than the encoding
+    has where these hold no integers.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # times that do not come back as they are raise an error
+        variable = block_variable(times, encoding)
+        encoded = cf_encoded(variable, name)
+        if (
+            encoded.dtype.kind in "iu"
+            and not {"_FillValue", "missing_value"} & encoded.attrs.keys()
+        ):
+            missing = variable.isnull().to_numpy()
+            if missing.any() and (is_packed(encoding) or encoded.dtype.newbyteorder("=") != "i8"):
+                return encoded, ~missing
+        stored = encoded.copy(deep=False)
+        stored.attrs["units"] = units or encoded.attrs["units"]
+        decoded = conventions.decode_cf_variable(
+            name,
+            stored,
+            decode_times=CFDatetimeCoder(use_cftime=(times.dtype == object) or None),
+            decode_timedelta=CFTimedeltaCoder(),
+        )
+        return encoded, equal(np.asarray(decoded.values), times)
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
@@ -266,7 +250,7 @@ def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[
     def holding(units: str, dtype: str) -> bool:
         finer = {**encoding, "units": units, "dtype": dtype}
         with suppress(ConflictError):
-            return bool(_encoded_and_same(times, finer, name)[1].all())
+            return bool(_encoded_and_same(times, finer, name, units)[1].all())
         return False
 
     for unit in _UNITS:
@@ -301,6 +285,6 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
         return conventions.encode_cf_variable(variable, name=name)
     except (SerializationWarning, ValueError, OverflowError) as error:
         raise ConflictError(
-            f"the values do not fit the stored encoding ({reason_of(error)})",
+            f"the values do not fit the encoding ({reason_of(error)})",
             remedy="Convert them first, or write the variable to a new store",
         ) from error

@@ -1,12 +1,12 @@
-"""Numbers in an encoding: packed, rounded, checked, with a value for missing ones."""
+"""Numbers in an encoding: packed, rounded, with a value for missing ones, and compared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from xarray.coding.variables import CFMaskCoder, CFScaleOffsetCoder
+from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.writing.blocks import block_variable
@@ -19,122 +19,93 @@ _WIDER = (
     "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in encoding. Call "
     "drop_encoding() to discard the encoding that opening left"
 )
+_MAX_COMPARED_SIZE = 4096
 _ELSEWHERE = "Convert the values first, or write the variable to a new store in another encoding"
 
+Rounding = Literal["requested", "packing", "none"]
+"""To what numbers may be rounded: to the integers or steps that the caller requests for a new
+variable, to the steps of a stored one, or not at all; floats always to the precision of the type.
+"""
 
-def checked_numbers(
-    data: Any, kept: np.dtype[Any], encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str
+
+def encode_numbers(
+    data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], rounding: Rounding, name: str
 ) -> Any:
-    """Return numbers in the type in which they are packed, if they fit the encoding.
+    """Return numbers in the stored type and encoding.
 
-    Packing and rounding keep their order, so that the extremes decide for all numbers.
+    Raises
+    ------
+    ConflictError
+        If they do not come back as they are, but for the rounding.
     """
-    numbers = data.astype(kept, copy=False)
-    if not numbers.size:
-        return numbers
-    checked = np.array([np.fmin.reduce(numbers, None), np.fmax.reduce(numbers, None)], kept)
-    if kept.kind == "f" and np.isnan(numbers).any():
-        checked = np.append(checked, checked.dtype.type(np.nan))
-    fill = fill_value_of(encoding)
-    # xarray packs a fill value as a float: among integers, one that is none is no value for NaN.
-    filled = dtype.kind == "f" or not is_packed(encoding) or is_float(fill)
-    filled = filled and fill is not None
-    with np.errstate(all="ignore"):
-        packed = CFScaleOffsetCoder().encode(block_variable(checked, encoding))
-    lost = _beyond(checked, packed.to_numpy(), encoding, dtype, filled=filled)
-    if lost.any():
-        raise misfit(f"the value {checked[lost][0]}", encoding, dtype, _WIDER, name)
-    return numbers
-
-
-def encoded_numbers(
-    data: Any,
-    encoding: dict[str, Any],
-    dtype: np.dtype[Any],
-    kept: np.dtype[Any],
-    exactly: bool,
-    path: str,
-) -> Any:
-    """Return numbers in the stored encoding, if they come back as they are.
-
-    Parameters
-    ----------
-    dtype, kept
-        The stored type as `_Unsigned` means it, and as it is.
-    exactly
-        Whether packing may not round to its steps, since the values come from finer ones.
-    """
+    data = np.asarray(data)  # dask's block without dimensions can be a scalar
+    meant, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = _marks(encoding)
-    if data.dtype == dtype and not is_packed(encoding) and all(mark != mark for mark in marks):
-        return data.view(kept)  # nothing is changed, and only NaN stands for missing values
-    numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
-    # xarray writes both, of different values, but encodes nothing more with them.
-    alone = {"missing_value": None} if encoding.get("_FillValue") is not None else {}
-    with np.errstate(all="ignore"):
-        variable = CFScaleOffsetCoder().encode(block_variable(numbers, encoding | alone))
-        integral = dtype.kind in "iu"
-        # Floats that are beyond their type do not come back as they are.
-        lost = integral and _beyond(
-            numbers, variable.to_numpy(), encoding, dtype, filled=bool(marks)
-        )
-        packed = CFMaskCoder().encode(variable).to_numpy()
-        if integral and packed.dtype.kind == "f":
-            packed = np.around(packed)
-        stored = packed.astype(dtype)
-        missing = _missing(data)
-        if marks and integral and missing.any():  # floats do not hold every integer
-            stored = np.where(missing, dtype.type(fill_value_of(encoding)), stored)
-            stored = stored.astype(dtype, copy=False)
-        filled = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
-        for mark in marks:
-            same = stored == (mark if integral else dtype.type(mark))  # an integer may be beyond it
-            filled = filled | (np.isnan(stored) if mark != mark else same)
-    wrong = filled | ~_near(data, stored, encoding, exactly=exactly)
-    lost = np.where(missing, ~filled, wrong) | lost
+    if data.dtype == meant and not is_packed(encoding) and all(mark != mark for mark in marks):
+        return data.view(dtype)  # nothing is changed, and only NaN stands for missing values
+    stored = _packed(data, encoding, meant)
+    checked, again = data, stored
+    if rounding == "requested" and data.size > _MAX_COMPARED_SIZE:
+        # Rounding keeps the order, so that the extremes decide for all.
+        checked = _extremes(data)
+        again = _packed(checked, encoding, meant)
+    lost = ~_comes_back(checked, again, encoding, rounding)
     if lost.any():
-        raise misfit(f"the value {data[lost].ravel()[0]}", encoding, dtype, _ELSEWHERE, path)
-    return stored.view(kept)
+        remedy = _WIDER if rounding == "requested" else _ELSEWHERE
+        raise misfit(f"the value {checked[lost][0]}", encoding, meant, remedy, name)
+    return stored.view(dtype)
 
 
-def _beyond(
-    numbers: Any, packed: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], *, filled: bool
-) -> Any:
-    """Return which numbers have no value in the range of the stored type.
-
-    `filled` says whether the encoding has a value for NaN among integers.
-    """
+def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
+    """Return numbers as xarray packs them in a type, with the very fill value for missing ones."""
+    numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     with np.errstate(all="ignore"):
-        if dtype.kind == "f":
-            beyond = np.isfinite(numbers) & ~np.isfinite(packed.astype(dtype))
-        else:
-            missing = _missing(numbers)
-            beyond = np.where(missing, not filled, ~in_range(packed, dtype))
-        if numbers.dtype.kind in "iu":  # the difference from the offset wraps, too
-            offset, range_ = int(encoding.get("add_offset") or 0), np.iinfo(numbers.dtype)
-            beyond = beyond | (numbers < range_.min + offset) | (numbers > range_.max + offset)
-    return beyond
+        packed = CFScaleOffsetCoder().encode(block_variable(numbers, encoding)).to_numpy()
+        if packed.dtype.kind == "f" and dtype.kind != "f":
+            packed = np.asarray(np.around(packed))
+        stored = packed.astype(dtype)
+    missing, marks = _missing(data), _marks(encoding)
+    if marks and missing.any():
+        stored[missing] = marks[0]
+    return stored
 
 
-def in_range(packed: Any, dtype: np.dtype[Any]) -> Any:
-    """Return which numbers are in the range of an integer type once they are rounded."""
-    range_ = np.iinfo(dtype)
-    if packed.dtype.kind != "f":
-        return (packed >= range_.min) & (packed <= range_.max)
-    rounded = np.around(packed)
-    # Both bounds are powers of two or 0, which floats hold exactly, unlike the largest integer.
-    within = (rounded >= float(range_.min)) & (rounded < float(range_.max + 1))
-    return within & np.isfinite(rounded)
+def _extremes(data: Any) -> Any:
+    """Return the least and the greatest number, and NaN if there is one."""
+    extremes = [np.fmin.reduce(data, None), np.fmax.reduce(data, None), data.min()]
+    return np.array(extremes, data.dtype)
 
 
-def _near(data: Any, stored: Any, encoding: Mapping[str, Any], *, exactly: bool) -> Any:
-    """Return which stored numbers decode to the original ones, within the rounding of packing."""
-    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset", 0)
-    inexact = [array.dtype for array in (data, stored) if array.dtype.kind == "f"]
+def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
+    """Return which stored numbers decode to the original ones, within the rounding."""
+    missing, integral = _missing(data), stored.dtype.kind != "f"
+    marks = _marks(encoding)
+    masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
+    for mark in marks:
+        value = mark if integral else stored.dtype.type(mark)  # integers may not hold it
+        masked = masked | (np.isnan(stored) if mark != mark else stored == value)
+    near = _near(data, stored, encoding, rounding)
+    if rounding != "requested":
+        near &= ~masked
+    numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
+    if numbers.dtype.kind in "iu" and (offset := int(encoding.get("add_offset") or 0)):
+        range_ = np.iinfo(numbers.dtype)  # beyond it, the difference wraps
+        near &= (numbers >= range_.min + offset) & (numbers <= range_.max + offset)
+    return np.where(missing, masked, near)
+
+
+def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
+    """Return which stored numbers decode to about the original ones."""
+    scale, offset = encoding.get("scale_factor"), np.asarray(encoding.get("add_offset") or 0)
+    step = abs(float(scale)) if scale is not None else float(rounding == "requested")
+    inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         decoded = stored + offset if scale is None else stored.astype("f8") * scale + offset
-        room = 2 * np.abs(data) * max((np.finfo(kind).eps for kind in inexact), default=0)
-        if scale is not None and stored.dtype.kind in "iu":
-            room = room + abs(float(scale)) * (1e-6 if exactly else 0.5 + 1e-6)
+        room = 2 * (np.abs(data) + abs(offset)) * max((item.eps for item in inexact), default=0)
+        if stored.dtype.kind in "iu":
+            room = room + step * (1e-6 + (0 if rounding == "none" else 0.5))
+        elif inexact and rounding == "requested":
+            room = room + step * float(inexact[-1].smallest_subnormal)
         # Integers are not subtracted as such: the difference from the least wraps.
         wide = np.result_type(decoded, data, np.float32)
         near = np.abs(np.subtract(decoded, data, dtype=wide)) <= room
@@ -146,7 +117,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def _marks(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that stand for missing ones."""
+    """Return all values that stand for missing ones, first the one that is written."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -165,25 +136,25 @@ def misfit(
     )
 
 
-def equal_in_type(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
-    """Return numbers as booleans, and complex ones as real ones, if they are equal."""
-    held = data.real.astype(dtype)
-    if (data != held).any():
-        raise misfit(f"the value {data[data != held][0]}", encoding, dtype, _WIDER, name)
-    return held
+def real_numbers(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+    """Return the real parts of complex numbers; raise ConflictError for imaginary ones."""
+    lost = data.imag != 0
+    if lost.any():
+        raise misfit(f"the value {data[lost][0]}", encoding, dtype, _WIDER, name)
+    return data.real
 
 
-def check_fill(
-    encoding: Mapping[str, Any], stored: np.dtype[Any], meant: np.dtype[Any], name: str
-) -> None:
-    """Raise ConflictError for a fill value that neither of two integer types holds."""
-    fill = np.ravel(fill_value_of(encoding))
-    if stored.kind not in "iu" or fill.tolist() == [None]:
+def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
+    """Raise ConflictError for a fill value that integers hold neither as stored nor as meant."""
+    fill = fill_value_of(encoding)
+    if fill is None or dtype.kind not in "iu":
         return
-    types = (stored, meant)
-    numeric = fill.dtype.kind in "biuf"
-    if not numeric or not any(in_range(fill, dtype).all() for dtype in types):
-        raise misfit(f"the value {fill[0]}", encoding, stored, _WIDER, name)
+    ranges = [np.iinfo(dtype), np.iinfo(_meant_dtype(dtype, encoding))]
+    for mark in np.ravel(fill):
+        number = mark.item()
+        finite = mark.dtype.kind in "biuf" and np.isfinite(mark)
+        if not finite or not any(r.min <= round(number) <= r.max for r in ranges):
+            raise misfit(f"the value {number}", encoding, dtype, _WIDER, name)
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,20 +164,23 @@ def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     return {**encoding, **whole}
 
 
-def without_sign(
-    dtype: np.dtype[Any], encoding: Mapping[str, Any]
-) -> tuple[np.dtype[Any], dict[str, Any]]:
-    """Return the type that ``_Unsigned`` makes of the stored one, and the encoding in that type."""
-    encoding = dict(encoding)
-    kind = {"true": "u", "false": "i"}.get(str(encoding.pop("_Unsigned", None)), dtype.kind)
-    if dtype.kind not in "iu" or kind == dtype.kind:
-        return dtype, encoding
-    meant = np.dtype(dtype.str.replace(dtype.kind, kind))
-    for key in ("_FillValue", "missing_value"):
+def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
+    """Return the type that ``_Unsigned`` makes of the stored one."""
+    kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
+    return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
+
+
+def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return an encoding whose missing values are in the type that ``_Unsigned`` makes of `dtype`.
+
+    It has no ``_Unsigned``.
+    """
+    meant = _meant_dtype(dtype, encoding)
+    encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
+    for key in ("_FillValue", "missing_value") if meant != dtype else ():
         if encoding.get(key) is not None:
-            with np.errstate(invalid="ignore"):  # one that fits neither type is an error
-                encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
-    return meant, encoding
+            encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
+    return {**encoding, "dtype": meant}
 
 
 def is_packed(encoding: Mapping[str, Any]) -> bool:
@@ -218,19 +192,6 @@ def fill_value_of(encoding: Mapping[str, Any]) -> Any:
     """Return the value that is stored for missing ones, None if there is none."""
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
-
-
-def is_float(fill: Any) -> bool:
-    """Return whether a fill value is the same as a float, in which xarray puts it for NaN."""
-    number = np.asarray(fill).item()
-    return number is None or int(float(number)) == number
-
-
-def filled_numbers(numbers: Any, dtype: np.dtype[Any], stored: np.dtype[Any], fill: Any) -> Any:
-    """Return numbers as integers, NaN as the fill value, in the bits of the stored type."""
-    filled = np.full(numbers.shape, fill, dtype)
-    np.copyto(filled, np.around(numbers), casting="unsafe", where=~np.isnan(numbers))
-    return filled.view(stored)
 
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
