@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
-    from xr_nczarr.tools.verifying import verify
+    from xr_nczarr.tools.verify import verify
     from xr_nczarr.writing.to_nczarr import to_nczarr
 
 __version__ = "0.1.0"
@@ -79,7 +79,7 @@ _LAZY = {
     "open_hierarchy": "tools.overview",
     "to_nczarr": "writing.to_nczarr",
     "upgrade": "tools.metadata",
-    "verify": "tools.verifying",
+    "verify": "tools.verify",
 }
 
 

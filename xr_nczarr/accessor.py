@@ -57,7 +57,7 @@ class NczarrAccessor:
 
     def verify(self, *, sample: int | None = None, readers: bool = False) -> Any:
         """Verify the store that it was opened from; see `xr_nczarr.verify`."""
-        from xr_nczarr.tools.verifying import verify
+        from xr_nczarr.tools.verify import verify
 
         target, options = self._opened_from()
         return verify(target, sample=sample, readers=readers, **options)

@@ -22,11 +22,9 @@ from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.references import open_record_set, open_target
-from xr_nczarr.storage import Access, EarlierStore, Location, Store, parse_url
+from xr_nczarr.storage import Access, Bytes, EarlierStore, KeepingStore, Location, Store, parse_url
 
 _log = logging.getLogger(__name__)
-# Nothing is printed unless the program configures logging.
-logging.getLogger("xr_nczarr").addHandler(logging.NullHandler())
 # Nothing is printed unless the program configures logging.
 logging.getLogger("xr_nczarr").addHandler(logging.NullHandler())
 
@@ -59,11 +57,15 @@ class Resolved:
         self.store.check_writable()
 
     def open_hierarchy(
-        self, *, consolidated: Consolidated = None, **search: Any
+        self,
+        *,
+        consolidated: Consolidated = None,
+        documents: dict[str, Bytes | None] | None = None,
+        **search: Any,
     ) -> tuple[Resolved, Hierarchy]:
         """Return the nodes of the store, or of the reference set in parquet that it holds.
 
-        See `hierarchy.open_hierarchy` for the arguments.
+        See `open_netcdf` for `documents`, and `hierarchy.open_hierarchy` for the other arguments.
 
         Raises
         ------
@@ -75,8 +77,9 @@ class Resolved:
             "sidecars": SIDECARS,
             "limits": self.access.limits,
         }
+        source = self.store if documents is None else KeepingStore(self.store, documents)
         try:
-            return self, open_hierarchy(self.store, consolidated=consolidated, **search)
+            return self, open_hierarchy(source, consolidated=consolidated, **search)
         except RecordSetError as error:
             if self.store is self.location.target:
                 raise
@@ -174,7 +177,12 @@ def dimension_name(dimension: Dimension, visible: Mapping[str, Dimension]) -> st
 
 
 def open_netcdf(
-    target: Any, options: OpenOptions, *, subgroups: bool = True, with_sidecars: bool = False
+    target: Any,
+    options: OpenOptions,
+    *,
+    subgroups: bool = True,
+    with_sidecars: bool = False,
+    documents: dict[str, Bytes | None] | None = None,
 ) -> OpenedStore:
     """Open what a path, URL or mapping names as a tree of netCDF groups.
 
@@ -184,6 +192,9 @@ def open_netcdf(
         Whether to read the groups below the requested one.
     with_sidecars
         Whether to read the NCZarr objects beside the metadata too, in order to change them.
+    documents
+        Keeps the bytes of all documents that are fetched, by key, with None for absent ones. Those
+        that it holds already are not fetched.
     """
     resolved = resolve(target, options.access)
     location = resolved.location
@@ -196,6 +207,7 @@ def open_netcdf(
         group=group,
         subgroups=subgroups,
         with_sidecars=with_sidecars,
+        documents=documents,
         data_type_fallback=options.on_unsupported == "fallback",
     )
     store = resolved.store
@@ -261,10 +273,18 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
         )
 
 
-def open_whole(target: Any, options: Mapping[str, Any]) -> tuple[OpenedStore, Group]:
-    """Open a whole store, and return it with the group that the options name."""
+def open_whole(
+    target: Any,
+    options: Mapping[str, Any],
+    *,
+    documents: dict[str, Bytes | None] | None = None,
+) -> tuple[OpenedStore, Group]:
+    """Open a whole store, and return it with the group that the options name.
+
+    See `open_netcdf` for `documents`.
+    """
     requested = OpenOptions(**options)
-    opened = open_netcdf(target, replace(requested, group=None))
+    opened = open_netcdf(target, replace(requested, group=None), documents=documents)
     return opened, opened.group(requested.group)
 
 

@@ -240,9 +240,19 @@ def test_verify_keeps_as_many_chunks_in_flight_as_reading(s3_server, tmp_path, c
     data = xr.Dataset({"v": ("n", np.arange(1000, dtype="i2"))})
     url = put_store(s3_server, tmp_path / "many", data, v={"chunks": 1})
     options = {**s3_server.storage_options, "client": client}
-    with at_most(s3_server, 1025, 40):
+    with at_most(s3_server, 1010, 40):
         result = xr_nczarr.verify(url, storage_options=options)
     assert result.decoded == 1000
+
+
+@CLIENTS
+def test_verify_reads_documents_once_and_all_variables_together(s3_server, tmp_path, client):
+    url = put_store(s3_server, tmp_path / "store", variables(20))
+    options = {**s3_server.storage_options, "client": client}
+    with at_most(s3_server, 70, 4) as waves:
+        result = xr_nczarr.verify(url, storage_options=options)
+    assert result.decoded == 21
+    assert len({item.path for item in waves.requests}) == len(waves.requests)
 
 
 # Retries ------------------------------------------------------------------------------------------

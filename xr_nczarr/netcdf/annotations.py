@@ -21,11 +21,12 @@ Holder = Literal["attributes", "members", "sidecars"]
 class Vintage:
     """One layout of the annotations, named after the first release that wrote it.
 
-    `holder` is the part of a node that holds superblock, group and array annotation. The fields
-    after `types` name members of the annotations.
+    `releases` write it. `holder` is the part of a node that holds superblock, group and array
+    annotation. The fields after `types` name members of the annotations.
     """
 
     dialect: str
+    releases: str
     holder: Holder
     superblock: str
     group: str
@@ -52,11 +53,13 @@ _LONG = ("dimensions", "arrays", "groups", "dimension_references", "types")
 _APPENDIX_E = ("dimensions", "arrays", "subgroups", "dimension_references", "attribute_types")
 
 VINTAGES = (
-    Vintage("nczarr-4.9.3", "attributes", *_LOWER, *_LONG),  # and 4.10
-    Vintage("nczarr-preview", "attributes", *_PLURAL, *_APPENDIX_E),  # Zarr version 3's
-    Vintage("nczarr-4.9.1", "members", *_LOWER, *_SHORT),  # and 4.9.2
-    Vintage("nczarr-4.8.1", "members", *_UPPER, *_SHORT),  # and 4.9.0
-    Vintage("nczarr-4.8.0", "sidecars", *_OBJECTS, *_SHORT),
+    Vintage("nczarr-4.9.3", "netCDF-C 4.9.3 or later", "attributes", *_LOWER, *_LONG),
+    Vintage(
+        "nczarr-preview", "netCDF-C's development branch", "attributes", *_PLURAL, *_APPENDIX_E
+    ),
+    Vintage("nczarr-4.9.1", "netCDF-C 4.9.1 or 4.9.2", "members", *_LOWER, *_SHORT),
+    Vintage("nczarr-4.8.1", "netCDF-C 4.8.1 or 4.9.0", "members", *_UPPER, *_SHORT),
+    Vintage("nczarr-4.8.0", "netCDF-C 4.8.0", "sidecars", *_OBJECTS, *_SHORT),
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
@@ -306,6 +309,13 @@ def is_universal(root: Node | None) -> bool:
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name
+
+
+def releases_of(dialect: str, root: Node | None) -> str:
+    """Return the releases that read the annotations of a store; empty for plain Zarr."""
+    if is_universal(root):
+        return "netCDF-C 4.8.1 or later"
+    return BY_DIALECT[dialect].releases if dialect in BY_DIALECT else ""
 
 
 def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:

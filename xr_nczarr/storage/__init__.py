@@ -4,7 +4,7 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 (``None``); a refused, failed, short or over-long answer is an error that names the key.
 """
 
-from xr_nczarr.storage.caching import EarlierStore, PrefetchingStore, Wave
+from xr_nczarr.storage.caching import EarlierStore, KeepingStore, PrefetchingStore, Wave
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_alike, plain_name
@@ -26,6 +26,7 @@ __all__ = [
     "Bytes",
     "EarlierStore",
     "FilesystemStore",
+    "KeepingStore",
     "Listing",
     "LocalStore",
     "Location",

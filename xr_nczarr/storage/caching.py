@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.storage.keys import Listing, check_key
@@ -217,6 +217,41 @@ class Wave:
                     self._fetched = {}
             fetched = self._fetched
         return [fetched[key] for key in keys] if fetched else None
+
+
+class KeepingStore(_FrontStore):
+    """A store that fetches each object once, and keeps it in `objects`: None for an absent one.
+
+    A web page is not kept: it may stand for an absent object.
+    """
+
+    def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
+        super().__init__(source)
+        self.objects = objects
+
+    def probing(self) -> KeepingStore:
+        """Return the store for the search for metadata; see `Store.probing`."""
+        return KeepingStore(self.source.probing(), self.objects)
+
+    def bounded(self, max_bytes: int) -> KeepingStore:
+        """Return a store that fetches no object of more than `max_bytes`."""
+        return KeepingStore(self.source.bounded(max_bytes), self.objects)
+
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        """Yield each object in the order of `keys`, None for an absent one."""
+        return self._kept(keys, self.source.fetch)
+
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield each object like `fetch`, and the error in place of an object that is refused."""
+        return self._kept(keys, self.source.probe)
+
+    def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
+        missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
+        answers = dict(zip(missing, fetch(missing), strict=True)) if missing else {}
+        for key, answer in answers.items():
+            if not (isinstance(answer, AccessDeniedError) or (answer and page_in(answer))):
+                self.objects[key] = answer
+        yield from (answers[key] if key in answers else self.objects[key] for key in keys)
 
 
 class EarlierStore(_FrontStore):

@@ -20,6 +20,7 @@ from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.slabs import counts
+from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 from xr_nczarr.tools.text import byte_text, columns, extent_text
 
 if TYPE_CHECKING:
@@ -353,7 +354,8 @@ def _reading(
         if count > _MAX_CHUNKS:
             problem = f"its {count:,} chunks are more than are looked up one by one"
             return f"{problem}: select fewer"
-        read = record_read(array, request, sizes[array.store.name])
+        one_by_one = count <= MAX_REQUESTS
+        read = record_read(array, request, sizes[array.store.name], one_by_one=one_by_one)
     except IndexError as error:
         raise ConflictError(str(error), variable=name) from error
     except NczarrError as error:

@@ -10,8 +10,8 @@ from typing import Any
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
-from xr_nczarr.tools.census import Stored, take_census
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.stored_chunks import StoredChunks, count_stored_chunks
 from xr_nczarr.tools.text import (
     byte_text,
     columns,
@@ -52,7 +52,7 @@ class Overview:
     consolidated: bool
     dialect: str
     root: Group
-    census: dict[str, Stored] | None = field(default=None, compare=False)
+    census: dict[str, StoredChunks] | None = field(default=None, compare=False)
     unlisted: str = field(default="", compare=False)
 
     @property
@@ -205,7 +205,7 @@ def info(target: Any, **options: Any) -> Overview:
       float64 t(x)  chunks 2  1 of 1 stored  16 B of 16 B (1×)
     """
     opened, group = open_whole(target, options)
-    return _overview(opened, group, *take_census(opened))
+    return _overview(opened, group, *count_stored_chunks(opened))
 
 
 def _overview(opened: OpenedStore, group: Group, *census: Any) -> Overview:

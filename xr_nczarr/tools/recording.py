@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
-from xr_nczarr.tools.census import MAX_ASKED
 
 
 class RecordedRead(NamedTuple):
@@ -34,14 +34,12 @@ class RecordedRead(NamedTuple):
 class ObjectSizes:
     """The sizes of objects in a store, without reading them.
 
-    If they take requests, the store is listed once below `folder`. A store that cannot be listed
-    is asked for at most `MAX_ASKED` objects.
+    If they take requests, the store is listed once below `folder`.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
         self.store = store
         self.folder = folder
-        self._remaining = MAX_ASKED
 
     @cached_property
     def _listed(self) -> dict[str, int | None] | None:
@@ -49,24 +47,33 @@ class ObjectSizes:
             return dict(self.store.sizes(self.folder))
         return None
 
-    def of(self, keys: Sequence[str]) -> Sequence[int | None]:
-        """Return sizes in bytes: 0 for an absent object, None where the size is unknown."""
+    def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
+        """Return sizes in bytes: 0 for an absent object, None where the size is unknown.
+
+        A store that cannot be listed is asked for each object if `one_by_one`.
+        """
         known = self.store.known_sizes(keys)
         if known is not None:
             return known
         if self._listed is not None:
             return [self._listed.get(key, 0) for key in keys]
-        self._remaining -= len(keys)
-        if self._remaining >= 0:
+        if one_by_one:
             with suppress(AccessDeniedError, UnsupportedError):
                 return [size or 0 for size in self.store.sizes_of(keys)]
         return [None] * len(keys)
 
 
-def record_read(array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes) -> RecordedRead:
+def record_read(
+    array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes, *, one_by_one: bool
+) -> RecordedRead:
     """Return what reading a selection requests, without reading any object.
 
     The engine reads the selection from empty objects into a result that takes no memory.
+
+    Parameters
+    ----------
+    one_by_one
+        Whether a store that cannot be listed is asked for the size of each object.
 
     Raises
     ------
@@ -76,7 +83,7 @@ def record_read(array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes) -
         If the array cannot be read, or its reference set may not name a target.
     """
     # The index of a shard cannot be made up: without it, all chunks of the shard are absent.
-    store = _RecordingStore(sizes, holds_objects=not array.node.shards)
+    store = _RecordingStore(sizes, holds_objects=not array.node.shards, one_by_one=one_by_one)
     node = replace(array.node, fill_value=0)
     options = replace(array.options, missing_chunks="fill", threads=1)
     parts = count()
@@ -121,12 +128,12 @@ class _RecordingStore(Store):
         Keys of the requested objects that exist.
     """
 
-    def __init__(self, sizes: ObjectSizes, *, holds_objects: bool) -> None:
+    def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
         self.name, self.remote = sizes.store.name, sizes.store.remote
         self.ranges: list[ByteRange] = []
         self.fetched_bytes: int | None = 0
         self.present: set[str] = set()
-        self._sizes = sizes
+        self._sizes = partial(sizes.of, one_by_one=one_by_one)
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -136,7 +143,7 @@ class _RecordingStore(Store):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield zeros for each range of an object that exists, or None for all."""
         self.ranges += ranges
-        for item, size in zip(ranges, self._sizes.of([item.key for item in ranges]), strict=True):
+        for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
             if size == 0:
                 yield None
                 continue

@@ -1,86 +1,87 @@
-"""Which of the chunks a store has, and in how many bytes, without reading any.
+"""The chunks that a store has, and their sizes, without reading any.
 
-The store is listed for that. Where that is impossible, as over plain HTTP, it is asked for each
-chunk that the metadata imply.
+The store is listed. One that cannot be listed, as plain HTTP, is asked for each chunk that the
+metadata imply.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from xr_nczarr.dataset import OpenedStore
+from xr_nczarr.dataset import OpenedStore, readable_node
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.tools.slabs import counts
 
-MAX_ASKED = 10_000
-"""Chunks that are asked for one by one where somebody waits for the answer: some seconds'."""
+MAX_REQUESTS = 10_000
+"""Chunks that a store without listing is asked for, which takes some seconds."""
 
 
 @dataclass(slots=True)
-class Stored:
-    """The stored objects of a variable: chunks, or shards that hold them.
+class StoredChunks:
+    """The stored objects of a variable: chunks, or shards that hold several.
 
     Attributes
     ----------
     node
-        The array that they belong to.
+        The array as it is read.
     extent
         Number of objects along each dimension.
     present
-        Number of those that are there, of `total`.
+        Number of objects that exist, of `total`.
     stored_bytes
-        Their size; None when the store does not tell.
+        Size of all of them; None if the store does not say it.
     numbers
-        Where in the grid, in C order, those lie that are there; empty unless they are asked for.
+        Positions of the existing objects in the grid, in C order; empty unless requested.
     """
 
     node: ArrayNode
-    extent: tuple[int, ...]
+    extent: tuple[int, ...] = field(init=False)
     present: int = 0
     stored_bytes: int | None = 0
     numbers: array[int] = field(default_factory=lambda: array("q"), repr=False)
+
+    def __post_init__(self) -> None:
+        self.extent = self.node.object_counts
 
     @property
     def total(self) -> int:
         """Number of objects in the grid."""
         return math.prod(self.extent)
 
+    def index(self, number: int) -> tuple[int, ...]:
+        """Return the grid index of the object at a position in C order."""
+        return tuple(map(int, np.unravel_index(number, self.extent))) if self.extent else ()
+
     def key(self, number: int) -> str:
-        """Return the key of the object at a place of the grid, in C order."""
-        index = np.unravel_index(number, self.extent) if self.extent else ()
-        return self.node.chunk_keys.key(tuple(map(int, index)))
+        """Return the key of the object at a position in C order."""
+        return self.node.chunk_keys.key(self.index(number))
 
 
-_Arrays = dict[str, list[Stored]]
-"""By the folder of their objects."""
-
-
-def take_census(
-    opened: OpenedStore, others: list[str] | None = None, *, most_asked: int | None = MAX_ASKED
-) -> tuple[dict[str, Stored], str]:
-    """Return what is stored of each variable, by path; or nothing, and why that is unknown.
+def count_stored_chunks(
+    opened: OpenedStore, others: list[str] | None = None, *, max_requests: int | None = MAX_REQUESTS
+) -> tuple[dict[str, StoredChunks], str]:
+    """Return the stored objects of each variable by path, or nothing and why they are unknown.
 
     Parameters
     ----------
     others
-        Gets the keys that are no chunk's. With it, the numbers of the chunks are kept.
-    most_asked
-        How many chunks a store that cannot be listed is asked for at most; None for any number.
+        Gets the keys that belong to no chunk. With it, the numbers of the chunks are kept.
+    max_requests
+        Number of chunks that a store without listing is asked for at most; None for any number.
     """
     try:
         return _counted(opened, opened.store.sizes(), others), ""
     except (AccessDeniedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
-    if most_asked is not None and total > most_asked:
-        many = f"{total:,} chunks are more than the {most_asked:,} that are asked for one by one"
+    if max_requests is not None and total > max_requests:
+        many = f"{total:,} chunks are more than the {max_requests:,} that are asked for one by one"
         return {}, f"{reason} Its {many}"
     try:
         return _counted(opened, _requested_sizes(opened), others), ""
@@ -92,16 +93,16 @@ def take_census(
 
 def _counted(
     opened: OpenedStore, objects: Iterable[tuple[str, int | None]], others: list[str] | None
-) -> dict[str, Stored]:
+) -> dict[str, StoredChunks]:
     by_path = _expected(opened)
-    arrays: _Arrays = {}
+    by_folder: dict[str, list[StoredChunks]] = {}
     for stored in by_path.values():
         keys = stored.node.chunk_keys
-        folder = (keys.prefix if stored.extent else keys.scalar).rpartition("/")[0]
-        arrays.setdefault(folder, []).append(stored)
+        folder = (keys.prefix if stored.node.shape else keys.scalar).rpartition("/")[0]
+        by_folder.setdefault(folder, []).append(stored)
     unknown: list[str] = []
     for key, size in objects:
-        owner, number = _owner(key, arrays)
+        owner, number = _owner(key, by_folder)
         if owner is None:
             unknown.append(key)
             continue
@@ -117,29 +118,29 @@ def _counted(
     return by_path
 
 
-def _expected(opened: OpenedStore) -> dict[str, Stored]:
-    """Return the objects that the metadata imply, by path of the variable; none is counted."""
-    by_path = {}
-    for variable in opened.root.all_variables():
-        if variable.node is not None and variable.error is None:
-            shape = variable.shape or variable.node.shape
-            extent = counts(shape, variable.node.object_shape)
-            by_path[variable.path] = Stored(variable.node, extent)
-    return by_path
+def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
+    """Return the objects that the metadata imply, by path of the variable, before counting."""
+    return {
+        variable.path: StoredChunks(readable_node(variable, opened.options.assume_endian))
+        for variable in opened.root.all_variables()
+        if variable.node is not None and variable.error is None
+    }
 
 
 def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
-    """Yield key and size of all objects that exist of those that the metadata imply."""
+    """Yield key and size of all existing objects that the metadata imply."""
     for stored in _expected(opened).values():
         yield from existing_chunks(opened.store, stored.node.chunk_keys, stored.extent)
 
 
-def _owner(key: str, arrays: _Arrays) -> tuple[Stored | None, int]:
-    """Return the array one of whose objects lies at `key`, and where in its grid."""
+def _owner(
+    key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
+) -> tuple[StoredChunks | None, int]:
+    """Return the array that has an object at `key`, and the position of the object in its grid."""
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]
-        for stored in arrays.get(folder, ()):
+        for stored in by_folder.get(folder, ()):
             keys, extent = stored.node.chunk_keys, stored.extent
             if key == keys.scalar and not extent:
                 return stored, 0

@@ -1,0 +1,106 @@
+"""What `verify` returns: findings, those of one kind as one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from xr_nczarr.errors import quote
+from xr_nczarr.tools.text import Told, count_text
+
+_MAX_PLACES = 3
+Severity = Literal["error", "warning", "note"]
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of one array, group or object.
+
+    Attributes
+    ----------
+    severity
+        ``"error"`` where values or metadata are damaged or contradict each other, or a coordinate
+        is not complete; ``"warning"`` for other missing chunks, for what is left over, and where
+        other programs fail; ``"note"`` for what other programs need.
+    place
+        Key in the store, or path of the node.
+    detail
+        What differs between places that have the same problem.
+    """
+
+    severity: Severity
+    place: str
+    problem: str
+    remedy: str = ""
+    detail: str = ""
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """The fields by which findings share a line."""
+        return self.severity, self.problem, self.remedy
+
+    def __str__(self) -> str:
+        return finding_line([self])
+
+
+def finding_line(findings: Sequence[Finding]) -> str:
+    """Return the line of findings of one kind."""
+    severity, problem, remedy = findings[0].kind
+    places = [
+        f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)
+        for finding in findings[:_MAX_PLACES]
+    ]
+    more = len(findings) - len(places)
+    where = ", ".join(places) + (f" and {more:,} more" if more else "")
+    return f"{severity}: {where}: {problem}{f'. {remedy}' if remedy else ''}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification(Told):
+    """What `verify` found; printing it shows findings of one kind as one line.
+
+    Attributes
+    ----------
+    chunks
+        By path of the array: existing chunks, or shards of chunks, and all of them; empty if that
+        is unknown.
+    decoded
+        Number of chunks, or shards of chunks, that were read and decoded.
+    """
+
+    store: str
+    chunks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    decoded: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is no error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
+        kinds: dict[tuple[str, ...], list[Finding]] = {}
+        for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
+            kinds.setdefault(finding.kind, []).append(finding)
+        counts = Counter(finding.severity for finding in self.findings)
+        problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]
+        there = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
+        title = f"{self.store}: {there}{self.decoded:,} read: {', '.join(problems)}"
+        return "\n".join([title, *map(finding_line, kinds.values())])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        return {
+            "store": self.store,
+            "whole": self.whole,
+            "decoded": self.decoded,
+            "chunks": [
+                {"path": path, "present": present, "total": total}
+                for path, (present, total) in self.chunks.items()
+            ],
+            "findings": [asdict(finding) for finding in self.findings],
+        }

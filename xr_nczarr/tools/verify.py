@@ -1,0 +1,340 @@
+"""Whether a store is whole: each chunk is looked for and decoded, each document compared."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import islice, product
+from typing import Any
+
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.dataset import OpenedStore, open_whole, readable_node
+from xr_nczarr.errors import (
+    MetadataError,
+    NczarrError,
+    NotFoundError,
+    UnsupportedError,
+    quote,
+)
+from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats.documents import Document
+from xr_nczarr.hierarchy import JOURNAL
+from xr_nczarr.model import ArrayNode, parent_path
+from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf.annotations import SIDECARS
+from xr_nczarr.storage import WRITER_LOCK, Bytes, KeepingStore
+from xr_nczarr.tools.readers import requirements
+from xr_nczarr.tools.stored_chunks import MAX_REQUESTS, StoredChunks, count_stored_chunks
+from xr_nczarr.tools.verification import Finding, Verification
+from xr_nczarr.writing.transaction import UNFINISHED
+
+_MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
+_BYTES_IN_FLIGHT = 256 << 20  # once decoded
+_BATCH_CHUNKS = 1024
+_THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
+_MAX_KEYS = 5
+_LISTED = "present, and not listed"
+_ORPHAN = "Remove it, unless the document of its array or group was lost"
+_CONSOLIDATE = "Run nczarr consolidate, unless the document itself is wrong"
+
+
+def verify(
+    target: Any, *, sample: int | None = None, readers: bool = False, **options: Any
+) -> Verification:
+    """Verify a store: its documents against each other and against the chunks, and every chunk.
+
+    Chunks are fetched and decoded as for reading, which checks sizes and checksums. Missing ones
+    are warned of. Those of a coordinate of a dimension are an error, but for a single value, which
+    writers leave out if it is the fill value.
+
+    Parameters
+    ----------
+    sample
+        Read at most so many chunks of each array, chosen at random among those that are there;
+        None for all.
+    readers
+        Whether to say also what other programs need to read the store, and what they read wrongly.
+    **options
+        See `OpenOptions`. With `group`, only the chunks of that group are read.
+
+    Examples
+    --------
+    >>> import xarray as xr, xr_nczarr
+    >>> store = {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
+    >>> xr_nczarr.verify(store).whole
+    True
+    """
+    documents: dict[str, Bytes | None] = {}
+    try:
+        opened, top = _open(target, options, documents)
+    except MetadataError as error:
+        if error.key != JOURNAL:
+            raise
+        # Until it is decided, nobody knows which documents count.
+        return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
+    others: list[str] = []
+    max_requests = None if sample is None else MAX_REQUESTS
+    stored, reason = count_stored_chunks(opened, others, max_requests=max_requests)
+    chunks = {path: (item.present, item.total) for path, item in stored.items()}
+    result = Verification(store=opened.store.name, chunks=chunks)
+    findings = result.findings
+    findings += _consolidated(opened, documents)
+    findings += _metadata(opened)
+    arrays: list[_Array] = []
+    for variable in top.all_variables():
+        if variable.error is None and variable.node is not None:
+            item = stored.get(variable.path)
+            findings += _missing(variable, item)
+            try:
+                arrays.append(_Array(opened, variable, item, sample))
+            except NczarrError as error:  # of all chunks alike
+                findings.append(_error(variable.path, error))
+    _read_all(arrays, result)
+    if reason:
+        findings.append(Finding("warning", "/", f"missing chunks are not looked for: {reason}"))
+    findings += _left_over(opened, others)
+    if readers:
+        findings += requirements(opened, documents)
+    return result
+
+
+def _metadata(opened: OpenedStore) -> Iterator[Finding]:
+    """Yield the problems of groups and variables."""
+    for group in opened.root.walk():
+        if group.error is not None:
+            yield _error(group.path, group.error)
+        for report in group.reports:
+            yield Finding("warning" if _LISTED in report else "error", group.path, report)
+        for variable in group.variables.values():
+            if variable.error is not None:
+                yield _error(variable.path, variable.error)
+
+
+def _open(
+    target: Any, options: dict[str, Any], documents: dict[str, Bytes | None]
+) -> tuple[OpenedStore, Group]:
+    """Open the single documents, or the consolidated one if they are absent or cannot be listed."""
+    try:
+        return open_whole(target, {"consolidated": False, **options}, documents=documents)
+    except (NotFoundError, UnsupportedError):
+        if "consolidated" in options:
+            raise
+        return open_whole(target, options, documents=documents)
+
+
+def _error(place: str, error: NczarrError) -> Finding:
+    where = error.key or place
+    problem = ", ".join(filter(None, [error.place, error.problem]))
+    detail = f"chunk {error.chunk}" if error.chunk is not None else ""
+    return Finding("error", where, problem, error.remedy, detail=detail)
+
+
+def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
+    """Compare each document that the consolidated one holds, or should, with the single one."""
+    zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
+    key = zarr.consolidated_key
+    store = KeepingStore(opened.store, documents)
+    if opened.options.consolidated is True or key is None:
+        return
+    if not any(store.fetch_present(zarr.node_keys("/"))):  # it is all that there is
+        return
+    (data,) = store.fetch([key])
+    try:
+        document = data and Document(key, data, limits=limits, consolidated=True)
+        held = document and zarr.expand_consolidated(document)
+    except MetadataError as error:
+        yield replace(_error(key, error), remedy=_CONSOLIDATE)
+        return
+    if not held:
+        return
+    nodes = {name for path in opened.hierarchy.nodes for name in zarr.node_keys(path)}
+    names = dict.fromkeys([*held, *(name for name in documents if name in nodes)])
+    for name, single in zip(names, store.fetch([*names]), strict=True):
+        inner = held.get(name)
+        if inner is None and single is None:
+            continue
+        if inner is None:
+            problem = f"missing in {key}"
+        elif single is None:
+            problem = f"only in {key}, missing in the store"
+        elif _same(Document(name, single, limits=limits), inner):
+            continue
+        else:
+            problem = f"stale in {key}"
+        yield Finding("error", name, problem, _CONSOLIDATE)
+
+
+def _same(single: Document, inner: Document) -> bool:
+    """Return whether documents are equal; an unreadable one is reported with its node."""
+    try:
+        return bool(single.value == inner.value)
+    except MetadataError:
+        return False
+
+
+def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Finding]:
+    """Yield what is to say of the chunks of a variable that are not there."""
+    present = set() if stored is None else set(stored.numbers)
+    if stored is None or len(present) == stored.total:
+        return
+    absent = (number for number in range(stored.total) if number not in present)
+    first = [*islice(absent, _MAX_KEYS)]
+    count = stored.total - len(present)
+    keys = ", ".join(quote(stored.key(number)) for number in first)
+    detail = f"{count:,} of {stored.total:,}: {keys}{', …' if count > len(first) else ''}"
+    if _is_incomplete(variable, stored, first):
+        problem, remedy = "a coordinate lacks chunks", "Write the coordinate again"
+        yield Finding("error", variable.path, problem, remedy, detail=detail)
+    else:
+        problem = "chunks are missing and read as the fill value"
+        yield Finding("warning", variable.path, problem, detail=detail)
+
+
+def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
+    """Return whether without its `absent` chunks a coordinate is none.
+
+    The values of a coordinate differ, and none is missing: a single one can be the fill value.
+    """
+    if not variable.is_coordinate:
+        return False
+    elements = [item for number in absent for item in _elements(stored.node, (number,))]
+    values = sum(item.stop - item.start for item in elements)
+    masked = "_FillValue" in variable.attributes or variable.fill_value != variable.fill_value
+    return values > 1 or masked
+
+
+class _Array:
+    """An array to read: its stored objects at `numbers` of the grid, in C order.
+
+    Raises
+    ------
+    NczarrError
+        If no chunk of the array can be read.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedStore,
+        variable: Variable,
+        stored: StoredChunks | None,
+        sample: int | None,
+    ) -> None:
+        node = readable_node(variable, opened.options.assume_endian)
+        self.path = variable.path
+        self.array = ChunkedArray(node, opened.store, replace(opened.options.reading, threads=1))
+        _ = self.array.codec, self.array.layout
+        self.objects = stored or StoredChunks(node)
+        self.numbers: Sequence[int] = range(self.objects.total)
+        # Objects that are known to be missing are not fetched, unless that is an error.
+        if stored is not None and opened.options.missing_chunks != "raise":
+            self.numbers = sorted(set(stored.numbers))
+        if sample is not None and sample < len(self.numbers):
+            self.numbers = sorted(random.sample(self.numbers, sample))
+
+    @property
+    def threads(self) -> int:
+        """Number of threads to read with; 0 if another thread does not pay."""
+        size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
+        if self.array.store.remote:
+            return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
+        return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
+
+    def read(self, number: int) -> list[Finding]:
+        """Decode the chunks of one stored object; return what is wrong with them."""
+        node = self.array.node
+        elements = _elements(node, self.objects.index(number))
+        problem = self._decode(elements)
+        if problem is None or not node.shards:
+            return [] if problem is None else [problem]
+        edges = [
+            [slice(start, start + length) for start in range(item.start, item.stop, length)]
+            for item, length in zip(elements, node.chunk_shape, strict=True)
+        ]
+        return [*filter(None, map(self._decode, product(*edges)))] or [problem]
+
+    def _decode(self, elements: Sequence[slice]) -> Finding | None:
+        try:
+            self.array.read(elements, dtype="V0", convert=_discard)
+        except NczarrError as error:
+            return _error(self.path, error)
+        return None
+
+
+def _discard(*_: Any) -> None:
+    """Keep no values: chunks only have to decode."""
+
+
+def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
+    """Return the elements of the stored object at a grid index."""
+    starts, lengths = [], list(node.object_shape)
+    for axis, number in enumerate(index):
+        start = number * lengths[axis]
+        if node.chunk_runs:
+            start = 0
+            for length, count in node.chunk_runs[axis]:
+                start += length * min(number, count)
+                lengths[axis] = length
+                number -= count
+                if number < 0:
+                    break
+        starts.append(start)
+    return [
+        slice(start, min(start + length, size))
+        for start, length, size in zip(starts, lengths, node.shape, strict=True)
+    ]
+
+
+def _read_all(arrays: Sequence[_Array], result: Verification) -> None:
+    """Read the chunks of all arrays, several at once; count them, and add what is wrong."""
+    by_threads: dict[int, list[_Array]] = {}
+    for array in arrays:
+        by_threads.setdefault(array.threads, []).append(array)
+    findings: list[Finding] = []
+    for threads, members in by_threads.items():
+        reads = (partial(array.read, number) for array in members for number in array.numbers)
+        with ThreadPoolExecutor(threads or 1, thread_name_prefix="nczarr-verify") as pool:
+            while batch := [*islice(reads, _BATCH_CHUNKS)]:
+                for problems in (pool.map if threads else map)(operator.call, batch):
+                    result.decoded += not problems
+                    findings += problems
+    # What concerns the codec as a whole is said once.
+    result.findings += dict.fromkeys(findings)
+
+
+def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
+    """Yield the keys that belong to no document or array, and lie below nothing broken."""
+    zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
+    documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
+    broken = {group.path for group in opened.root.walk() if group.error is not None}
+    broken |= {item.path for item in opened.root.all_variables() if item.error is not None}
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        document = key in documents or (name in SIDECARS and f"/{folder}" in nodes)
+        above = _paths_above(zarr.node_path(folder))
+        holder = next((path for path in above if path in nodes or path in broken), "/")
+        if key in (JOURNAL, UNFINISHED):
+            yield Finding("error", key, "a write was interrupted", "Run it again")
+        elif key == WRITER_LOCK:
+            problem = "a write changes the store now, or was killed"
+            yield Finding("warning", key, problem, "Wait for it, or run it again")
+        elif document or not above or not broken.isdisjoint(above):
+            continue
+        elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
+            yield Finding("warning", key, "not a chunk of any array", "Remove it")
+        else:
+            yield Finding("warning", key, "not part of the store", _ORPHAN)
+
+
+def _paths_above(path: str | None) -> list[str]:
+    """Return a path and all above it; nothing for None."""
+    paths = [] if path is None else [path]
+    while paths and paths[-1] != "/":
+        paths.append(parent_path(paths[-1]))
+    return paths
