@@ -8,7 +8,9 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 
 import xr_nczarr
-from xr_nczarr.cli.main import _parser
+from xr_nczarr.cli.arguments import Parser
+from xr_nczarr.cli.commands import COMMANDS
+from xr_nczarr.cli.main import overview
 
 project = "xr_nczarr"
 author = "the xr_nczarr developers"
@@ -73,12 +75,10 @@ class CommandHelp(Directive):
     def run(self) -> list[nodes.Node]:
         """Return a section for each command."""
         os.environ["COLUMNS"] = "90"
-        parser = _parser()
-        (commands,) = (a for a in parser._actions if isinstance(a.choices, dict))
-        sections: list[nodes.Node] = [literal(parser.format_help())]
-        for name, command in commands.choices.items():
+        sections: list[nodes.Node] = [literal(overview())]
+        for name, add in COMMANDS.items():
             section = nodes.section("", nodes.title("", name), ids=[f"nczarr-{name}"])
-            section += literal(command.format_help())
+            section += literal(Parser(f"nczarr {name}", add).format_help())
             sections.append(section)
         return sections
 

@@ -8,9 +8,11 @@ the error is printed.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Collection
 from typing import Any, Self
 
 _MAX_NAME_LENGTH = 200
+_MAX_NAMES = 20
 
 
 def quote(name: object) -> str:
@@ -169,3 +171,20 @@ class StorageConnectionError(StorageError, ConnectionError):
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
     """Return the error for a `value` at `place` that is not what was `expected`."""
     return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)
+
+
+def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
+    """Return the error for a name that does not exist: it names the nearest ones, or all.
+
+    Examples
+    --------
+    >>> print(unknown("dimension", "tme", ["time", "lat"]))
+    no dimension 'tme'. Did you mean time? The dimensions are lat, time
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, names, 3)
+    hint = f"Did you mean {' or '.join(map(quote, close))}? " if close else ""
+    listed = [*map(quote, sorted(names)[:_MAX_NAMES]), *(["…"] if len(names) > _MAX_NAMES else [])]
+    known = f"The {what}s are {', '.join(listed)}" if names else f"There are no {what}s"
+    return NotFoundError(f"no {what} {quote(name)!r}", remedy=hint + known)

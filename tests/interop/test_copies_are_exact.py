@@ -126,6 +126,20 @@ def test_netcdf_c_reads_the_same_of_the_file_and_of_its_copy(
         assert [*map(repr, described(copied, left_out=left_out))] == expected
 
 
+@pytest.mark.parametrize("through", [None, ("2", "nczarr"), ("3", "nczarr")], ids=str)
+def test_netcdf_c_reads_the_same_of_the_file_and_of_a_file_made_of_its_copy(
+    source: Path, through: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy.nc"
+    if through is None:
+        xr_nczarr.copy(source, target)
+    else:
+        xr_nczarr.copy(source, tmp_path / "store", zarr_format=through[0], dialect=through[1])
+        xr_nczarr.copy(tmp_path / "store", target)
+    with netCDF4.Dataset(source) as file, netCDF4.Dataset(target) as copied:
+        assert [*map(repr, described(copied))] == [*map(repr, described(file))]
+
+
 @pytest.mark.parametrize("layout", [*ANNOTATED, *OLD], ids=" ".join)
 def test_the_dump_of_a_copy_is_what_ncdump_prints_of_the_file(
     source: Path, layout: tuple[str, str]

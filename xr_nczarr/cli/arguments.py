@@ -1,15 +1,92 @@
-"""Arguments that subcommands share."""
+"""Arguments: the parser of a subcommand, and the arguments that subcommands share."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import re
+from ast import literal_eval
+from collections.abc import Callable, Sequence
+from shlex import quote as shell_quote
+from typing import Any, NoReturn
 
-from xr_nczarr.errors import quote
+from xr_nczarr.errors import unknown
+
+Run = Callable[[argparse.Namespace], Any]
+
+_KEYWORD = re.compile(r"\b([a-z_]+)=((?:'[^']*'|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|\w[\w.]*)?)")
 
 
 class UsageError(Exception):
     """The arguments are wrong, whatever the store."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a subcommand, which `add` gives its arguments and returns what then runs."""
+
+    def __init__(self, program: str, add: Callable[[argparse.ArgumentParser], Run]) -> None:
+        # In dump, -h is ncdump's.
+        super().__init__(program, allow_abbrev=False, conflict_handler="resolve")
+        self.description = add.__doc__
+        self._run = add(self)
+
+    def run(self, words: Sequence[str]) -> Any:
+        """Parse the words, and return the result of the subcommand and how to print it.
+
+        Raises
+        ------
+        UsageError
+            For words that are wrong, with the usage of the subcommand.
+        """
+        parsed, rest = self.parse_known_args(words)
+        for word in rest:
+            if word.startswith("-"):
+                raise UsageError(str(unknown("option", word.partition("=")[0], self.flags)))
+            self.error(f"unexpected argument {word!r}")
+        shown = {name: getattr(parsed, name, False) for name in ("json", "quiet")}
+        return self._run(parsed), shown
+
+    @property
+    def flags(self) -> list[str]:
+        """All options."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError with a message of argparse."""
+        places = [str(action.metavar) for action in self._get_positional_actions()]
+        message = message.removeprefix("argument ").replace(
+            "the following arguments are required: ", "missing "
+        )
+        raise UsageError(f"{message}. Usage: {self.prog} [OPTIONS] {' '.join(places)}")
+
+    def in_flags(self, message: str) -> str:
+        """Return a message to a caller in Python, such as overwrite=True, as one to a shell."""
+        flags = {action.dest: action.option_strings[-1:] for action in self._actions}
+
+        def flag(keyword: re.Match[str]) -> str:
+            name, text = keyword.groups()
+            try:
+                value = literal_eval(text) if text else None
+            except (ValueError, SyntaxError):
+                return keyword[0]
+            if value is True and flags.get(name):
+                return flags[name][0]
+            import json
+
+            def spelled(value: Any) -> str:
+                return value if isinstance(value, str) else json.dumps(value)
+
+            if name.endswith("_options") and isinstance(value, dict) and flags.get(name):
+                pairs = (f"{key}={spelled(item)}" for key, item in value.items())
+                return " ".join(f"{flags[name][0]} {shell_quote(pair)}" for pair in pairs)
+            if flags.get(name):
+                return f"{flags[name][0]} {'…' if text == '' else shell_quote(spelled(value))}"
+            from xr_nczarr.options import OPEN_OPTIONS
+
+            if "options" not in flags or name not in OPEN_OPTIONS:
+                return keyword[0]
+            return f"--option {shell_quote(f'{name}={spelled(value)}' if text else f'{name}=…')}"
+
+        return _KEYWORD.sub(flag, message)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +120,9 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
     options = dict(parsed.options)
-    unknown = sorted(options.keys() - set(OPEN_OPTIONS))
-    if unknown:
-        raise UsageError(f"there is no option {', '.join(unknown)}; see {', '.join(OPEN_OPTIONS)}")
+    for name in options:
+        if name not in OPEN_OPTIONS:
+            raise UsageError(str(unknown("option", name, OPEN_OPTIONS)))
     if parsed.storage_options:
         options["storage_options"] = parsed.storage_options
     try:
@@ -60,22 +137,52 @@ def chosen(parsed: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(parsed, name) for name in names}
 
 
-def positions(selection: str) -> dict[str, int | slice]:
-    """Parse positions such as ``time=0:10,lat=3``; raise UsageError for anything else."""
-    by_name: dict[str, int | slice] = {}
-    for item in filter(None, selection.split(",")):
-        name, places = map(str.strip, item.rpartition("=")[::2])
-        try:
-            numbers = [int(part) if part.strip() else None for part in places.split(":")]
-            if not name or name in by_name or len(numbers) > 3 or 0 in numbers[2:]:
-                raise ValueError(item)
-            by_name[name] = slice(*numbers) if len(numbers) > 1 else int(places)
-        except ValueError as error:
-            raise UsageError(
-                f"found {quote(item)!r}, expected another dimension and positions in it. "
-                "Write time=0:10, lat=3 or lon=::2"
-            ) from error
+def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
+    """Add the options that name a part of a dataset: variables, positions or labels, a group."""
+    variables = "these variables only, with the coordinates of their dimensions"
+    parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
+    select = "positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
+    parser.add_argument(
+        "--select", type=selection, default={}, metavar="DIM=PLACES,...", help=select
+    )
+    if group:
+        parser.add_argument("--group", metavar="GROUP", help="this group, as the root")
+
+
+def names(text: str) -> list[str]:
+    """Parse names that commas separate."""
+    return text.split(",")
+
+
+def selection(text: str) -> dict[str, Any]:
+    """Parse a selection such as ``time=0:10,lat=45.5``.
+
+    Integers, and ranges of them with colons, are positions. Anything else is a label, and two
+    labels with a slash between them are a range that includes both.
+    """
+    by_name: dict[str, Any] = {}
+    for item in filter(None, text.split(",")):
+        name, places = map(str.strip, item.partition("=")[::2])
+        if not name or not places or name in by_name:
+            raise argparse.ArgumentTypeError(
+                f"expected each dimension once, with positions or labels in it; found {text!r}. "
+                "Write time=0:10, lat=3, lon=::2, lat=45.5 or time=2000-01/2000-03"
+            )
+        by_name[name] = _places(places)
     return by_name
+
+
+def _places(text: str) -> Any:
+    if "/" in text:
+        first, _, last = text.partition("/")
+        return slice(first or None, last or None)
+    try:
+        numbers = [int(part) if part.strip() else None for part in text.split(":")]
+    except ValueError:
+        return text
+    if len(numbers) > 3 or 0 in numbers[2:]:
+        raise argparse.ArgumentTypeError(f"expected START:STOP:STEP, STEP not 0; found {text!r}")
+    return slice(*numbers) if len(numbers) > 1 else numbers[0]
 
 
 class _Pairs(argparse.Action):

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import xr_nczarr
 from xr_nczarr.cli.arguments import (
+    Run,
     add_json,
     add_storage_options,
+    add_subset,
     add_target,
     chosen,
+    names,
     open_options,
-    positions,
 )
 
-Run = Callable[[argparse.Namespace], Any]
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
 
@@ -31,7 +31,7 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("-h", dest="header", action="store_true", help="no values")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
         only = f"values of these {name} only"
-        parser.add_argument(flag, dest=name, type=_names, metavar=f"{what},...", help=only)
+        parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
     parser.add_argument("-n", dest="name", help="name of the dataset")
     digits = "significant digits of floats and doubles; without, as many as it takes"
     parser.add_argument(
@@ -40,10 +40,9 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "-s", dest="special", action="store_true", help="special attributes: how values are stored"
     )
-    parser.add_argument("--help", action="help", help="show this help")
-    names = ("header", "variables", "groups", "name", "precision", "special")
+    arguments = ("header", "variables", "groups", "name", "precision", "special")
     return lambda parsed: xr_nczarr.dump(
-        parsed.target, **chosen(parsed, *names), **open_options(parsed)
+        parsed.target, **chosen(parsed, *arguments), **open_options(parsed)
     )
 
 
@@ -66,14 +65,11 @@ def explain(parser: argparse.ArgumentParser) -> Run:
     """Predict the requests, bytes and chunks that reading a selection takes."""
     add_target(parser)
     add_json(parser)
-    parser.add_argument("--select", default="", metavar="DIM=POSITIONS,...", help="time=0:10,lat=3")
-    parser.add_argument(
-        "-v", dest="variables", type=_names, metavar="VAR,...", help="of these variables only"
-    )
+    add_subset(parser, group=False)
 
     def run(parsed: argparse.Namespace) -> Any:
         options = {"variables": parsed.variables, **open_options(parsed)}
-        return xr_nczarr.explain(parsed.target, positions(parsed.select), **options)
+        return xr_nczarr.explain(parsed.target, parsed.select, **options)
 
     return run
 
@@ -96,7 +92,12 @@ def verify(parser: argparse.ArgumentParser) -> Run:
 def copy(parser: argparse.ArgumentParser) -> Run:
     """Copy a store, a netCDF file or what xarray opens; run again to complete a copy."""
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
-    parser.add_argument("target", metavar="TARGET", help="path or URL of the new store")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="path or URL of the new store; or of a netCDF file, which ends in .nc",
+    )
+    add_subset(parser)
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
     parser.add_argument(
         "--zarr-format", default="2", type=_version, metavar="VERSION", help="2 is the default"
@@ -118,8 +119,10 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
-        names = ("engine", "zarr_format", "dialect", "chunks", "codecs", "skip_unsupported")
-        arguments = chosen(parsed, *names, "overwrite", "storage_options", "target_options")
+        subset = ("group", "variables", "select")
+        layout = ("zarr_format", "dialect", "chunks", "codecs")
+        others = ("engine", "skip_unsupported", "overwrite", "storage_options", "target_options")
+        arguments = chosen(parsed, *subset, *layout, *others)
         progress = not parsed.quiet and sys.stderr.isatty()
         return xr_nczarr.copy(parsed.source, parsed.target, **arguments, progress=progress)
 
@@ -193,7 +196,10 @@ def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
     return run
 
 
-COMMANDS = (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)
+COMMANDS = {
+    add.__name__: add
+    for add in (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)
+}
 
 
 def _version(text: str) -> str:
@@ -202,10 +208,6 @@ def _version(text: str) -> str:
     if text not in FORMATS:
         raise argparse.ArgumentTypeError(f"expected {', '.join(sorted(FORMATS))}; found {text!r}")
     return text
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
 
 
 def _precision(text: str) -> tuple[int | None, int | None]:

@@ -128,6 +128,17 @@ def _inferred(items: list[Json]) -> Any:
     return items if kinds == {str} else None
 
 
+def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
+    """Return the attributes of a stored node typed as netCDF-C reads them.
+
+    Where nothing records their types, they get those that netCDF-C infers.
+    """
+    if node is None or is_annotated(node):
+        return dict(decoded)
+    fill_value = {name: value for name, value in decoded.items() if name == "_FillValue"}
+    return decode_attributes(node.attributes, {}) | fill_value
+
+
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Return the attributes of a stored node in the form in which to write them again.
 

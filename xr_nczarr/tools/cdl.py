@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.dataset import OpenedStore, open_whole
-from xr_nczarr.errors import NotFoundError, quote
+from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.annotations import is_annotated
-from xr_nczarr.netcdf.attributes import decode_attributes
+from xr_nczarr.netcdf.attributes import typed
 from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
 from xr_nczarr.tools.cdl_values import (
     EXACT,
@@ -31,6 +30,7 @@ from xr_nczarr.tools.cdl_values import (
     value_texts,
 )
 from xr_nczarr.tools.slabs import slabs
+from xr_nczarr.tools.subset import chosen_paths
 
 _MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17
@@ -100,8 +100,8 @@ def dump(
         opened,
         name if name is not None else _dataset_name(opened.store.name),
         header,
-        _chosen(variables, paths, "variable"),
-        _chosen(groups, {group.path for group in top.walk()}, "group"),
+        frozenset(chosen_paths(variables, paths, "variable")),
+        frozenset(chosen_paths(groups, {group.path for group in top.walk()}, "group")),
         top,
         _digits(precision),
         special,
@@ -196,7 +196,7 @@ class Cdl:
             yield f"{indent}variables:\n"
         for variable in group.variables.values():
             yield from self._declaration(variable, group, indent)
-        attributes = _netcdf_attributes(group)
+        attributes = typed(group.attributes, group.node)
         if self.special and group.path == "/":
             attributes |= special_group_attributes(group)
         if attributes:
@@ -215,7 +215,7 @@ class Cdl:
         kind = type_name(variable.node.dtype, variable.kind)
         stored = f" // stored as {variable.node.dtype}" if variable.kind == "other" else ""
         yield f"{indent}\t{kind} {name}{f'({names})' if names else ''} ;{stored}\n"
-        attributes = _netcdf_attributes(variable)
+        attributes = typed(variable.attributes, variable.node)
         if variable.kind == "string" and "_FillValue" in attributes:
             attributes["_FillValue"] = [attributes["_FillValue"]]
         if self.special:
@@ -304,15 +304,6 @@ class _Line:
         return ",\n  "
 
 
-def _netcdf_attributes(holder: Group | Variable) -> dict[str, Any]:
-    """Return attributes typed as netcdf-c does it, also where nothing records their types."""
-    node = holder.node
-    if node is None or is_annotated(node):
-        return dict(holder.attributes)
-    fill_value = {name: value for name, value in holder.attributes.items() if name == "_FillValue"}
-    return decode_attributes(node.attributes, {}) | fill_value
-
-
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
     """Return the short name, or the path unless the short name means this dimension."""
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
@@ -325,26 +316,6 @@ def _reason_to_leave_out(variable: Variable) -> str:
     if type_name(node.dtype, variable.kind) is None:
         return f"{quote(variable.name)} is left out: netCDF has no type for {node.dtype}"
     return ""
-
-
-def _chosen(requested: Collection[str] | None, paths: set[str], what: str) -> frozenset[str]:
-    """Return the paths that names mean; all of them if `requested` is None."""
-    if requested is None:
-        return frozenset(paths)
-    chosen: set[str] = set()
-    for name in requested:
-        matching = {
-            path
-            for path in paths
-            if path == (name or "/") or (name[:1] != "/" and path.endswith(f"/{name}"))
-        }
-        if not matching:
-            raise NotFoundError(
-                f"there is no {what} {quote(name)!r}",
-                remedy="List all names with nczarr dump -h",
-            )
-        chosen |= matching
-    return frozenset(chosen)
 
 
 def _digits(precision: tuple[int | None, int | None] | None) -> Digits:

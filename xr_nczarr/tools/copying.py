@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.dataset import resolve
-from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError, quote
-from xr_nczarr.storage import Access, Store, boot, parse_url
+from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError
+from xr_nczarr.formats import find_format
+from xr_nczarr.model import group_path
+from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
-from xr_nczarr.tools.inputs import Input, Recoding, open_input
+from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_decoded, open_input
+from xr_nczarr.tools.netcdf_output import FileLayout, unheld, write_file
+from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
@@ -28,8 +32,11 @@ from xr_nczarr.writing.transaction import (
     check_empty,
     open_existing,
 )
+from xr_nczarr.writing.variables import DEFAULT_FORMAT
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
+_ELSEWHERE = "Copy it to another place"
+_PART = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,9 @@ def copy(
     source: Any,
     target: Any,
     *,
+    group: str | None = None,
+    variables: Collection[str] | None = None,
+    select: Mapping[str, Any] | None = None,
     engine: str | None = None,
     zarr_format: int | str = 2,
     dialect: str = "nczarr",
@@ -84,7 +94,7 @@ def copy(
     progress: bool = False,
     overwrite: bool = False,
 ) -> Copied:
-    """Copy all groups of a store, a netCDF file or whatever xarray opens into a new store.
+    """Copy a store, a netCDF file or whatever xarray opens into a new store or netCDF-4 file.
 
     A copy of a store or a netCDF file is exact: groups, dimensions with their order and
     unlimitedness, variables, and attributes with their order and types are those of the source,
@@ -101,11 +111,22 @@ def copy(
     source
         A path, URL, mapping or reference set as the engine ``"nczarr"`` opens it, or a file for
         another engine.
+    target
+        A path, URL or mapping. The path of a netCDF file (``.nc``) makes a netCDF-4 file, which
+        takes the netCDF4 library; a URL that ends in ``#mode=nczarr,file`` makes a store even so.
+    group
+        The group that becomes the root of the target; None for the whole source.
+    variables
+        Names of variables, or paths, which begin with a slash; None for all. Coordinate variables
+        of their dimensions come along.
+    select
+        By name of the dimension: positions (integers, slices of integers) or labels (a number that
+        is no integer, text, slices of these with both ends included). Dimensions are kept.
     engine
         Of xarray; None for netCDF files as netcdf-c reads them (if netCDF4 is installed), and for
         ``"nczarr"``. What another engine presents is copied, which may be less than the file has.
     zarr_format, dialect, consolidated, progress
-        See `to_nczarr`.
+        See `to_nczarr`. A netCDF file has none of the first three.
     chunks
         Chunk lengths by dimension, in elements; None, or other dimensions, for the source's own.
     codecs
@@ -146,25 +167,43 @@ def copy(
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
     mapping: 1 arrays copied, 1 of them as bytes (1 chunks)
     """
-    _check_name(target)
-    with closing(open_input(source, engine, storage_options)) as origin:
-        for dim, length in (chunks or {}).items():
-            if dim not in origin.names or length < 1:
-                raise ConflictError(f"there are no chunks of {length} along {quote(dim)}")
+    file = _file_path(target)
+    if file is not None and (
+        find_format(zarr_format) is not DEFAULT_FORMAT or dialect != "nczarr" or consolidated
+    ):
+        raise UnsupportedError(
+            "a netCDF file has no Zarr version, dialect or consolidated metadata",
+            remedy="Leave these options out, or choose the name of a store, such as out.nczarr",
+            store=file,
+        )
+    subset = Subset(
+        group=group_path(group),
+        variables=variables,
+        positions=positions_of(
+            select or {}, lambda: open_decoded(source, engine, group, storage_options)
+        ),
+    )
+    recoding = Recoding(chunks=chunks or {}, codecs=codecs)
+    with closing(
+        open_input(source, engine, storage_options, subset=subset, netcdf_types=file is not None)
+    ) as origin:
+        origin.check_dimensions(recoding.chunks)
+        if file is not None:
+            _check_beside(LocalStore(file), origin)
+            return _copy_to_file(origin, file, recoding, skip_unsupported, overwrite)
         sync = "commit" if boot() else "all"
         access = Access(storage_options={"sync": sync, **(target_options or {})})
         resolved = resolve(target, access, must_exist=False)
         resolved.check_writable()
         layout, store = layout_of(resolved.location, zarr_format, dialect), resolved.store
-        recoding = Recoding(chunks=chunks or {}, codecs=codecs)
-        tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
         _check_beside(store, origin)
+        tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
         plan = plan_tree(tree, store, consolidated)
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
         # A copy that was killed may be run again unchanged, also from a source that has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
-        arguments = str((name, zarr_format, dialect, chunks, codecs, consolidated))
+        arguments = str((name, subset, zarr_format, dialect, chunks, codecs, consolidated))
         owner = hashlib.sha256(arguments.encode()).hexdigest
         locked = Transaction.locked(store, owner, locking="always", force=overwrite)
         with locked as transaction:
@@ -173,12 +212,7 @@ def copy(
             with transaction.writing(plan, staged=exists, mark=mark, resumed=resumed) as work:
                 arrays = origin.arrays
                 unchanged, objects = copy_chunks(plan.writes, arrays, work, resumed, progress)
-                if origin.state() != before:
-                    raise ConflictError(
-                        "the source was changed while it was copied",
-                        remedy="Run the copy again when nobody writes to it",
-                        store=store.name,
-                    )
+                _check_unchanged(origin, before, store.name)
         return Copied(
             store=store.name,
             arrays=len(plan.writes),
@@ -190,29 +224,71 @@ def copy(
         )
 
 
-def _check_name(target: Any) -> None:
-    """Raise UnsupportedError for the name of a netCDF file, unless its URL says ``mode=nczarr``."""
+def _file_path(target: Any) -> str | None:
+    """Return the path of the netCDF file that a target names; None if it names a store."""
     if not isinstance(target, str | os.PathLike):
-        return
+        return None
     location = parse_url(target)
-    if location.format is None and location.url.rstrip("/").lower().endswith(_NETCDF_ENDINGS):
+    is_file = location.url.rstrip("/").lower().endswith(_NETCDF_ENDINGS)
+    if location.format is not None or location.medium is not None or not is_file:
+        return None
+    if location.path is None:
         raise UnsupportedError(
-            "this is the name of a netCDF file, and a copy is a store",
-            remedy="Choose a name such as out.nczarr; a store of this very name is meant by a URL "
-            "that ends in #mode=nczarr,file",
+            "netCDF files are written to local disks alone",
+            remedy="Copy to a local path, or choose the name of a store, such as out.nczarr",
             store=mask(location.url),
+        )
+    return location.path
+
+
+def _copy_to_file(
+    origin: Input, path: str, recoding: Recoding, skip_unsupported: bool, overwrite: bool
+) -> Copied:
+    """Write a netCDF file beside its place, and move it there when it is complete."""
+    if os.path.lexists(path) and not (overwrite and is_netcdf_file(path)):
+        raise ExistsError(
+            "there is a file already" if is_netcdf_file(path) else "this is no netCDF file",
+            remedy="Choose another target, or pass overwrite=True"
+            if is_netcdf_file(path)
+            else "Choose another target, or remove it first",
+            store=path,
+        )
+    layout = FileLayout()
+    tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
+    origin.leave_out(unheld(tree.root), layout, skip_unsupported=skip_unsupported)
+    before = origin.state()
+    part = f"{path}{_PART}"
+    try:
+        write_file(tree, part)
+        _check_unchanged(origin, before, path)
+        os.replace(part, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.remove(part)
+        raise
+    arrays = len(tree.written)
+    return Copied(
+        store=path, arrays=arrays, unchanged=[], objects=0, resumed=False, skipped=origin.skipped
+    )
+
+
+def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
+    """Raise ConflictError if the source is not in the state that it was in before."""
+    if origin.state() != before:
+        raise ConflictError(
+            "the source was changed while it was copied",
+            remedy="Run the copy again when nobody writes to it",
+            store=target,
         )
 
 
 def _check_beside(store: Store, origin: Input) -> None:
     """Raise RefusedError if the target is the source, or within it and would be a part of it."""
-    stores = [array.store for array in origin.arrays.values()]
-    if any(each.is_same(store) for each in stores):
-        problem, remedy = "source and target are the same store", "Copy it to another place"
-        raise RefusedError(problem, remedy=remedy, store=store.name)
-    if any(store.is_within(each) for each in stores):
-        problem = "it lies within the store that is to be copied"
-        raise RefusedError(problem, remedy="Copy to another place", store=store.name)
+    if origin.store.is_same(store):
+        raise RefusedError("source and target are the same", remedy=_ELSEWHERE, store=store.name)
+    if store.is_within(origin.store):
+        problem = "the target lies within the store that is to be copied"
+        raise RefusedError(problem, remedy=_ELSEWHERE, store=store.name)
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:

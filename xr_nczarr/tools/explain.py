@@ -21,6 +21,7 @@ from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.recording import ObjectSizes, record_read
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
+from xr_nczarr.tools.subset import positions_of
 from xr_nczarr.tools.text import byte_text, columns, extent_text
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ def explain(
         A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, and perhaps
         selected from; or what `xarray.open_dataset` takes to open one.
     selection
-        Positions by dimension, as `xarray.Dataset.isel` takes them.
+        By name of the dimension: positions, as `xarray.Dataset.isel` takes them, or, where `target`
+        is to be opened, labels (a float, text, a date, slices of these with both ends included).
     variables
         Names or paths; all if None.
     **options
@@ -163,6 +165,7 @@ def explain(
     datasets = _datasets(target)
     if datasets is None:
         opened, group = open_whole(target, options)
+        indexers = positions_of(indexers, lambda: _opened_with_xarray(target, options))
         if all(isinstance(item, int | slice) for item in indexers.values()):
             sources = _stored_sources(opened, group)
         else:  # for xarray to interpret
@@ -189,6 +192,12 @@ def explain(
         else:
             readings.append(result)
     return Explanation(tuple(readings), left_out)
+
+
+def _opened_with_xarray(target: Any, options: Mapping[str, Any]) -> Dataset:
+    import xarray as xr
+
+    return xr.open_dataset(target, engine="nczarr", decode_timedelta=False, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from xr_nczarr.model import ArrayNode, CodecSpec, Json
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
-_SZIP, _BZIP2, _ZSTD, _BLOSC = 4, 307, 32015, 32001
+_SZIP, _BZIP2, _ZSTD, BLOSC = 4, 307, 32015, 32001
 _NAMES = {DEFLATE: "zlib", SHUFFLE: "shuffle", FLETCHER32: "fletcher32", _SZIP: "szip"}
 _LEVELED = {DEFLATE: "zlib", _BZIP2: "bz2", _ZSTD: "zstd"}
-_NUMBERS = {"gzip": DEFLATE, "blosc": _BLOSC} | {
+_NUMBERS = {"gzip": DEFLATE, "blosc": BLOSC} | {
     name: number for number, name in (_NAMES | _LEVELED).items()
 }
 _COMPRESSORS = ["blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"]
@@ -25,7 +25,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})
-    if number == _BLOSC and len(settings) == 7 and settings[6] < len(_COMPRESSORS):
+    if number == BLOSC and len(settings) == 7 and settings[6] < len(_COMPRESSORS):
         level, shuffle, compressor = settings[4:]
         configuration = {"cname": _COMPRESSORS[compressor], "clevel": level, "shuffle": shuffle}
         return CodecSpec("blosc", {**configuration, "blocksize": 0})
@@ -37,7 +37,7 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:
         return None
-    if number == _BLOSC:
+    if number == BLOSC:
         compressor = configuration.get("cname")
         if compressor not in _COMPRESSORS:
             return None

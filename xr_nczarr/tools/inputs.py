@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
 import xarray as xr
-from xarray.core.indexing import ExplicitlyIndexed, LazilyIndexedArray
+from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, LazilyIndexedArray
 
 from xr_nczarr.backend.encoding import run_lengths
 from xr_nczarr.backend.entrypoint import AS_STORED
@@ -18,15 +18,16 @@ from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
-from xr_nczarr.errors import Place, UnsupportedError, quote
-from xr_nczarr.model import child_path
-from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
+from xr_nczarr.model import Node, child_path, group_path, parent_path
+from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
-from xr_nczarr.netcdf.attributes import undecoded
+from xr_nczarr.netcdf.attributes import typed, undecoded
 from xr_nczarr.options import OpenOptions
-from xr_nczarr.storage import file_fingerprint
-from xr_nczarr.tools.netcdf_c import NetcdfFile, open_file
+from xr_nczarr.storage import LocalStore, Store, file_fingerprint
+from xr_nczarr.tools.netcdf_input import NetcdfFile, open_file
 from xr_nczarr.tools.relayout import relayout
+from xr_nczarr.tools.subset import Subset
 from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
@@ -66,8 +67,12 @@ class Input(ABC):
 
     Attributes
     ----------
-    names
-        Of all dimensions.
+    root
+        The whole source as a netCDF tree.
+    subset
+        What of it is copied.
+    store
+        Where the source is; a file is taken for a store at its path.
     state
         Returns a text that changes with the source; None if that cannot be found out.
     close
@@ -76,13 +81,34 @@ class Input(ABC):
         What the target cannot hold, and was left out: a sentence each.
     arrays
         Those in the tree whose stored chunks may be copied as bytes, by their path there.
+    groups, sources
+        What `Subset.apply` returns.
     """
 
-    names: set[str]
+    root: Group
+    subset: Subset
+    store: Store
     state: Callable[[], str | None]
     close: Callable[[], None]
     skipped: list[str] = field(default_factory=list)
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
+    groups: dict[str, Group] = field(init=False)
+    sources: dict[str, Variable] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.groups, self.sources = self.subset.apply(self.root)
+
+    def check_dimensions(self, lengths: Mapping[str, int]) -> None:
+        """Raise an error for a name of no dimension, and for a length below 1."""
+        names = {name for group in self.groups.values() for name in group.dimensions}
+        names |= {item.name for source in self.sources.values() for item in source.dimensions}
+        for dim, length in lengths.items():
+            if dim not in names:
+                raise unknown("dimension", dim, names)
+            if length < 1:
+                raise ConflictError(
+                    f"chunk length of {quote(dim)} must be at least 1, not {length}"
+                )
 
     def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:
         """Return the netCDF tree that is to be stored.
@@ -94,9 +120,9 @@ class Input(ABC):
         """
         self._check(layout, skip_unsupported=skip_unsupported)
         tree = Tree(layout)
-        for group, names in self._groups():
-            tree.check_single(group.path, len(names), group.attributes)
-            for name in names:
+        for group in self.groups.values():
+            tree.check_single(group.path, len(group.variables), group.attributes)
+            for name in group.variables:
                 stored_name(name)
             for name in group.dimensions:
                 check_dimension(name, layout)
@@ -104,11 +130,11 @@ class Input(ABC):
             copied.dimensions.update(group.dimensions)
             copied.attributes.update(group.attributes)
             tree.note_types(group.path, group.attributes)
-            for name in names:
+            for name, variable in group.variables.items():
                 path = child_path(group.path, name)
                 try:
                     with Place(variable=path):
-                        self._add(tree, copied, name, recoding)
+                        self._add(tree, copied, variable, recoding)
                 except UnsupportedError as error:
                     if not skip_unsupported:
                         error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
@@ -116,25 +142,27 @@ class Input(ABC):
                     self.skipped.append(f"the variable {quote(path)}: {error.problem}")
         if not layout.unlimited:
             dimensions = [each for group in tree.root.walk() for each in group.dimensions.values()]
-            self.skipped += [
-                f"that {quote(x.path)} is unlimited" for x in dimensions if x.unlimited
-            ]
-            self._check(layout, skip_unsupported=skip_unsupported)
+            self.leave_out(
+                [f"that {quote(x.path)} is unlimited" for x in dimensions if x.unlimited],
+                layout,
+                skip_unsupported=skip_unsupported,
+            )
         return tree
+
+    def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
+        """Note what the target cannot hold; raise UnsupportedError unless that is skipped."""
+        self.skipped += phrases
+        self._check(layout, skip_unsupported=skip_unsupported)
 
     def _check(self, layout: Layout, *, skip_unsupported: bool) -> None:
         if self.skipped and not skip_unsupported:
             more = len(self.skipped) - _MAX_NAMED
             named = [*self.skipped[:_MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
-            problem = f"the dialect {layout.dialect} cannot hold {'; '.join(named)}"
+            problem = f"{layout.dialect} cannot hold {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 
     @abstractmethod
-    def _groups(self) -> Iterator[tuple[Group, Sequence[str]]]:
-        """Yield the groups, parents first, and the names of their variables."""
-
-    @abstractmethod
-    def _add(self, tree: Tree, group: Group, name: str, recoding: Recoding) -> None:
+    def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
         """Add a variable to a group of the tree."""
 
 
@@ -145,39 +173,33 @@ class ModelInput(Input):
     Attributes
     ----------
     values_of
-        Returns the stored values of a variable.
-    attributes_of
-        Returns attributes as they are to be written.
+        Returns the stored values of a variable of the source.
     complete
         Whether all values are there, so that nothing reads as the fill value of an array.
     """
 
-    groups: dict[str, Group]
     values_of: Callable[[Variable], ExplicitlyIndexed]
-    attributes_of: Callable[[Group | Variable], dict[str, Any]]
     complete: bool
 
-    def _groups(self) -> Iterator[tuple[Group, Sequence[str]]]:
-        for group in self.groups.values():
-            yield replace(group, attributes=self.attributes_of(group)), [*group.variables]
-
-    def _add(self, tree: Tree, group: Group, name: str, recoding: Recoding) -> None:
-        variable = self.groups[group.path].variables[name]
-        values = self.values_of(variable)
+    def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
+        source = self.sources[variable.path]
+        values, selected = self.values_of(source), self.subset.indexer(source)
+        if selected is not None:
+            values = values[BasicIndexer(selected)]  # type: ignore[index]
         encoding, explicit = _encoding(variable, tree.layout, recoding)
         encoded = relayout(
-            replace(variable, attributes=self.attributes_of(variable)),
-            in_chunks(values, _stored_chunks(variable), name),
+            variable,
+            in_chunks(values, _stored_chunks(source), variable.name),
             tree.layout,
             encoding,
             complete=self.complete,
             explicit=explicit,
-            default_width=self.groups["/"].attributes.get(DEFAULT_WIDTH),
+            default_width=self.root.attributes.get(DEFAULT_WIDTH),
         )
         names = [dimension.name for dimension in variable.dimensions]
         # Chunks that are longer than a dimension stay so.
-        path = tree.add_variable(group, name, encoded, variable.dimensions, (), names)
-        for lazy in lazy_array_in(values):
+        path = tree.add_variable(group, variable.name, encoded, variable.dimensions, (), names)
+        for lazy in lazy_array_in(values) if selected is None else ():
             self.arrays[path] = lazy.stored
 
 
@@ -186,55 +208,87 @@ class DatasetInput(Input):
     """What an engine of xarray opens, which is as exact as the engine."""
 
     datasets: dict[str, xr.Dataset]
-    unlimited: dict[str, set[str]]
 
-    def _groups(self) -> Iterator[tuple[Group, Sequence[str]]]:
-        for path, dataset in self.datasets.items():
-            attributes = user_attributes(dataset.attrs)
-            yield Group(path=path, attributes=attributes), [*map(str, dataset.variables)]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for group in self.groups.values():
+            group.dimensions = {}  # a dataset repeats those of the groups above it
 
-    def _add(self, tree: Tree, group: Group, name: str, recoding: Recoding) -> None:
-        variable = self.datasets[group.path].variables[name]
-        encoding = _requested(variable, recoding)
+    def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
+        source = self.sources[variable.path]
+        dataset = self.datasets[parent_path(source.path)]
+        values, selected = dataset.variables[source.name], self.subset.indexer(source)
+        values = values if selected is None else values[selected]
+        encoding = _requested(values, recoding)
         if encoding is not None:
-            variable = variable.copy(deep=False)
-            variable.encoding = encoding
-        encoded = encode_alone(variable, name, tree.layout, encoding is not None)
-        unlimited = self.unlimited[group.path]
-        growing = growing_dimensions(self.datasets[group.path], unlimited)
-        tree.add_variable(group, name, encoded, (), unlimited, growing)
+            values = values.copy(deep=False)
+            values.encoding = encoding
+        encoded = encode_alone(values, source.name, tree.layout, encoding is not None)
+        unlimited = {dimension.name for dimension in source.dimensions if dimension.unlimited}
+        growing = growing_dimensions(dataset, unlimited)
+        tree.add_variable(group, source.name, encoded, (), unlimited, growing)
 
 
-def open_input(source: Any, engine: str | None, options: Mapping[str, Any] | None) -> Input:
+def open_input(
+    source: Any,
+    engine: str | None,
+    options: Mapping[str, Any] | None,
+    *,
+    subset: Subset | None = None,
+    netcdf_types: bool = False,
+) -> Input:
     """Open a source without decoding anything.
+
+    Parameters
+    ----------
+    netcdf_types
+        Whether attributes get the types as netCDF-C reads them; else JSON stays JSON.
 
     Raises
     ------
     UnsupportedError
-        If there is no such engine, and if the source names a group of a store.
+        If there is no such engine.
     """
+    subset = subset or Subset()
     if isinstance(source, str | os.PathLike):
         source = os.path.expanduser(source)
-    if engine == "nczarr" or (engine is None and not _is_netcdf_file(source)):
-        return _of_store(open_netcdf(source, OpenOptions(storage_options=options)))
+    if engine == "nczarr" or (engine is None and not is_netcdf_file(source)):
+        opened = open_netcdf(source, OpenOptions(storage_options=options))
+        return _of_store(opened, subset, typed if netcdf_types else undecoded)
     path = os.fspath(source)
     if engine is None and find_spec("netCDF4") is not None:
-        return _of_file(open_file(path))
+        return _of_file(open_file(path), subset)
     engine = engine or str(xr.backends.plugins.guess_engine(path))
     engines = xr.backends.list_engines()
     if engine not in engines:
         raise UnsupportedError(
             f"there is no engine {quote(engine)}; there are {', '.join(engines)}"
         )
-    given: dict[str, Any] = {"storage_options": options} if options else {}
+    keywords: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
-        datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **given))
+        datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))
     else:
-        datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **given)}
-    return _of_datasets(path, datasets)
+        datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **keywords)}
+    return _of_datasets(path, datasets, subset)
 
 
-def _of_store(opened: OpenedStore) -> ModelInput:
+def open_decoded(
+    source: Any, engine: str | None, group: str | None, options: Mapping[str, Any] | None
+) -> xr.Dataset:
+    """Open a source with xarray, whose indexes know the labels of coordinates."""
+    if engine is None and not is_netcdf_file(source):
+        engine = "nczarr"
+    keywords: dict[str, Any] = {"storage_options": options} if options else {}
+    if group:
+        keywords["group"] = group
+    return xr.open_dataset(source, engine=engine, decode_timedelta=False, **keywords)
+
+
+def _of_store(
+    opened: OpenedStore,
+    subset: Subset,
+    attributes_of: Callable[[Mapping[str, Any], Node | None], dict[str, Any]],
+) -> ModelInput:
     def values_of(variable: Variable) -> ExplicitlyIndexed:
         if variable.error is not None:
             raise variable.error.located(store=opened.store.name)
@@ -244,60 +298,78 @@ def _of_store(opened: OpenedStore) -> ModelInput:
         stored = ChunkedArray(node, store, opened.options.reading)
         return SelectedArray(LazyArray(stored, node.dtype, variable.shape))
 
-    if opened.target_group:
-        raise UnsupportedError(
-            f"the source names its group {quote(opened.target_group)!r}; a copy takes all groups",
-            remedy="Open that group with xarray, and write it with to_nczarr",
-            store=opened.store.name,
-        )
-    nodes, groups = opened.hierarchy.nodes, {group.path: group for group in opened.root.walk()}
-    for group in groups.values():
+    nodes = opened.hierarchy.nodes
+    for group in opened.root.walk():
         if group.error is not None:
             raise group.error.located(store=opened.store.name)
+        holders: list[Group | Variable] = [group, *group.variables.values()]
+        for holder in holders:
+            holder.attributes = attributes_of(holder.attributes, nodes.get(holder.path))
+    if opened.target_group:
+        subset = replace(subset, group=group_path(f"{opened.target_group}/{subset.group}"))
     return ModelInput(
-        names={name for group in groups.values() for name in group.dimensions},
         state=lambda: opened.store.fingerprint(),
         close=lambda: None,
-        groups=groups,
+        root=opened.root,
+        subset=subset,
+        store=opened.store,
         values_of=values_of,
-        attributes_of=lambda source: undecoded(source.attributes, nodes.get(source.path)),
         complete=False,
     )
 
 
-def _of_file(file: NetcdfFile) -> ModelInput:
-    groups = {group.path: group for group in file.root.walk()}
+def _of_file(file: NetcdfFile, subset: Subset) -> ModelInput:
     return ModelInput(
-        names={name for group in groups.values() for name in group.dimensions},
         state=lambda: file_fingerprint(file.handle.path),
         close=file.handle.close,
         skipped=[*file.unsupported],
-        groups=groups,
+        root=file.root,
+        subset=subset,
+        store=LocalStore(file.handle.path),
         values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
-        attributes_of=lambda source: source.attributes,
         complete=True,
     )
 
 
-def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset]) -> DatasetInput:
+def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) -> DatasetInput:
     def close() -> None:
         for dataset in datasets.values():
             dataset.close()
 
+    root = Group()
+    for group_name, dataset in datasets.items():
+        _add_dataset(root, group_name, dataset)
     return DatasetInput(
-        names={str(name) for dataset in datasets.values() for name in dataset.dims},
+        root=root,
+        subset=subset,
+        store=LocalStore(path),
         state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
         close=close,
         # Also what is small: nothing is held longer than it takes to write it.
         datasets={name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()},
-        unlimited={
-            name: unlimited_dimensions(dataset, None, required=False)
-            for name, dataset in datasets.items()
-        },
     )
 
 
-def _is_netcdf_file(source: Any) -> bool:
+def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
+    """Add the names, dimensions and attributes of a dataset to a tree."""
+    group = root
+    for name in filter(None, path.split("/")):
+        group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
+    group.attributes = user_attributes(dataset.attrs)
+    unlimited = unlimited_dimensions(dataset, None, required=False)
+    for dim, size in dataset.sizes.items():
+        name = str(dim)
+        group.dimensions[name] = Dimension(
+            name, child_path(group.path, name), size, name in unlimited
+        )
+    for key, variable in dataset.variables.items():
+        name, dimensions = str(key), tuple([group.dimensions[str(dim)] for dim in variable.dims])
+        path = child_path(group.path, name)
+        group.variables[name] = Variable(path=path, name=name, dimensions=dimensions)
+
+
+def is_netcdf_file(source: Any) -> bool:
+    """Return whether a path names a file that begins as netCDF files do."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening it as a store says so

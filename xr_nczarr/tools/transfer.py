@@ -24,7 +24,7 @@ Index = tuple[int, ...]
 
 _BATCH_BYTES = 16 << 20
 _BATCH_OBJECTS = 256
-_MOST_REARRANGED = 1 << 30
+_MAX_REARRANGED_BYTES = 1 << 30
 
 
 def copy_chunks(
@@ -45,10 +45,10 @@ def copy_chunks(
         anew |= write.fill_is_spelled  # chunks that netcdf-c left out are stored
         if array is not None and not anew and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
-        elif (aligned := write.aligned()) is write or write.data.nbytes <= _MOST_REARRANGED:
+        elif (aligned := write.aligned()) is write or write.data.nbytes <= _MAX_REARRANGED_BYTES:
             others += _unfinished(aligned, there)
         else:
-            large += _parts(write, _MOST_REARRANGED)
+            large += _parts(write, _MAX_REARRANGED_BYTES)
     total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes)
     done = objects = 0
     for array, node in as_bytes:
@@ -115,6 +115,15 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
         if copied := store.copy_from(array.store, pairs):
             return copied
     return 0
+
+
+def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
+    """Yield the write with blocks of whole stored objects, in parts if it is large."""
+    aligned = write.aligned()
+    if aligned is write or write.data.nbytes <= _MAX_REARRANGED_BYTES:
+        yield aligned
+    else:
+        yield from (part.aligned() for part in _parts(write, _MAX_REARRANGED_BYTES))
 
 
 def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:

@@ -190,6 +190,18 @@ def _store(
     )
 
 
+def store_values(write: ArrayWrite, target: Any) -> None:
+    """Assign the values of a write to their region of `target`, in this process."""
+    if not write.data.size:
+        return
+    if not hasattr(write.data, "dask"):
+        target[write.region] = write.data
+        return
+    from dask.array import store
+
+    store(write.data, target, regions=write.region, lock=False, scheduler="threads")
+
+
 def flush(store: Store, *_: Any) -> None:
     """Force all written objects to the disk; the other arguments are awaited by dask."""
     store.flush()

@@ -1,0 +1,177 @@
+"""`copy` into a netCDF file: what netcdf-c then reads, what is refused, what stays on the disk."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import RAW, read_groups
+from tests.stores import (
+    COMPRESSIONS,
+    VINTAGES,
+    file_url,
+    read_with_netcdf4,
+    sample,
+    write_netcdf_c,
+    write_vintage,
+)
+
+
+def test_what_netcdf_c_reads_of_its_own_store_it_reads_of_the_file(tmp_path: Path) -> None:
+    store = write_netcdf_c(tmp_path / "store")
+    with pytest.warns(UserWarning, match="netCDF has no filter blosc"):
+        done = xr_nczarr.copy(store, tmp_path / "out.nc")
+    with netCDF4.Dataset(file_url(store)) as one, netCDF4.Dataset(tmp_path / "out.nc") as other:
+        assert other.data_model == "NETCDF4"
+        assert done.arrays == len(one.variables) + len(one["g"].variables) + 1
+        for name, variable in one.variables.items():
+            copied = other[name]
+            if variable.dimensions:
+                assert copied.chunking() == variable.chunking(), name
+            assert copied.endian() == variable.endian(), name
+            if name in COMPRESSIONS and COMPRESSIONS[name].get("compression") == "zlib":
+                assert copied.filters() == variable.filters(), name
+        expected, found = read_with_netcdf4(one), read_with_netcdf4(other)
+    for (path, before), (_, after) in zip(expected.walk(), found.walk(), strict=True):
+        assert repr((after.dims, after.attrs)) == repr((before.dims, before.attrs)), path
+        assert repr(after.variables) == repr(before.variables), path
+
+
+@pytest.mark.parametrize("release", VINTAGES)
+def test_stores_of_every_release_become_files(release: str, tmp_path: Path) -> None:
+    store = write_vintage(tmp_path / "store", sample(release), release)
+    xr_nczarr.copy(store, tmp_path / "out.nc")
+    expected = read_groups(store, **RAW)
+    for path, dataset in xr.open_groups(tmp_path / "out.nc", engine="netcdf4", **RAW).items():
+        xr.testing.assert_identical(dataset, expected[path])
+
+
+def test_types_of_plain_zarr_are_written_as_to_netcdf_writes_them(tmp_path: Path) -> None:
+    times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
+    variables = {
+        "flag": ("x", [True, False]),
+        "word": ("x", ["a", "é"]),
+        "time": ("x", times),
+        "half": ("x", np.array([1.5, np.nan])),
+    }
+    dataset = xr.Dataset(variables, attrs={"n": 3, "list": [1, 2], "many": {"a": 1}})
+    dataset.to_zarr(tmp_path / "store", zarr_format=2)
+    with pytest.warns(UserWarning, match=r"netCDF has no filter"):
+        xr_nczarr.copy(tmp_path / "store", tmp_path / "out.nc", codecs=None)
+    with xr.open_dataset(tmp_path / "out.nc", engine="netcdf4") as opened:
+        xr.testing.assert_equal(opened.load(), dataset)
+        assert opened.attrs["n"].dtype == "int32"
+        assert opened.attrs["many"] == '{"a": 1}'
+
+
+def test_a_type_without_a_place_in_netcdf_is_refused_or_left_out(tmp_path: Path) -> None:
+    store, file = tmp_path / "store", tmp_path / "out.nc"
+    dataset = xr.Dataset({"z": ("x", np.array([1 + 2j])), "v": ("x", [1.0])})
+    xr_nczarr.to_nczarr(dataset, store, dialect="zarr")
+    with pytest.raises(xr_nczarr.UnsupportedError, match=r"netCDF has no type for .*Pass skip"):
+        xr_nczarr.copy(store, file, codecs=[])
+    assert not list(tmp_path.glob("out*"))
+    done = xr_nczarr.copy(store, file, codecs=[], skip_unsupported=True)
+    assert any("complex" in sentence for sentence in done.skipped)
+    with netCDF4.Dataset(file) as opened:
+        assert opened["v"][...].dtype == "f8"
+
+
+def test_a_fixed_dimension_without_elements_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.zeros(0))}), store)
+    with pytest.raises(xr_nczarr.UnsupportedError, match="/x is fixed with 0 elements"):
+        xr_nczarr.copy(store, tmp_path / "out.nc")
+    xr_nczarr.copy(store, tmp_path / "out.nc", skip_unsupported=True)
+    with netCDF4.Dataset(tmp_path / "out.nc") as opened:
+        assert opened.dimensions["x"].isunlimited()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    dataset = xr.Dataset({"v": (("t", "x"), np.arange(12.0).reshape(3, 4))})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "store", unlimited_dims=["t"])
+    return tmp_path / "store"
+
+
+def test_other_chunks_and_codecs_are_those_of_the_file(store: Path, tmp_path: Path) -> None:
+    codecs = [{"id": "shuffle"}, {"id": "zlib", "level": 7}, {"id": "fletcher32"}]
+    xr_nczarr.copy(store, tmp_path / "out.nc", chunks={"x": 3}, codecs=codecs)
+    with netCDF4.Dataset(tmp_path / "out.nc") as opened:
+        filters = opened["v"].filters()
+        assert [filters[name] for name in ("zlib", "shuffle", "fletcher32")] == [True] * 3
+        assert filters["complevel"] == 7
+        assert opened["v"].chunking()[1] == 3
+        np.testing.assert_array_equal(opened["v"][:], np.arange(12.0).reshape(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"codecs": [{"id": "lzma"}]}, xr_nczarr.UnsupportedError, "no filter lzma"),
+        ({"dialect": "zarr"}, xr_nczarr.UnsupportedError, "no Zarr version"),
+        ({"zarr_format": 3}, xr_nczarr.UnsupportedError, "no Zarr version"),
+    ],
+    ids=["codec", "dialect", "version"],
+)
+def test_what_a_file_does_not_have_is_refused(
+    store: Path, tmp_path: Path, arguments: dict, error: type, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        xr_nczarr.copy(store, tmp_path / "out.nc", **arguments)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_file_is_replaced_only_on_demand_and_only_if_it_is_a_netcdf_file(
+    store: Path, tmp_path: Path
+) -> None:
+    text, file = tmp_path / "text.nc", tmp_path / "out.nc"
+    text.write_text("something")
+    xr_nczarr.copy(store, file)
+    with pytest.raises(xr_nczarr.ExistsError, match="overwrite=True"):
+        xr_nczarr.copy(store, file)
+    with pytest.raises(xr_nczarr.ExistsError, match="no netCDF file"):
+        xr_nczarr.copy(store, text, overwrite=True)
+    xr_nczarr.copy(store, file, overwrite=True)
+    with pytest.raises(xr_nczarr.RefusedError, match="the same"):
+        xr_nczarr.copy(file, file, overwrite=True)
+    assert text.read_text() == "something"
+    with xr.open_dataset(file, engine="netcdf4") as opened:
+        assert opened["v"].shape == (3, 4)
+
+
+def test_a_failed_copy_leaves_no_file_and_the_old_one_as_it_was(
+    store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.nc"
+    xr_nczarr.copy(store, file)
+    before = file.read_bytes()
+    (store / "v" / "0.0").write_bytes(b"cut")
+    with pytest.raises(xr_nczarr.ChunkError):
+        xr_nczarr.copy(store, file, overwrite=True)
+    assert file.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.nc", "store"]
+
+
+def test_a_store_may_still_have_the_name_of_a_file(store: Path, tmp_path: Path) -> None:
+    xr_nczarr.copy(store, file_url(tmp_path / "out.nc"))
+    assert (tmp_path / "out.nc").is_dir()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/out.nc", "memory://out.nc"])
+def test_a_file_is_written_to_a_local_disk_alone(store: Path, url: str) -> None:
+    with pytest.raises(xr_nczarr.UnsupportedError, match="local"):
+        xr_nczarr.copy(store, url)
+
+
+def test_ncdump_prints_the_same_of_the_file(store: Path, tmp_path: Path) -> None:
+    xr_nczarr.copy(store, tmp_path / "out.nc")
+    command = ["ncdump", "-n", "x", str(tmp_path / "out.nc")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "".join(xr_nczarr.dump(store, name="x"))

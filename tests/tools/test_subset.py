@@ -1,0 +1,146 @@
+"""A part of a dataset: its group, variables, positions and labels, for `copy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr.tools.subset import positions_of
+
+TIMES = xr.date_range("2026-01-01", periods=10, freq="12h")
+LATS = np.array([60.0, 45.0, 30.0])
+
+
+def tree() -> xr.DataTree:
+    variables = {
+        "t": (("time", "lat"), np.arange(30.0).reshape(10, 3)),
+        "station": ("lat", ["a", "b", "c"]),
+        "count": ((), 3),
+    }
+    root = xr.Dataset(variables, {"time": TIMES, "lat": LATS}, {"title": "root"})
+    inner = xr.Dataset({"w": (("time", "z"), np.arange(20.0).reshape(10, 2))}, {"z": [1, 2]})
+    inner.attrs["title"] = "inner"
+    return xr.DataTree.from_dict({"/": root, "/g": inner, "/g/deep": xr.Dataset({"s": 1.5})})
+
+
+@pytest.fixture(params=["store", "netcdf-c", "h5netcdf"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A store, a netCDF file, and one that an engine of xarray opens, with the options for it."""
+    encoding = {"/": {"t": {"chunksizes": (4, 2)}}}
+    if request.param == "store":
+        xr_nczarr.to_nczarr(tree(), tmp_path / "one", unlimited_dims=["time"], encoding=encoding)
+        return tmp_path / "one", {}
+    tree().to_netcdf(tmp_path / "one.nc", encoding=encoding, unlimited_dims={"/": ["time"]})
+    return tmp_path / "one.nc", {"engine": "h5netcdf"} if request.param == "h5netcdf" else {}
+
+
+SELECTIONS = {
+    "positions": ({"time": slice(1, 7, 2)}, lambda ds: ds.isel(time=slice(1, 7, 2))),
+    "one position": ({"time": 3}, lambda ds: ds.isel(time=[3])),
+    "from the end": ({"time": -1}, lambda ds: ds.isel(time=[-1])),
+    "backwards": ({"lat": slice(None, None, -1)}, lambda ds: ds.isel(lat=slice(None, None, -1))),
+    "a day": ({"time": "2026-01-02"}, lambda ds: ds.sel(time="2026-01-02")),
+    "dates": (
+        {"time": slice("2026-01-02", "2026-01-03")},
+        lambda ds: ds.sel(time=slice("2026-01-02", "2026-01-03")),
+    ),
+    "since": (
+        {"time": slice("2026-01-04", None)},
+        lambda ds: ds.sel(time=slice("2026-01-04", None)),
+    ),
+    "numbers": ({"lat": slice("30", "50")}, lambda ds: ds.sel(lat=slice(50, 30))),
+    "a number": ({"lat": 45.0}, lambda ds: ds.sel(lat=[45.0])),
+    "both": ({"time": slice(2), "lat": "60.0"}, lambda ds: ds.isel(time=slice(2), lat=[0])),
+}
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_copy_of_a_selection_is_what_xarray_selects(
+    source: tuple[Path, dict[str, Any]], selection: str, tmp_path: Path
+) -> None:
+    path, options = source
+    select, expected = SELECTIONS[selection]
+    xr_nczarr.copy(path, tmp_path / "two", select=select, **options)
+    copied = xr.open_dataset(tmp_path / "two", engine="nczarr")
+    xr.testing.assert_identical(copied.load(), expected(tree().to_dataset()))
+    assert copied["t"].encoding["chunks"][0] == 4
+    assert copied.encoding["unlimited_dims"] == {"time"}
+
+
+def test_of_a_variable_its_coordinates_come_along(
+    source: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    path, options = source
+    done = xr_nczarr.copy(path, tmp_path / "two", variables=["t"], **options)
+    assert done.arrays == 3
+    copied = xr.open_datatree(tmp_path / "two", engine="nczarr")
+    expected = tree().to_dataset()[["t"]]
+    xr.testing.assert_identical(copied.to_dataset().load(), expected)
+    assert not copied.children
+
+
+def test_a_group_becomes_the_root_with_the_dimensions_from_above(
+    source: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    path, options = source
+    xr_nczarr.copy(path, tmp_path / "two", group="g", select={"time": slice(3)}, **options)
+    copied = xr.open_datatree(tmp_path / "two", engine="nczarr")
+    expected = tree()["g"].to_dataset(inherit=False).isel(time=slice(3))
+    xr.testing.assert_identical(
+        copied.to_dataset().load(), expected.drop_vars("time", errors="ignore")
+    )
+    assert float(copied["deep/s"]) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"group": "h"}, r"no group '/h'\. The groups are /g, /g/deep"),
+        ({"variables": ["tt"]}, r"no variable 'tt'\. Did you mean t\?"),
+        ({"select": {"tme": 1}}, r"no dimension 'tme'\. Did you mean time\?"),
+        ({"select": {"tme": "2026"}}, r"no dimension 'tme'\. Did you mean time\?"),
+        ({"select": {"time": 10}}, r"time has no position 10\. It has 10 elements, from 0 to 9"),
+        ({"select": {"time": "2027-01-01"}}, r"time has no label 2027-01-01\. Its labels go from"),
+        ({"select": {"lat": "46.0"}}, r"lat has no label 46\.0\. Its labels go from 60\.0 to 30"),
+        ({"select": {"lat": slice("1", "2")}}, r"lat has no label 1/2\. Its labels go"),
+        ({"select": {"lat": "north"}}, r"lat has no label north\. Its labels go"),
+    ],
+    ids=[
+        "group",
+        "variable",
+        "dimension",
+        "label_of_none",
+        "position",
+        "date",
+        "number",
+        "range",
+        "text",
+    ],
+)
+def test_what_is_not_there_is_an_error_before_anything_is_written(
+    source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    path, options = source
+    with pytest.raises(xr_nczarr.NotFoundError, match=message):
+        xr_nczarr.copy(path, tmp_path / "two", **arguments, **options)
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_dimension_without_coordinate_variable_has_no_labels() -> None:
+    dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    with pytest.raises(xr_nczarr.NotFoundError, match="x has no coordinate variable"):
+        positions_of({"x": "1.5"}, lambda: dataset)
+
+
+def test_a_url_that_names_a_group_is_copied_from_that_group_on(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    xr_nczarr.to_nczarr(tree(), tmp_path / "one")
+    group = zarr.open_group(tmp_path / "one", path="g", mode="r")
+    xr_nczarr.copy(group, tmp_path / "two")
+    copied = xr.open_dataset(tmp_path / "two", engine="nczarr")
+    assert copied["w"].shape == (10, 2)

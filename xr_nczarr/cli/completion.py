@@ -1,0 +1,48 @@
+"""Completion of the command in a shell, which asks the command itself for candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xr_nczarr.cli.arguments import Parser, UsageError
+from xr_nczarr.cli.commands import COMMANDS
+from xr_nczarr.errors import unknown
+
+# Where there are no candidates, the shell completes names of files.
+_SCRIPTS = {
+    "bash": """\
+_nczarr() {
+    COMPREPLY=($(nczarr --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _nczarr nczarr""",
+    "zsh": """\
+#compdef nczarr
+_nczarr() {
+    local -a candidates=(${(f)"$(nczarr --complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    if (( $#candidates )); then compadd -- $candidates; else _files; fi
+}
+compdef _nczarr nczarr""",
+    "fish": """\
+function __nczarr
+    nczarr --complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+end
+complete -c nczarr -a '(__nczarr)'""",
+}
+
+
+def script(shell: str = "", *_: str) -> str:
+    """Return what a shell runs to complete commands."""
+    if shell not in _SCRIPTS:
+        raise UsageError(str(unknown("shell", shell, _SCRIPTS)))
+    return _SCRIPTS[shell]
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """Return what the last word can be; the others stand before it."""
+    *before, last = words or [""]
+    if not before:
+        return [name for name in COMMANDS if name.startswith(last)]
+    if before[0] not in COMMANDS or not last.startswith("-"):
+        return []
+    flags = Parser("nczarr", COMMANDS[before[0]]).flags
+    return [flag for flag in flags if flag.startswith(last)]

@@ -1,0 +1,283 @@
+"""netCDF files as netcdf-c itself describes them: the source of an exact copy."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from xr_nczarr.errors import Place
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
+from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf.annotations import is_bookkeeping
+from xr_nczarr.netcdf.data_model import Kind
+from xr_nczarr.tools.hdf5_filters import codec_of
+from xr_nczarr.tools.netcdf_c import (
+    BIG_ENDIAN,
+    CHAR,
+    CHUNKED,
+    DTYPES,
+    GLOBAL,
+    LOCK,
+    MAX_NAME,
+    STRING,
+    Handle,
+    text_of,
+)
+from xr_nczarr.writing.chunk_shapes import chunk_shape
+
+Array = npt.NDArray[Any]
+
+_CLASSES = {13: "vlen", 14: "opaque", 15: "enum", 16: "compound"}
+_NETCDF_4 = (3, 4)
+_MAX_DIMENSIONS = 1024
+
+
+@dataclass(slots=True)
+class NetcdfFile:
+    """A file as NCZarr can hold it.
+
+    Attributes
+    ----------
+    root
+        Groups, dimensions, variables and attributes in the order of the file.
+    values
+        By path of the variable.
+    unsupported
+        A sentence for each type, variable and attribute that NCZarr has no type for.
+    """
+
+    handle: Handle
+    root: Group = field(default_factory=Group)
+    values: dict[str, Values] = field(default_factory=dict)
+    unsupported: list[str] = field(default_factory=list)
+
+
+def open_file(path: str) -> NetcdfFile:
+    """Return what a netCDF file holds; values are read when they are indexed.
+
+    Raises
+    ------
+    StorageError
+        If netcdf-c cannot read the file.
+    UnsupportedError
+        If netCDF4-python does not give access to its netcdf-c.
+    """
+    handle = Handle(path)
+    file = NetcdfFile(handle)
+    with ExitStack() as on_error:
+        on_error.callback(handle.close)
+        with LOCK:
+            file.root = _Reader(handle, file, {}).group("/", handle.group("/"))
+        on_error.pop_all()
+    return file
+
+
+@dataclass(eq=False, repr=False)
+class Values(BackendArray):
+    """The values of a variable, read by selection."""
+
+    handle: Handle
+    group: str
+    name: str
+    varid: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
+        support = indexing.IndexingSupport.BASIC
+        values = indexing.explicit_indexing_adapter(key, self.shape, support, self._read)
+        return np.asarray(values, self.dtype)
+
+    def _read(self, key: tuple[int | slice, ...]) -> Array:
+        """Read the box that a selection lies in, and return the selection."""
+        starts, lengths, within = [], [], []
+        for item, size in zip(key, self.shape, strict=True):
+            positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
+            first, last = (positions[0], positions[-1]) if positions else (0, -1)
+            starts.append(min(first, last) if positions else 0)
+            lengths.append(abs(last - first) + 1 if positions else 0)
+            within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
+        values = np.empty(lengths, self.dtype)
+        if values.size:
+            with LOCK, Place(variable=child_path(self.group, self.name)):
+                values = self._box(starts, lengths)
+        selected: Array = values[tuple(within)]
+        return selected
+
+    def _box(self, starts: list[int], lengths: list[int]) -> Array:
+        sizes = ctypes.c_size_t * len(lengths)
+        place = (self.handle.group(self.group), self.varid, sizes(*starts), sizes(*lengths))
+        if self.dtype.hasobject:
+            texts = self.handle.strings(math.prod(lengths), "nc_get_vara", *place)
+            return np.array(texts, object).reshape(lengths)
+        native = np.empty(lengths, self.dtype.newbyteorder("="))
+        self.handle.call("nc_get_vara", *place, ctypes.c_void_p(native.ctypes.data))
+        return native.astype(self.dtype, copy=False)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The work of `open_file`; `dimensions` are all so far, by their identifiers."""
+
+    handle: Handle
+    file: NetcdfFile
+    dimensions: dict[int, Dimension]
+
+    def group(self, path: str, ncid: int) -> Group:
+        """Return a group with all that is in it."""
+        group = Group(path=path, dialect="netcdf")
+        unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
+        for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
+            length = ctypes.c_size_t()
+            name = self.handle.name("nc_inq_dimname", ncid, dimid)
+            self.handle.call("nc_inq_dimlen", ncid, dimid, ctypes.byref(length))
+            dimension = Dimension(name, child_path(path, name), length.value, dimid in unlimited)
+            self.dimensions[dimid] = group.dimensions[name] = dimension
+        for xtype in self.handle.ids("nc_inq_typeids", ncid):
+            self.file.unsupported.append(f"the type {self._user_type(ncid, xtype)} in {path}")
+        natts = self.handle.integer("nc_inq_natts", ncid)
+        group.attributes = self._attributes(ncid, GLOBAL, natts, path, None)
+        for varid in self.handle.ids("nc_inq_varids", ncid):
+            self._add_variable(group, ncid, varid)
+        for grpid in self.handle.ids("nc_inq_grps", ncid):
+            name = self.handle.name("nc_inq_grpname", grpid)
+            group.groups[name] = self.group(child_path(path, name), grpid)
+        return group
+
+    def _user_type(self, ncid: int, xtype: int) -> str:
+        name, kind = ctypes.create_string_buffer(MAX_NAME + 1), ctypes.c_int()
+        arguments = (None, None, None, ctypes.byref(kind))
+        self.handle.call("nc_inq_user_type", ncid, xtype, name, *arguments)
+        return f"{text_of(name.value)} ({_CLASSES.get(kind.value, kind.value)})"
+
+    def _add_variable(self, group: Group, ncid: int, varid: int) -> None:
+        handle = self.handle
+        name = handle.name("nc_inq_varname", ncid, varid)
+        path = child_path(group.path, name)
+        ndims, natts = ctypes.c_int(), ctypes.c_int()
+        xtype, dimids = ctypes.c_int(), (ctypes.c_int * _MAX_DIMENSIONS)()
+        outputs = map(ctypes.byref, (xtype, ndims))
+        handle.call("nc_inq_var", ncid, varid, None, *outputs, dimids, ctypes.byref(natts))
+        if xtype.value > STRING:
+            spelled = self._user_type(ncid, xtype.value)
+            self.file.unsupported.append(f"the variable {path} of type {spelled}")
+            return
+        dimensions = tuple([self.dimensions[dimid] for dimid in dimids[: ndims.value]])
+        shape = tuple([dimension.size for dimension in dimensions])
+        dtype = np.dtype(DTYPES.get(xtype.value, object))
+        if self._is_big_endian(ncid, varid) and dtype.kind in "iuf":
+            dtype = dtype.newbyteorder(">")
+        group.variables[name] = Variable(
+            path=path,
+            dimensions=dimensions,
+            node=ArrayNode(
+                path=path,
+                shape=shape,
+                dtype=dtype,
+                chunk_shape=self._chunks(ncid, varid, dimensions, dtype),
+                fill_value=self._fill_value(ncid, varid, dtype),
+                codecs=self._codecs(ncid, varid),
+                chunk_keys=ChunkKeys("", "", ""),
+            ),
+            attributes=self._attributes(ncid, varid, natts.value, path, dtype),
+            kind=_KINDS.get(xtype.value, "number"),
+        )
+        self.file.values[path] = Values(handle, group.path, name, varid, dtype, shape)
+
+    def _is_big_endian(self, ncid: int, varid: int) -> bool:
+        if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
+            return False  # the classic format has one byte order, which nobody chose
+        return self.handle.integer("nc_inq_var_endian", ncid, varid) == BIG_ENDIAN
+
+    def _chunks(
+        self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
+    ) -> tuple[int, ...]:
+        """Return the shape of the chunks; of what has none, the one that writing chooses."""
+        storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
+        self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
+        if storage.value == CHUNKED:
+            return tuple(sizes[: len(dimensions)])
+        shape = [dimension.size for dimension in dimensions]
+        lengthened = len(dimensions) == 1 and dimensions[0].unlimited
+        return chunk_shape({}, shape, dtype, blocks=None, lengthened=lengthened)
+
+    def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
+        """Return what values that were never written read as; None if that is not defined."""
+        if dtype.hasobject:
+            return ""
+        undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))
+        pointer = ctypes.c_void_p(fill.ctypes.data)
+        self.handle.call("nc_inq_var_fill", ncid, varid, ctypes.byref(undefined), pointer)
+        return None if undefined.value else fill[0]
+
+    def _codecs(self, ncid: int, varid: int) -> tuple[CodecSpec, ...]:
+        count = ctypes.c_size_t()
+        self.handle.call("nc_inq_var_filter_ids", ncid, varid, ctypes.byref(count), None)
+        filters = (ctypes.c_uint * count.value)()
+        self.handle.call("nc_inq_var_filter_ids", ncid, varid, ctypes.byref(count), filters)
+        return tuple([self._codec(ncid, varid, number) for number in filters])
+
+    def _codec(self, ncid: int, varid: int, number: int) -> CodecSpec:
+        count, identifier = ctypes.c_size_t(), ctypes.c_uint(number)
+        place = (ncid, varid, identifier, ctypes.byref(count))
+        self.handle.call("nc_inq_var_filter_info", *place, None)
+        settings = (ctypes.c_uint * count.value)()
+        self.handle.call("nc_inq_var_filter_info", *place, settings)
+        return codec_of(number, list(settings))
+
+    def _attributes(
+        self, ncid: int, varid: int, count: int, path: str, dtype: np.dtype[Any] | None
+    ) -> dict[str, Any]:
+        attributes = {}
+        for number in range(count):
+            name = self.handle.name("nc_inq_attname", ncid, varid, number)
+            where = f"the attribute {name} of {path}"
+            xtype, length = ctypes.c_int(), ctypes.c_size_t()
+            place = (ncid, varid, os.fsencode(name))
+            self.handle.call("nc_inq_att", *place, ctypes.byref(xtype), ctypes.byref(length))
+            if xtype.value > STRING:
+                spelled = self._user_type(ncid, xtype.value)
+                self.file.unsupported.append(f"{where} of type {spelled}")
+            elif is_bookkeeping(name):
+                self.file.unsupported.append(f"{where}, whose name NCZarr uses itself")
+            else:
+                value = self._attribute(place, xtype.value, length.value)
+                if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
+                    self.file.unsupported.append(f"{where}, {_UNFIT_REASON}")
+                    continue
+                if name == "_FillValue" and dtype is not None:
+                    value = _fill_scalar(value, dtype)
+                attributes[name] = value
+        return attributes
+
+    def _attribute(self, place: tuple[int, int, bytes], xtype: int, length: int) -> Any:
+        if xtype == STRING:
+            return self.handle.strings(length, "nc_get_att", *place)
+        values = np.empty(length, DTYPES[xtype])
+        self.handle.call("nc_get_att", *place, ctypes.c_void_p(values.ctypes.data))
+        if xtype == CHAR:  # what C programs end their texts with is no part of them
+            return text_of(values.tobytes().rstrip(b"\0"))
+        return values[0] if length == 1 else values
+
+
+# Bytes that are not UTF-8 (decoded to lone surrogates), and what JSON spells as \\u.
+_UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
+_UNFIT_REASON = "which has bytes that netcdf-c does not read in JSON"
+_KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
+
+
+def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a `_FillValue` as a scalar of the variable's type."""
+    if isinstance(value, list):
+        return value[0] if value else ""
+    return np.bytes_(value.encode("utf-8", "surrogateescape")) if dtype.kind == "S" else value

@@ -1,0 +1,257 @@
+"""A netCDF tree → a netCDF-4 file, written by netcdf-c itself: the target of an exact copy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import Place, UnsupportedError, quote
+from xr_nczarr.locks import Underway
+from xr_nczarr.model import ArrayNode, Attributes
+from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
+from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
+from xr_nczarr.tools.netcdf_c import (
+    BIG_ENDIAN,
+    CHAR,
+    CHUNKED,
+    DTYPES,
+    GLOBAL,
+    LITTLE_ENDIAN,
+    LOCK,
+    STRING,
+    Handle,
+)
+from xr_nczarr.tools.text import count_text
+from xr_nczarr.tools.transfer import rearranged
+from xr_nczarr.writing.builder import Tree
+from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
+from xr_nczarr.writing.variables import Layout
+
+_IMPLIED = ("bytes", "transpose", "vlen-utf8")
+_TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout(Layout):
+    """What netCDF-4 files hold: the types of NCZarr, with strings of any length."""
+
+    dialect: str = "netCDF-4"
+    has_strings = True
+
+
+def unheld(root: Group) -> list[str]:
+    """Return what netCDF-4 files cannot hold of a tree: a phrase for each dimension."""
+    written: set[str] = set()
+    for variable in root.all_variables():
+        if 0 not in variable.shape:
+            written |= {dimension.path for dimension in variable.dimensions}
+    dimensions = [item for group in root.walk() for item in group.dimensions.values()]
+    return [
+        f"that {quote(item.path)} is {'unlimited' if item.unlimited else 'fixed'} "
+        f"with {count_text(item.size, 'element')}"
+        for item in dimensions
+        if (item.unlimited and item.size and item.path not in written)
+        or not (item.unlimited or item.size)
+    ]
+
+
+def write_file(tree: Tree, path: str) -> None:
+    """Write a tree with the values of its variables to a new file, which is then on the disk.
+
+    Raises
+    ------
+    StorageError
+        If netcdf-c cannot write it.
+    """
+    handle = Handle(path, create=True)
+    with ExitStack() as on_error:
+        on_error.callback(handle.close)
+        writer = _FileWriter(handle, tree)
+        # Threads of dask continue after an error, and the identifier of the file is given again.
+        on_error.callback(writer.underway.end)
+        with LOCK:
+            writer.define(tree.root, handle.group("/"))
+        tree.report_changes()
+        for name, encoded in tree.written.items():
+            node = writer.nodes[name]
+            whole = tuple([slice(0, size) for size in encoded.data.shape])
+            for part in rearranged(ArrayWrite(node, whole, encoded.data)):
+                with Place(variable=name):
+                    store_values(part, writer.variables[name])
+        on_error.pop_all()
+    handle.close()
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+@dataclass(slots=True)
+class _FileWriter:
+    """The work of `write_file`; `dimensions` are identifiers, all by path."""
+
+    handle: Handle
+    tree: Tree
+    dimensions: dict[str, int] = field(default_factory=dict)
+    variables: dict[str, StoredVariable] = field(default_factory=dict)
+    nodes: dict[str, ArrayNode] = field(default_factory=dict)
+    underway: Underway = field(default_factory=Underway)
+
+    def define(self, group: Group, ncid: int) -> None:
+        """Define all of a group, and of those below it."""
+        for dimension in group.dimensions.values():
+            length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
+            with Place(place=f"dimension {dimension.path}"):
+                number = self._new("nc_def_dim", ncid, os.fsencode(dimension.name), length)
+            self.dimensions[dimension.path] = number
+        self._put_attributes(ncid, GLOBAL, group.attributes)
+        for variable in group.variables.values():
+            with Place(variable=variable.path):
+                self._define_variable(variable, ncid)
+        for name, child in group.groups.items():
+            self.define(child, self._new("nc_def_grp", ncid, os.fsencode(name)))
+
+    def _new(self, function: str, *arguments: Any) -> int:
+        return self.handle.integer(function, *arguments)
+
+    def _define_variable(self, variable: Variable, ncid: int) -> None:
+        node, rank = variable.node, len(variable.dimensions)
+        assert node is not None
+        dimids = [self.dimensions[dimension.path] for dimension in variable.dimensions]
+        xtype = {"char": CHAR, "string": STRING}.get(variable.kind)
+        xtype = _TYPES[node.dtype.newbyteorder("=")] if xtype is None else xtype
+        name, shape = os.fsencode(variable.name), (ctypes.c_int * rank)(*dimids)
+        varid = self._new("nc_def_var", ncid, name, xtype, rank, shape)
+        place = (ncid, varid)
+        if rank:
+            sizes = (ctypes.c_size_t * rank)(*chunks_within(variable))
+            self.handle.call("nc_def_var_chunking", *place, CHUNKED, sizes)
+            self._define_filters(variable, place)
+        if xtype not in (CHAR, STRING) and node.dtype.itemsize > 1:
+            order = BIG_ENDIAN if node.dtype.byteorder == ">" else LITTLE_ENDIAN
+            self.handle.call("nc_def_var_endian", *place, order)
+        if node.fill_value is None and xtype != STRING:
+            self.handle.call("nc_def_var_fill", *place, 1, None)
+        attributes = dict(variable.attributes)
+        if "_FillValue" in attributes:
+            fill = attributes["_FillValue"]
+            text = fill.decode("utf-8", "surrogateescape") if isinstance(fill, bytes) else fill
+            attributes["_FillValue"] = [text] if xtype == STRING else text
+            if xtype == CHAR:
+                attributes["_FillValue"] = text or "\0"
+        self._put_attributes(ncid, varid, attributes)
+        self.nodes[variable.path] = node
+        self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.underway)
+
+    def _define_filters(self, variable: Variable, place: tuple[int, int]) -> None:
+        call, node = self.handle.call, variable.node
+        assert node is not None
+        filters = {}
+        for spec in node.codecs:
+            settings = filter_of(spec, node)
+            if settings is not None and self._can_use(settings[0]):
+                filters[settings[0]] = settings[1:]
+            elif spec.name not in _IMPLIED:
+                self._drop(spec.name, variable.path)
+        if DEFLATE in filters or SHUFFLE in filters:
+            (level,) = filters.get(DEFLATE, (0,))
+            call("nc_def_var_deflate", *place, int(SHUFFLE in filters), int(level > 0), level)
+        if FLETCHER32 in filters:
+            call("nc_def_var_fletcher32", *place, 1)
+        for number in filters.keys() - {DEFLATE, SHUFFLE, FLETCHER32}:
+            settings = filters[number]
+            count, array = ctypes.c_size_t(len(settings)), (ctypes.c_uint * len(settings))
+            call("nc_def_var_filter", *place, ctypes.c_uint(number), count, array(*settings))
+
+    def _can_use(self, number: int) -> bool:
+        if number in (SHUFFLE, FLETCHER32):
+            return True
+        # That of Blosc fails at every chunk that cannot be compressed.
+        function, identifier = "nc_inq_filter_avail", ctypes.c_uint(number)
+        return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
+
+    def _drop(self, codec: str, path: str) -> None:
+        """Note that a codec of the source is left out; raise an error if it was asked for."""
+        problem = f"netCDF has no filter {quote(codec)}"
+        if self.tree.written[path].explicit:
+            raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
+        self.tree.notes.append(f"{path} ({problem})")
+
+    def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:
+        for name, value in attributes.items():
+            with Place(place=f"attribute {name}"):
+                self._put_attribute((ncid, varid, os.fsencode(name)), netcdf_value(value))
+
+    def _put_attribute(self, place: tuple[int, int, bytes], value: Any) -> None:
+        if isinstance(value, list):
+            texts = _strings(value)
+            count = ctypes.c_size_t(len(value))
+            self.handle.call("nc_put_att_string", *place, count, texts)
+            return
+        xtype = CHAR
+        if isinstance(value, str):
+            values = np.frombuffer(value.encode("utf-8", "surrogateescape"), "u1")
+        else:
+            values = np.atleast_1d(value)
+            values = values.astype(values.dtype.newbyteorder("="))
+            xtype = _TYPES[values.dtype]
+        data = ctypes.c_void_p(values.ctypes.data)
+        self.handle.call("nc_put_att", *place, xtype, ctypes.c_size_t(values.size), data)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVariable:
+    """A variable of an open file, whose values are assigned by region."""
+
+    handle: Handle
+    ncid: int
+    varid: int
+    xtype: int
+    underway: Underway
+
+    def __dask_tokenize__(self) -> tuple[str, int, int]:
+        return self.handle.path, self.ncid, self.varid
+
+    def __setitem__(self, region: Any, values: Any) -> None:
+        values = np.asarray(values)
+        region = region if isinstance(region, tuple) else (region,)
+        bounds = [piece.indices(piece.stop) for piece in region if isinstance(piece, slice)]
+        starts = (ctypes.c_size_t * values.ndim)(*[start for start, *_ in bounds])
+        lengths = (ctypes.c_size_t * values.ndim)(*values.shape)
+        data: Any
+        if self.xtype == STRING:
+            texts = decode_strings(values) if values.dtype.kind == "S" else values
+            data = _strings(texts.ravel().tolist())
+        else:
+            values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
+            data = ctypes.c_void_p(values.ctypes.data)
+        with self.underway, LOCK:
+            self.handle.call("nc_put_vara", self.ncid, self.varid, starts, lengths, data)
+
+
+def chunks_within(variable: Variable) -> list[int]:
+    """Return the chunk lengths; netCDF allows no chunk that is longer than a fixed dimension."""
+    assert variable.node is not None
+    lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
+    return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]
+
+
+def netcdf_value(value: Any) -> Any:
+    """Return an attribute's value as netCDF has it: JSON's own types become text and numbers."""
+    if isinstance(value, str | np.number) or (
+        isinstance(value, list) and value == [*map(str, value)]
+    ):
+        return value
+    json_value, kind = encode_attribute(value)
+    return decode_attributes(Attributes({"value": json_value}), {"value": kind})["value"]
+
+
+def _strings(texts: list[str]) -> Any:
+    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    return (ctypes.c_char_p * len(encoded))(*encoded)

@@ -1,0 +1,229 @@
+"""The part of a dataset that a command works on: a group, variables, and positions or labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from xr_nczarr.errors import NotFoundError, quote, unknown
+from xr_nczarr.model import child_path, group_path
+from xr_nczarr.netcdf import Dimension, Group, Variable
+
+
+@dataclass(slots=True, kw_only=True)
+class Subset:
+    """What of a netCDF tree is taken.
+
+    Attributes
+    ----------
+    group
+        Absolute path of the group that becomes the root.
+    variables
+        Names or paths, see `chosen_paths`; None for all. Coordinate variables of their dimensions
+        come along.
+    positions
+        Of a dimension, by its name or path: an integer, which keeps the dimension with one element,
+        or a slice.
+    """
+
+    group: str = "/"
+    variables: Collection[str] | None = None
+    positions: Mapping[str, int | slice] = field(default_factory=dict)
+
+    def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
+        """Return the groups of the subset by path, and by new path the variables they come from.
+
+        The variables in the groups have the dimensions of the subset; their nodes stay as they are.
+
+        Raises
+        ------
+        NotFoundError
+            For an unknown group, variable or dimension, and for a position outside a dimension.
+        """
+        top = _group_at(root, self.group)
+        self._check_dimensions(root)
+        everything = {variable.path: variable for variable in root.all_variables()}
+        below = {variable.path for variable in top.all_variables()}
+        wanted = chosen_paths(self.variables, below, "variable")
+        if self.variables is not None:
+            used = {dim.path for path in wanted for dim in everything[path].dimensions}
+            wanted |= used & below  # coordinates have the paths of their dimensions
+        groups: dict[str, Group] = {}
+        sources: dict[str, Variable] = {}
+        for group in top.walk():
+            made = replace(group, path=self._moved(group.path), variables={}, groups={})
+            made.dimensions = {n: self._dimension(d) for n, d in group.dimensions.items()}
+            for name, variable in group.variables.items():
+                if variable.path in wanted:
+                    path = child_path(made.path, name)
+                    dimensions = tuple([self._dimension(item) for item in variable.dimensions])
+                    made.variables[name] = replace(variable, path=path, dimensions=dimensions)
+                    sources[path] = variable
+            groups[made.path] = made
+        inherited = [dim for variable in sources.values() for dim in variable.dimensions]
+        for dimension in inherited:
+            if not self._is_below(dimension.path):
+                groups["/"].dimensions.setdefault(dimension.name, self._dimension(dimension))
+        if self.variables is not None:
+            _prune(groups, {dim.path for dim in map(self._dimension, inherited)})
+        return groups, sources
+
+    def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
+        """Return what is selected of a variable of the source; None for all of it."""
+        slices = [self._slice(dimension) for dimension in variable.dimensions]
+        return None if all(item == slice(None) for item in slices) else tuple(slices)
+
+    def _is_below(self, path: str) -> bool:
+        return self.group == "/" or path.startswith(f"{self.group}/")
+
+    def _moved(self, path: str) -> str:
+        if self.group == "/":
+            return path
+        if self._is_below(path):
+            return path[len(self.group) :]
+        return "/" if path == self.group else "/" + path.rpartition("/")[2]
+
+    def _slice(self, dimension: Dimension) -> slice:
+        position = self.positions.get(dimension.path, self.positions.get(dimension.name))
+        if position is None:
+            return slice(None)
+        if isinstance(position, slice):
+            every = range(dimension.size)
+            return slice(None) if every[position] == every else position
+        if not -dimension.size <= position < dimension.size:
+            raise NotFoundError(
+                f"{quote(dimension.name)} has no position {position}",
+                remedy=f"It has {dimension.size} elements, from 0 to {dimension.size - 1}"
+                if dimension.size
+                else "It has no elements",
+            )
+        start = position % dimension.size
+        return slice(start, start + 1)
+
+    def _dimension(self, dimension: Dimension) -> Dimension:
+        size = len(range(dimension.size)[self._slice(dimension)])
+        return replace(dimension, path=self._moved(dimension.path), size=size)
+
+    def _check_dimensions(self, root: Group) -> None:
+        dimensions = [item for group in root.walk() for item in group.dimensions.values()]
+        names = {item.name for item in dimensions}
+        for name in self.positions:
+            if name not in names and name not in {item.path for item in dimensions}:
+                raise unknown("dimension", name, names)
+
+
+def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
+    """Return the paths that names mean; all of them if `requested` is None.
+
+    A name without slash means any of that name, one that begins with a slash is a path.
+
+    Raises
+    ------
+    NotFoundError
+        For a name that means nothing.
+    """
+    if requested is None:
+        return set(paths)
+    chosen: set[str] = set()
+    for name in requested:
+        matching = {
+            path
+            for path in paths
+            if path == (name or "/") or (name[:1] != "/" and path.endswith(f"/{name}"))
+        }
+        if not matching:
+            raise unknown(what, name, {path.rpartition("/")[2] for path in paths})
+        chosen |= matching
+    return chosen
+
+
+def positions_of(select: Mapping[str, Any], open_dataset: Callable[[], Any]) -> dict[str, Any]:
+    """Return a selection by positions or labels as one by positions.
+
+    Labels are text, floats and dates, and slices of these, which include both ends. Anything else
+    is a position.
+
+    Parameters
+    ----------
+    open_dataset
+        Opens the dataset with xarray, whose indexes know the labels. Called only if there are any.
+
+    Raises
+    ------
+    NotFoundError
+        For a label that is not there, and for labels of a dimension without coordinate variable.
+    """
+    positions = {name: item for name, item in select.items() if not _is_label(item)}
+    if len(positions) < len(select):
+        with open_dataset() as dataset:
+            for name, label in select.items():
+                if name not in positions:
+                    positions[name] = _position(dataset, name, label)
+    return {name: positions[name] for name in select}
+
+
+def _is_label(item: Any) -> bool:
+    parts = (item.start, item.stop) if isinstance(item, slice) else (item,)
+    return any(isinstance(part, str | float | date | np.datetime64) for part in parts)
+
+
+def _position(dataset: Any, name: str, label: Any) -> int | slice:
+    if name not in dataset.dims:
+        raise unknown("dimension", name, [*map(str, dataset.dims)])
+    if name not in dataset.variables:
+        raise NotFoundError(
+            f"{quote(name)} has no coordinate variable, and so no labels",
+            remedy=f"Select positions, such as {quote(name)}=0:10",
+        )
+    index = dataset[name].to_index()
+    numeric = index.dtype.kind in "iuf"
+    try:
+        if not isinstance(label, slice):
+            found = index.get_loc(float(label) if numeric else label)
+        else:
+            ends = [label.start, label.stop]
+            if numeric:
+                ends = [None if end is None else float(end) for end in ends]
+            if index.is_monotonic_decreasing and None not in ends and ends[0] < ends[1]:
+                ends.reverse()
+            found = index.slice_indexer(*ends)
+            if not len(range(len(index))[found]):
+                raise KeyError(label)
+        if isinstance(found, np.ndarray):
+            raise KeyError(label)
+    except (KeyError, ValueError, TypeError) as error:
+        first, last = (index[0], index[-1]) if len(index) else (None, None)
+        raise NotFoundError(
+            f"{quote(name)} has no label {quote(_label_text(label))}",
+            remedy=f"Its labels go from {quote(first)} to {quote(last)}"
+            if len(index)
+            else "It has no elements",
+        ) from error
+    return found if isinstance(found, slice) else int(found)
+
+
+def _label_text(label: Any) -> str:
+    ends = (label.start, label.stop) if isinstance(label, slice) else (label,)
+    return "/".join(["" if end is None else str(end) for end in ends])
+
+
+def _group_at(root: Group, path: str) -> Group:
+    groups = {group.path: group for group in root.walk()}
+    path = group_path(path)
+    if path not in groups:
+        raise unknown("group", path, groups.keys() - {"/"})
+    return groups[path]
+
+
+def _prune(groups: dict[str, Group], dimensions: set[str]) -> None:
+    """Remove dimensions that no variable uses, and then groups with nothing below."""
+    for path in sorted(groups, key=len, reverse=True):
+        group = groups[path]
+        group.dimensions = {n: d for n, d in group.dimensions.items() if d.path in dimensions}
+        below = any(other.startswith(f"{path}/") for other in groups)
+        if path != "/" and not (group.variables or group.dimensions or below):
+            del groups[path]
