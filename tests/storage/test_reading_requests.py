@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.servers import HttpServer, S3Server, Waves, at_most, files_below
+from xr_nczarr import StorageError
 from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
 
@@ -44,6 +46,8 @@ class Place:
         if isinstance(self.server, S3Server):
             self.server.restore(objects)
             return
+        for entry in Path(self.server.root).iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         for key, data in objects.items():
             path = Path(self.server.root, key)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,3 +162,98 @@ def test_the_directory_of_a_zip_file_comes_with_its_size(place, tmp_path, size):
         found["v3"].load()
     xr.testing.assert_identical(found.drop_vars("noise"), data.pipe(xr.decode_cf))
     np.testing.assert_array_equal(found["noise"], noise)
+
+
+# Shards -------------------------------------------------------------------------------------------
+
+
+def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> dict[str, bytes]:
+    """An array in shards of 40 chunks by key."""
+    encoding = {"v": {"chunks": (1, 100), "shards": (40, 100)}}
+    xr_nczarr.to_nczarr(
+        xr.Dataset({"v": (("t", "x"), values)}), folder, encoding=encoding, zarr_format=3, mode="w"
+    )
+    return {f"{name}/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
+
+
+@pytest.fixture
+def tags(s3_server: S3Server) -> Place:
+    """A place reached by a client that says of which version of an object its answers are."""
+    return Place(s3_server, {**s3_server.storage_options, "client": "obstore"})
+
+
+splitting = pytest.mark.filterwarnings("ignore:The specified chunks separate the stored chunks")
+
+
+@splitting
+def test_the_index_of_a_shard_is_fetched_once_by_all_tasks(tags, tmp_path):
+    values = np.random.default_rng(1).normal(size=(200, 100))
+    tags.serve(write_shards(tmp_path / "store", values))
+    found = tags.open("shards", chunks={"t": 1})
+    with tags.server.waves() as waves:
+        np.testing.assert_array_equal(found["v"].compute(scheduler="threads"), values)
+    assert len(waves.requests) == 205
+
+
+@splitting
+def test_the_index_of_a_shard_is_fetched_once_by_each_process(tags, tmp_path, workers):
+    values = np.random.default_rng(2).normal(size=(200, 100))
+    tags.serve(write_shards(tmp_path / "store", values))
+    found = tags.open("shards", chunks={"t": 1})
+    tags.server.clear()
+    np.testing.assert_array_equal(workers.compute(found["v"]).result(), values)
+    assert 205 <= len(tags.server.requests) <= 210
+
+
+@splitting
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values[::-1] * 3,
+        lambda values: np.where(np.arange(80)[:, None] % 3, values, np.nan),
+        lambda values: np.full_like(values, np.nan),
+        lambda values: np.zeros_like(values),
+    ],
+    ids=["reversed", "fewer-chunks", "no-chunks", "smaller"],
+)
+def test_a_replaced_shard_is_read_as_it_is_now(place, tmp_path, change):
+    first = np.where(np.arange(80)[:, None] % 2, np.arange(8000.0).reshape(80, 100), np.nan)
+    for before, after in ((first, change(first)), (change(first), first)):
+        place.serve(write_shards(tmp_path / "store", before))
+        found = place.open("shards", chunks={"t": 1})["v"]
+        np.testing.assert_array_equal(found.compute(scheduler="single-threaded"), before)
+        place.serve(write_shards(tmp_path / "store", after))
+        np.testing.assert_array_equal(found.compute(scheduler="single-threaded"), after)
+
+
+def test_a_shard_that_is_replaced_between_its_index_and_its_chunks_is_read_again(tags, tmp_path):
+    values = np.random.default_rng(3).normal(size=(40, 100))
+    old = write_shards(tmp_path / "store", values)
+    new = write_shards(tmp_path / "store", np.where(values > 2, np.nan, -values)[::-1])
+    tags.serve(old)
+    found = tags.open("shards")["v"]
+    remaining = [tags.server.objects, lambda: tags.server.restore(new)]
+
+    def replace(request: Any) -> None:
+        if "/v/c/" in request.path and remaining:
+            remaining.pop(0)()
+
+    tags.server.fail = replace
+    expected = np.where(values > 2, np.nan, -values)[::-1]
+    np.testing.assert_array_equal(found[3].values, expected[3])
+
+
+def test_a_shard_that_never_stays_the_same_is_an_error(tags, tmp_path):
+    values = np.random.default_rng(4).normal(size=(40, 100))
+    stores = [write_shards(tmp_path / "store", values * number) for number in range(1, 3)]
+    tags.serve(stores[0])
+    found = tags.open("shards")["v"]
+
+    def replace(request: Any) -> None:
+        if "/v/c/" in request.path:
+            tags.server.restore(stores[0])
+            stores.reverse()
+
+    tags.server.fail = replace
+    with pytest.raises(StorageError, match="replaced again and again"):
+        found[3].load()

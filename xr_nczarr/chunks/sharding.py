@@ -5,19 +5,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import floordiv, mod
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
-from xr_nczarr.errors import Place, UnsupportedError
+from xr_nczarr.errors import Place, StorageError, UnsupportedError
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage import ByteRange, Bytes, Read, Store
+from xr_nczarr.storage import ByteRange, Bytes, Read, SharedCache, Store, Versioned
 
 Index = tuple[int, ...]
 
+_MAX_KEPT_BYTES = 32 << 20
+_MAX_TRIES = 4
 _MAX_OPEN_FILES = 8  # of each of the caller's threads, of which there can be a hundred
+
+
+_IndexName = tuple[str, str, int, int]
+"""The name of a store, and the range of the index of a shard there."""
+
+_indices = SharedCache[_IndexName, Versioned | None](
+    _MAX_KEPT_BYTES, lambda index: len(index.data) if index and index.version else 0
+)
 
 
 class Shards:
@@ -76,15 +86,34 @@ class Shards:
         A shard is fetched whole if at least half of its chunks are requested. Otherwise its index
         and then the requested chunks are fetched: from a remote store with one batch of requests
         each for all shards, from a local one with one open file per shard.
+
+        Raises
+        ------
+        StorageError
+            If a remote shard is replaced again and again while it is read.
         """
         if store.remote:
-            yield from self._fetch(store, chunks)
+            yield from self._fetch_current(store, chunks)
             return
         by_shard = [list(members) for _, members in itertools.groupby(chunks, self.shard_of)]
         for first in range(0, len(by_shard), _MAX_OPEN_FILES):
             group = itertools.chain.from_iterable(by_shard[first : first + _MAX_OPEN_FILES])
             with ExitStack() as stack:
                 yield from self._fetch(_Opened(store, stack), list(group))
+
+    def _fetch_current(
+        self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
+    ) -> Iterator[Bytes | None]:
+        """Yield chunks like `fetch`, and again from the first one whose shard was replaced."""
+        done = 0
+        try:
+            for data in self._fetch(_OneVersion(store, again=tries < _MAX_TRIES), chunks):
+                yield data
+                done += 1
+        except _ReplacedError as error:
+            if not tries:
+                raise error.cause from None
+            yield from self._fetch_current(store, chunks[done:], tries - 1)
 
     def _fetch(self, store: _Fetching, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         shards = [self.shard_of(chunk) for chunk in chunks]
@@ -126,7 +155,7 @@ class Shards:
         holders = list(dict.fromkeys(place for place in places if place is not None))
         ranges = [self._index_range(level, number, holder) for holder in holders]
         entries = {}
-        for holder, data in zip(holders, source.read(ranges), strict=True):
+        for holder, data in zip(holders, source.read_indices(ranges), strict=True):
             if data is not None:
                 size = source.size(holder.key) if number == 0 else holder.length
                 with Place(key=holder.key):
@@ -135,6 +164,8 @@ class Shards:
         for chunk, place in zip(chunks, places, strict=True):
             table = None if place is None else entries.get(place)
             span = None if table is None else level.locate(table, self._within(number, chunk))
+            if place is not None and span is None:
+                source.store.check_missing(place.key)
             if place is None or span is None:
                 located.append(None)
             else:
@@ -201,8 +232,77 @@ class _Opened:
                 self._reads[key] = self._stack.enter_context(self.store.reading(key))
             yield self._reads[key](start, length)
 
+    fetch_indices = fetch_ranges
 
-_Fetching = Store | _Opened
+    def check_missing(self, key: str) -> None:
+        """Return: the index is of the file that is open."""
+
+
+class _OneVersion:
+    """A remote store that reads all ranges of an object from one version of it.
+
+    It can do so where the store says versions. Indices of shards are kept for later reads there.
+
+    Parameters
+    ----------
+    again
+        Whether indices are fetched that are kept.
+    """
+
+    def __init__(self, store: Store, *, again: bool) -> None:
+        self.store = store
+        self.fetch = store.fetch
+        self._again = again
+        self._versions: dict[str, str | None] = {}
+        self._kept: set[str] = set()
+
+    def fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        names = [(self.store.name, *item) for item in ranges]
+        self._kept.update(item.key for item in ranges)
+        indices = _indices.load(names, self._fetch_new, again=self._again)
+        for name, item in zip(names, ranges, strict=True):
+            yield self._checked(item, indices[name])
+
+    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        try:
+            for item, answer in zip(ranges, self.store.fetch_versions(ranges), strict=True):
+                yield self._checked(item, answer)
+        except StorageError as error:
+            if self._kept:  # the range may be one of an older shard
+                raise _ReplacedError(error) from error
+            raise
+
+    def check_missing(self, key: str) -> None:
+        """Raise an error if only a kept index says that a chunk is missing."""
+        if key in self._kept:
+            raise self._replaced(key)
+
+    def _fetch_new(self, names: list[_IndexName]) -> Iterator[Versioned | None]:
+        self._kept.difference_update(name[1] for name in names)
+        return self.store.fetch_versions([ByteRange(*name[1:]) for name in names])
+
+    def _checked(self, item: ByteRange, answer: Versioned | None) -> Bytes | None:
+        """Return the bytes of an answer of the same version as those before."""
+        if answer is None:
+            return None
+        if answer.version != self._versions.setdefault(item.key, answer.version):
+            raise self._replaced(item.key)
+        return answer.data
+
+    def _replaced(self, key: str) -> _ReplacedError:
+        problem = "the shard was replaced again and again while it was read"
+        return _ReplacedError(StorageError(problem, store=self.store.name, key=key))
+
+
+class _ReplacedError(Exception):
+    """A shard was replaced after its index was read; `cause` is what is raised in the end."""
+
+    def __init__(self, cause: StorageError) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+_Fetching = _OneVersion | _Opened
 
 
 class _RangeReader:
@@ -216,9 +316,18 @@ class _RangeReader:
         data = self.objects.get(key)
         return None if data is None else len(data)
 
+    def read_indices(self, ranges: Iterable[ByteRange]) -> Iterator[Bytes | None]:
+        return self._read(list(ranges), self.store.fetch_indices)
+
     def read(self, ranges: Iterable[ByteRange]) -> Iterator[Bytes | None]:
-        wanted = list(ranges)
-        remote = self.store.fetch_ranges([span for span in wanted if span.key not in self.objects])
+        return self._read(list(ranges), self.store.fetch_ranges)
+
+    def _read(
+        self,
+        wanted: Sequence[ByteRange],
+        fetch: Callable[[Sequence[ByteRange]], Iterator[Bytes | None]],
+    ) -> Iterator[Bytes | None]:
+        remote = fetch([span for span in wanted if span.key not in self.objects])
         for span in wanted:
             if span.key not in self.objects:
                 yield next(remote)

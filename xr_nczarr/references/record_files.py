@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -19,9 +18,9 @@ from xr_nczarr.errors import (
     UnsupportedError,
     reason_of,
 )
-from xr_nczarr.locks import ProcessLock, cached_property
-from xr_nczarr.storage.keys import KeyLocks
+from xr_nczarr.locks import cached_property
 from xr_nczarr.storage.ranges import Bytes
+from xr_nczarr.storage.shared_cache import SharedCache
 
 COLUMNS = ("path", "offset", "size", "raw")
 _KEPT_FILES = 16
@@ -51,33 +50,14 @@ class RecordFiles:
     def __init__(self, fetch: Fetch, max_rows: int) -> None:
         self.fetch = fetch
         self.max_rows = max_rows
-        self._files: dict[str, _RecordFile] = {}
-        self._lock = ProcessLock()
-        self._loading = KeyLocks()
+        self._files = SharedCache[str, _RecordFile](_KEPT_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RecordFiles, (self.fetch, self.max_rows)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
         """Return the first of these files; those that are not kept yet are fetched in one wave."""
-        wanted = sorted([*dict.fromkeys(names)][:_KEPT_FILES])
-        files = self._kept(wanted)
-        if len(files) == len(wanted):
-            return files
-        with ExitStack() as loading:
-            for name in wanted:
-                loading.enter_context(self._loading(name))
-            files = self._kept(wanted)  # what another thread has just fetched
-            missing = [name for name in wanted if name not in files]
-            for name, data in zip(missing, self.fetch(missing), strict=True):
-                files[name] = _RecordFile(data, self.max_rows)
-            with self._lock:
-                self._files = dict(islice((files | self._files).items(), _KEPT_FILES))
-            return files
-
-    def _kept(self, names: Iterable[str]) -> dict[str, _RecordFile]:
-        with self._lock:
-            return {name: self._files[name] for name in names if name in self._files}
+        return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
         """Return the values of a row by column, None if the file or the row does not exist.
@@ -97,6 +77,9 @@ class RecordFiles:
             except _UNREADABLE as error:
                 problem = f"the parquet file cannot be read ({reason_of(error)})"
                 raise ReferenceSetError(problem) from error
+
+    def _fetched(self, names: list[str]) -> Iterator[_RecordFile]:
+        return (_RecordFile(data, self.max_rows) for data in self.fetch(names))
 
 
 class _RecordFile:

@@ -11,8 +11,9 @@ from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.open_store import Access, has_nczarr_metadata, open_store
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Read
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
 from xr_nczarr.storage.retries import Retry, page_error, page_in
+from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import boot
 from xr_nczarr.storage.url import Location, parse_url
@@ -34,7 +35,9 @@ __all__ = [
     "PrefetchingStore",
     "Read",
     "Retry",
+    "SharedCache",
     "Store",
+    "Versioned",
     "Wave",
     "ZipStore",
     "boot",

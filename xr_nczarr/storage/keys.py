@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 from unicodedata import normalize
@@ -121,10 +121,10 @@ class KeyLocks:
     def __init__(self) -> None:
         self._asking = ProcessLock()
         # Locks without holder and waiter are forgotten.
-        self._locks: WeakValueDictionary[str, ProcessLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Hashable, ProcessLock] = WeakValueDictionary()
 
     @contextmanager
-    def __call__(self, key: str) -> Iterator[None]:
+    def __call__(self, key: Hashable) -> Iterator[None]:
         """Wait for `key`, and hold it."""
         with self._asking:
             lock = self._locks.setdefault(key, ProcessLock())

@@ -29,6 +29,7 @@ from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import (
     ByteRange,
     Bytes,
+    Versioned,
     check_range,
     merge_ranges,
     too_large,
@@ -163,19 +164,27 @@ class ObstoreStore(Store):
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the object does not exist."""
+        for answer in self.fetch_versions(ranges):
+            yield None if answer is None else answer.data
+
+    def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
+        """Yield each byte range with the entity tag of its object, None for an absent object."""
         for item in ranges:
             check_key(item.key, self.name)
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
         requests = [item.range for _, merged in plans for item in merged]
-        answers = self._in_order(self._get_range, requests, lambda answer: len(answer or b""))
+        answers = self._in_order(
+            self._get_range, requests, lambda item: len(item.data) if item else 0
+        )
         for count, merged in plans:
-            results: list[Bytes | None] = [None] * count
+            results: list[Versioned | None] = [None] * count
             for _, parts in merged:
                 answer = next(answers)
                 if answer is not None:
                     for position, offset, length in parts:
-                        results[position] = memoryview(answer)[offset : offset + length]
+                        data = memoryview(answer.data)[offset : offset + length]
+                        results[position] = Versioned(data, answer.version)
             yield from results
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
@@ -336,7 +345,7 @@ class ObstoreStore(Store):
             raise page_error("expected an object", page, store=self.name, key=key)
         return data
 
-    def _get_range(self, item: ByteRange) -> Bytes | None:
+    def _get_range(self, item: ByteRange) -> Versioned | None:
         try:
             return self._get_bytes(item)
         except StorageError as error:
@@ -344,18 +353,16 @@ class ObstoreStore(Store):
             error.located(place=f"bytes {item.start} to {end}")
             raise
 
-    def _get_bytes(self, item: ByteRange) -> Bytes | None:
+    def _get_bytes(self, item: ByteRange) -> Versioned | None:
         key, start, length = item
-        if start < 0:
-            options = {"range": {"suffix": -start}}
-            result = self._do(key, lambda path: self.store.get(path, options=options))
-            data = None if result is None else memoryview(result.bytes())
-            expected = -start
-        elif length:
-            data = self._do(
-                key, lambda path: memoryview(self.store.get_range(path, start=start, length=length))
-            )
-            expected = length
+        version = None
+        if start < 0 or length:
+            span: Any = {"suffix": -start} if start < 0 else (start, start + length)
+            result = self._do(key, lambda path: self.store.get(path, options={"range": span}))
+            data = result and self._do(key, lambda _: memoryview(result.bytes()))
+            expected = -start if start < 0 else length
+            tag = result and result.meta["e_tag"]
+            version = None if not tag or tag.startswith("W/") else tag
         else:  # obstore knows no empty ranges
             size = self.size(key)
             data, expected = None if size is None else memoryview(b""), 0
@@ -370,7 +377,7 @@ class ObstoreStore(Store):
                 store=self.name,
                 key=key,
             )
-        return data[:length]
+        return Versioned(data[:length], version)
 
     def _do(self, key: str, action: Callable[..., _Result], *arguments: Any) -> _Result | None:
         """Do something with the path of an object; None if it does not exist."""

@@ -19,6 +19,13 @@ class ByteRange(NamedTuple):
     length: int
 
 
+class Versioned(NamedTuple):
+    """Bytes of an object, and a text that changes whenever it does, if the store says one."""
+
+    data: Bytes
+    version: str | None = None
+
+
 class MergedRange(NamedTuple):
     """One request for `range`, and the ranges that it serves.
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 from xr_nczarr.errors import AccessDeniedError, NczarrError, UnsupportedError
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.storage.keys import KeyLocks, Listing
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, cut_ranges
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned, cut_ranges
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -142,6 +142,11 @@ class Store(ABC):
             If an object ends before its range does.
         """
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
+
+    def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
+        """Yield each byte range with the version of its object, None for an absent object."""
+        for data in self.fetch_ranges(ranges):
+            yield None if data is None else Versioned(data)
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
         """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""

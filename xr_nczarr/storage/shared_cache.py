@@ -1,0 +1,75 @@
+"""Values that all threads of a process load once, and of which the last ones are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, Generic, TypeVar
+
+from xr_nczarr.locks import ProcessLock
+from xr_nczarr.storage.keys import KeyLocks
+
+_Key = TypeVar("_Key", bound=Any)
+_Value = TypeVar("_Value")
+
+
+class SharedCache(Generic[_Key, _Value]):
+    """A bounded cache of values by key.
+
+    Parameters
+    ----------
+    max_weight
+        Of all values together. The last one is kept whatever it weighs.
+    weigh
+        Returns the weight of a value; 0 for one that is not kept.
+    """
+
+    def __init__(self, max_weight: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
+        self._max_weight = max_weight
+        self._weigh = weigh
+        self._weight = 0
+        self._values: dict[_Key, _Value] = {}
+        self._lock = ProcessLock()
+        self._loading = KeyLocks()
+
+    def load(
+        self,
+        keys: Iterable[_Key],
+        load: Callable[[list[_Key]], Iterable[_Value]],
+        *,
+        again: bool = False,
+    ) -> dict[_Key, _Value]:
+        """Return the values of `keys`, after loading those that are not kept, or all `again`."""
+        wanted = sorted(set(keys))
+        values = {} if again else self._held(wanted)
+        if len(values) == len(wanted):
+            return values
+        with ExitStack() as loading:
+            for key in wanted:  # in the order that every thread takes
+                loading.enter_context(self._loading(key))
+            values = {} if again else self._held(wanted)  # another thread may have loaded some
+            missing = [key for key in wanted if key not in values]
+            for key, value in zip(missing, load(missing), strict=True):
+                values[key] = value
+                self._keep(key, value)
+        return values
+
+    def _held(self, keys: list[_Key]) -> dict[_Key, _Value]:
+        with self._lock:
+            values = {key: self._values.pop(key) for key in keys if key in self._values}
+            self._values |= values  # as the last that were used
+        return values
+
+    def _keep(self, key: _Key, value: _Value) -> None:
+        with self._lock:
+            self._remove(key)
+            weight = self._weigh(value)
+            if weight:
+                self._values[key] = value
+                self._weight += weight
+                while self._weight > self._max_weight and len(self._values) > 1:
+                    self._remove(next(iter(self._values)))
+
+    def _remove(self, key: _Key) -> None:
+        if key in self._values:
+            self._weight -= self._weigh(self._values.pop(key))
