@@ -257,3 +257,20 @@ def test_a_shard_that_never_stays_the_same_is_an_error(tags, tmp_path):
     tags.server.fail = replace
     with pytest.raises(StorageError, match="replaced again and again"):
         found[3].load()
+
+
+# Caches -------------------------------------------------------------------------------------------
+
+
+def test_a_cached_store_opens_where_absent_objects_are_refused(s3_server, tmp_path):
+    s3_server.restore(
+        {f"store/{key}": data for key, data in write_sample(tmp_path / "store").items()}
+    )
+    present = {f"/{s3_server.bucket}/{key}" for key in s3_server.objects()}
+    s3_server.fail = lambda request: None if request.path.partition("?")[0] in present else 403
+    found = xr.open_dataset(
+        f"simplecache::{s3_server.url}/store",
+        engine="nczarr",
+        storage_options={"s3": s3_server.storage_options},
+    )
+    xr.testing.assert_identical(found.load(), sample().pipe(xr.decode_cf))

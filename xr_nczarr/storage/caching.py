@@ -21,6 +21,7 @@ from xr_nczarr.storage.store import Address, Store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_Answer = TypeVar("_Answer", Bytes | None, Bytes | AccessDeniedError | None)
 
 _BATCH_OBJECTS = 256
 
@@ -100,16 +101,25 @@ class CachingStore(_FrontStore):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for an absent one."""
+        return self._fetch(keys, self.source.fetch)
+
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield each object like `fetch`, and the error in place of one that is refused (403)."""
+        return self._fetch(keys, self.source.probe)
+
+    def _fetch(
+        self, keys: Sequence[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
+    ) -> Iterator[_Answer | Bytes]:
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
-            pages = self._fill(batch)
+            answers = self._fill(batch, request)
             cached = self._cache.fetch([self._cached(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
-                yield pages.get(key, data)
+                yield answers.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, cut from objects that are cached whole."""
-        self._fill([item.key for item in ranges])
+        self._fill([item.key for item in ranges], self.source.fetch)
         for key, start, length in ranges:
             try:
                 yield from self._cache.fetch_ranges([ByteRange(self._cached(key), start, length)])
@@ -132,18 +142,23 @@ class CachingStore(_FrontStore):
     def _read_only(self) -> UnsupportedError:
         return cache_error(self.name)
 
-    def _fill(self, keys: Iterable[str]) -> dict[str, Bytes]:
-        """Cache the existing objects that are not cached yet; return web pages in their place."""
+    def _fill(
+        self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
+    ) -> dict[str, _Answer]:
+        """Cache the objects that are not cached yet; return all other answers.
+
+        These are None, web pages and refusals.
+        """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
         ]
-        pages: dict[str, Bytes] = {}
-        for key, data in self.source.fetch_present(missing):
-            if page_in(data):
-                pages[key] = data
+        answers: dict[str, _Answer] = {}
+        for key, answer in zip(missing, request(missing), strict=True):
+            if answer is None or isinstance(answer, AccessDeniedError) or page_in(answer):
+                answers[key] = answer
             else:
-                self._cache.put([(self._cached(key), data)])
-        return pages
+                self._cache.put([(self._cached(key), answer)])
+        return answers
 
     def _cached(self, key: str) -> str:
         """Return the name in the cache: a digest, since a key can be too long for a file name."""
