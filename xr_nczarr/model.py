@@ -352,12 +352,17 @@ class Hierarchy:
     before
         If an unfinished write replaces chunks: the objects before that write, by key, with None
         for an object that did not exist.
+    documents
+        If the store is opened for a change: its documents by key, with None for an absent one.
     """
 
     nodes: Mapping[str, Node]
     zarr_format: str
     consolidated: bool = False
     before: Mapping[str, bytes | None] = field(default_factory=dict)
+    documents: Mapping[str, bytes | bytearray | memoryview | None] = field(
+        default_factory=dict, repr=False
+    )
 
 
 def key_prefix(path: str) -> str:

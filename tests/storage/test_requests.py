@@ -14,7 +14,7 @@ import xarray as xr
 import xr_nczarr
 from tests.servers import S3Server, Waves, at_most, files_below
 from tests.stores import VINTAGES, sample, write_vintage
-from xr_nczarr import AccessDeniedError, NotFoundError, StorageError
+from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageError
 
 
 def lists(waves: Waves) -> list[str]:
@@ -253,6 +253,72 @@ def test_verify_reads_documents_once_and_all_variables_together(s3_server, tmp_p
         result = xr_nczarr.verify(url, storage_options=options)
     assert result.decoded == 21
     assert len({item.path for item in waves.requests}) == len(waves.requests)
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+CHUNKED = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
+
+
+def steps(first: int, last: int) -> xr.Dataset:
+    """8 variables and 2 coordinates; 30 steps are 26 chunks and 22 documents of version 2."""
+    time = xr.Variable("time", np.arange(first, last), {"units": "days since 2000-01-01"})
+    values = np.arange(last - first, dtype="f4")[:, np.newaxis] * np.ones(100, "f4")
+    variables = dict.fromkeys(CHUNKED, (("time", "x"), values + 1))
+    return xr.Dataset(variables, {"time": time, "x": np.arange(100)})
+
+
+@pytest.fixture(params=["fsspec", "obstore"])
+def written(request: pytest.FixtureRequest, s3_server: S3Server) -> dict[str, Any]:
+    """The arguments that name a store of the S3 server, for each client."""
+    options = {**s3_server.storage_options, "client": request.param}
+    return {"target": f"{s3_server.url}/store", "storage_options": options}
+
+
+def reread(written: dict[str, Any], **options: Any) -> xr.Dataset:
+    return xr.open_dataset(
+        written["target"],
+        engine="nczarr",
+        storage_options=written["storage_options"],
+        decode_times=False,
+        **options,
+    )
+
+
+def test_a_store_that_exists_is_refused_by_one_list(s3_server, written):
+    xr_nczarr.to_nczarr(steps(0, 30), **written)
+    with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
+        xr_nczarr.to_nczarr(steps(0, 30), **written)
+    assert reread(written).identical(steps(0, 30))
+
+
+@pytest.mark.parametrize(
+    ("version", "consolidated", "requests", "rounds"),
+    [(2, True, 38, 12), (2, False, 37, 11), (3, True, 26, 11), (3, False, 26, 11)],
+    ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
+)
+def test_a_variable_is_added_with_one_read_of_each_document(
+    s3_server, written, version, consolidated, requests, rounds
+):
+    xr_nczarr.to_nczarr(
+        steps(0, 30), encoding=CHUNKED, zarr_format=version, consolidated=consolidated, **written
+    )
+    new = xr.Dataset({"new": (("time", "x"), np.ones((30, 100)))})
+    with at_most(s3_server, requests, rounds) as waves:
+        xr_nczarr.to_nczarr(new, mode="a", **written)
+    reads = Counter(item.path for item in waves.requests if item.method == "GET")
+    assert set(reads.values()) == {1}
+    assert reread(written).identical(steps(0, 30).merge(new))
+
+
+@pytest.mark.parametrize(("version", "requests"), [(2, 30), (3, 20)], ids=["v2", "v3"])
+def test_metadata_are_consolidated_with_one_read_of_each_document(
+    s3_server, written, version, requests
+):
+    xr_nczarr.to_nczarr(steps(0, 30), zarr_format=version, consolidated=False, **written)
+    with at_most(s3_server, requests, 6):
+        xr_nczarr.consolidate(**written)
+    assert reread(written, consolidated=True).identical(steps(0, 30))
 
 
 # Retries ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from xr_nczarr.hierarchy.changes import (
     edit_documents,
+    is_consolidated,
     refresh_consolidated,
     rendered,
     writable_format,
@@ -20,6 +21,7 @@ __all__ = [
     "document_keys",
     "edit_documents",
     "existing_chunks",
+    "is_consolidated",
     "is_record_document",
     "open_hierarchy",
     "open_journal",

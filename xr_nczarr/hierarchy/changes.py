@@ -9,7 +9,6 @@ from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.editing import Change, edited, locate
 from xr_nczarr.model import Hierarchy, Json
-from xr_nczarr.storage import Store
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
@@ -31,54 +30,70 @@ def _children_first(path: str) -> tuple[bool, int]:
     return path == "/", -path.count("/")
 
 
-def writable_format(store: Store, zarr_format: str) -> Format:
-    """Return the format that renders new nodes of a store.
+def is_consolidated(hierarchy: Hierarchy) -> bool:
+    """Return whether the kept documents hold a consolidated one."""
+    zarr = FORMATS[hierarchy.zarr_format]
+    key = zarr.consolidated_key
+    data = None if key is None else hierarchy.documents.get(key)
+    if key is None or data is None:
+        return False
+    with Place(key=key):
+        return zarr.expand_consolidated(Document(key, data, consolidated=True)) is not None
+
+
+def writable_format(hierarchy: Hierarchy, store: str) -> Format:
+    """Return the format that renders new nodes of a hierarchy whose documents are kept.
 
     Raises
     ------
     UnsupportedError
         For a store in a variant of the format that is only read.
     """
-    zarr = FORMATS[zarr_format]
+    zarr = FORMATS[hierarchy.zarr_format]
     if zarr.has_variants:
-        stored = store.fetch_present(zarr.root_keys())
-        documents = {key: Document(key, data) for key, data in stored}
+        stored = ((key, hierarchy.documents[key]) for key in zarr.root_keys())
+        documents = {key: Document(key, data) for key, data in stored if data is not None}
         if zarr.resolved(documents) != zarr:
             raise UnsupportedError(
-                f"the store spells its keys in a variant of Zarr {zarr_format} that is only read",
+                f"the store spells its keys in a variant of Zarr {zarr.version} that is only read",
                 remedy="Write its contents to a new store",
-                store=store.name,
+                store=store,
             )
     return zarr
 
 
-def edit_documents(store: Store, zarr_format: str, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Return the stored documents with members changed, by key, in the order of `changes`.
+def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
+    """Return the kept documents with members changed, by key, in the order of `changes`.
 
-    All other members stay as they are spelled. Nothing is put.
+    All other members stay as they are spelled.
     """
-    zarr = FORMATS[zarr_format]
+    zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
     for change in changes:
         key, member = locate(change, zarr)
         by_key.setdefault(key, {})[member] = change.value
+    stored = ((key, hierarchy.documents[key]) for key in by_key)
     return {
         key: edited(Document(key, b"{}" if data is None else data), by_key[key])
-        for key, data in zip(by_key, store.fetch(list(by_key)), strict=True)
+        for key, data in stored
     }
 
 
 def refresh_consolidated(
-    store: Store, zarr_format: str, paths: Iterable[str], changed: Mapping[str, bytes]
+    hierarchy: Hierarchy, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """Return the consolidated document of the nodes at `paths`, with the `changed` documents in it.
 
-    Empty for a version without consolidated metadata.
+    The others are those that the hierarchy has kept. Empty for a version without consolidated
+    metadata.
     """
-    zarr = FORMATS[zarr_format]
+    zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:
         return {}
-    paths = sorted(paths, key=_children_first)
-    keys = list(dict.fromkeys(key for path in paths for key in zarr.node_keys(path)))
-    stored = {key: bytes(data) for key, data in store.fetch_present(keys)}
-    return zarr.render_consolidated({**stored, **changed})
+    documents: dict[str, bytes] = {}
+    for path in sorted(paths, key=_children_first):
+        for key in zarr.node_keys(path):
+            data = hierarchy.documents.get(key)
+            if data is not None:
+                documents[key] = bytes(data)
+    return zarr.render_consolidated({**documents, **changed})

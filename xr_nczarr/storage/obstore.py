@@ -256,7 +256,7 @@ class ObstoreStore(Store):
         """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
         self.check_writable()
         if check_target(prefix, self.name):
-            keys = [prefix] if self.size(prefix) is not None else []
+            keys = [prefix]
         else:
             keys = [key for key, _ in self.sizes(prefix)]
         if keys:

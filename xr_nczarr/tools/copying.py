@@ -29,8 +29,6 @@ from xr_nczarr.writing.transaction import (
     UNFINISHED,
     Transaction,
     WritePlan,
-    check_empty,
-    open_existing,
 )
 from xr_nczarr.writing.variables import DEFAULT_FORMAT
 
@@ -207,7 +205,7 @@ def copy(
         owner = hashlib.sha256(arguments.encode()).hexdigest
         locked = Transaction.locked(store, owner, locking="always", force=overwrite)
         with locked as transaction:
-            exists, resumed, anew = _found(store, mark, overwrite)
+            exists, resumed, anew = _found(transaction, mark, overwrite)
             mark = mark or b"{}"
             with transaction.writing(plan, staged=exists, mark=mark, resumed=resumed) as work:
                 arrays = origin.arrays
@@ -299,21 +297,21 @@ def _identity(state: str, plan: WritePlan) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _found(store: Store, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
+def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
     """Return whether a store is at the target, whether this copy is resumed, and else why not.
 
     Something that may not go is an ExistsError.
     """
-    unfinished = None
-    if not store.single_file:
+    store, unfinished = transaction.store, None
+    if not store.single_file and transaction.may_hold(UNFINISHED):
         (unfinished,) = store.fetch([UNFINISHED])
         if unfinished is not None and mark is not None and bytes(unfinished) == mark:
             return False, True, ""
-    exists = open_existing(store, "a") is not None
+    exists = transaction.open("a") is not None
     if exists and not overwrite:
         remedy = "Remove it, copy elsewhere, or pass overwrite=True (--overwrite)"
         raise ExistsError("there is a store already", remedy=remedy, store=store.name)
-    check_empty(store)
+    transaction.check_empty()
     if unfinished is None:
         return exists, False, ""
     if mark is None:

@@ -34,7 +34,7 @@ from xr_nczarr.storage import (
 )
 from xr_nczarr.tools.text import Told, count_text, dimension_text
 from xr_nczarr.writing.options import WriteOptions
-from xr_nczarr.writing.transaction import Transaction, WritePlan, open_existing
+from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _MAX_KEYS = 10
 
@@ -105,7 +105,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
                 remedy="Upgrade the store first",
                 store=store.name,
             )
-        documents = refresh_consolidated(store, zarr_format, nodes, {})
+        documents = refresh_consolidated(opened.hierarchy, nodes, {})
         if not documents or key is None:
             raise UnsupportedError(
                 f"Zarr {zarr_format} has no consolidated metadata for it", store=store.name
@@ -183,7 +183,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     """Return the documents of a store in another dialect, and the layout that they have."""
     source = opened.hierarchy
     zarr_format, consolidated = source.zarr_format, source.consolidated
-    writable_format(opened.store, zarr_format)
+    writable_format(source, opened.store.name)
     root = _kept(opened.root, source)
     hierarchy = annotate(root, zarr_format=zarr_format, dialect=dialect)
     hierarchy = replace(hierarchy, nodes=_as_before(hierarchy, source))
@@ -227,7 +227,7 @@ def _changing(
     with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
         if not dry_run:
             transaction.roll_back()
-        opened = open_existing(store, "a")
+        opened = transaction.open("a")
         if opened is None:
             raise NotFoundError("there is no store to change", store=store.name)
         yield transaction, opened

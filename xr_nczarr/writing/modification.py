@@ -319,7 +319,7 @@ class _Planner:
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(self.zarr_format, self.writes)
-        zarr = writable_format(store, self.zarr_format)
+        zarr = writable_format(hierarchy, store.name)
         replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
         kept = [path for path in hierarchy.nodes if path not in gone]
@@ -331,7 +331,7 @@ class _Planner:
             plan.removed += [key for path in sorted(gone) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
-                plan.leading = refresh_consolidated(store, self.zarr_format, kept, {})
+                plan.leading = refresh_consolidated(hierarchy, kept, {})
         added: list[str] = []
         new = [*self.tree.written, *self.tree.groups]
         if new:
@@ -354,12 +354,10 @@ class _Planner:
         self.tree.report_changes()
         self._list_children(added)
         changes = [*self.changes, *self._dimension_changes()]
-        plan.documents.update(edit_documents(store, self.zarr_format, changes))
+        plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
             # All documents of new nodes are in the plan; stored ones at their keys are removed.
-            plan.documents.update(
-                refresh_consolidated(store, self.zarr_format, kept, plan.documents)
-            )
+            plan.documents.update(refresh_consolidated(hierarchy, kept, plan.documents))
         return plan
 
     def _dimension_changes(self) -> Iterator[Change]:

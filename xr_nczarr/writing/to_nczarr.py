@@ -25,10 +25,7 @@ from xr_nczarr.writing.requests import WriteRequest, normalize
 from xr_nczarr.writing.transaction import (
     Transaction,
     WritePlan,
-    check_empty,
     check_removable,
-    is_empty,
-    open_existing,
 )
 from xr_nczarr.writing.variables import DEFAULT_FORMAT, Layout
 
@@ -261,16 +258,18 @@ def _plan(
     """Return the plan of a change to a store, or of a new one where there is none."""
     store, mode = transaction.store, options.mode
     interrupted = {} if mode == "r+" else transaction.roll_back()
-    opened = open_existing(store, mode)
+    if mode == "w-" and request.path == "/" and transaction.shows_store:
+        raise _exists(store, request.path)
+    opened = transaction.open(mode)
     if opened is None:
         if mode == "r+":
             raise NotFoundError("there is no store to change", store=store.name)
-        check_empty(store)
+        transaction.check_empty()
         dim, groups = options.append_dim, request.groups
         if dim is not None and not any(dim in group.dataset.dims for group in groups):
             raise ConflictError(f"append_dim={dim!r} does not match any dimension of the new data")
         plan = plan_creation(request, store, layout, options.consolidated)
-        return replace(plan, exclusive=is_empty(store))
+        return replace(plan, exclusive=transaction.names == ([], []))
     if mode == "r+" and opened.hierarchy.before:
         raise ConflictError(
             "another write is replacing chunks of the store, or was interrupted",
@@ -281,13 +280,17 @@ def _plan(
     existing = [path for path in paths if group_exists(opened, path)]
     if mode == "w-" and request.path in existing:
         transaction.finish_creation(opened, options.consolidated)
-        raise ExistsError(
-            "the group exists already",
-            remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
-            store=store.name,
-            key=request.path,
-        )
+        raise _exists(store, request.path)
     return plan_modification(transaction, opened, request, layout, options, interrupted)
+
+
+def _exists(store: Store, path: str) -> ExistsError:
+    return ExistsError(
+        "the group exists already",
+        remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
+        store=store.name,
+        key=path,
+    )
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:

@@ -6,7 +6,8 @@ The protocol, which the methods of `Transaction` follow from top to bottom:
 2. **Roll back.** A journal at the root is the trace of a writer that was killed while it changed
    documents. They are restored, unless all of them had changed: then the write was complete.
 3. **Plan.** The caller opens the store and plans. Nothing is written before the plan is complete,
-   so a request that does not fit the store leaves it untouched.
+   so a request that does not fit the store leaves it untouched. One listing of the root says
+   whether there is a store, a journal or a mark. Documents are read once, and kept until the end.
 4. **Stage.** A new local store, and any zip file, is written beside the target, which it replaces
    in one step at the end. A process that is killed leaves the old store or the new one.
 5. **Begin.** A new store that cannot be staged bears a mark until it is complete. What it replaces
@@ -27,6 +28,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +36,7 @@ import numpy as np
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.errors import (
+    AccessDeniedError,
     ConflictError,
     ExistsError,
     NczarrError,
@@ -46,6 +49,7 @@ from xr_nczarr.hierarchy import (
     JOURNAL,
     Journal,
     Regions,
+    is_consolidated,
     open_journal,
     refresh_consolidated,
 )
@@ -53,6 +57,7 @@ from xr_nczarr.netcdf.annotations import is_universal
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import (
     WRITER_LOCK,
+    Bytes,
     Listing,
     Store,
     is_desktop_file,
@@ -99,11 +104,44 @@ class WritePlan:
     preliminary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Transaction:
-    """One change of a store, made with `Transaction.locked`; its methods are the steps."""
+    """One change of a store, made with `Transaction.locked`; its methods are the steps.
+
+    Attributes
+    ----------
+    documents
+        What `open` has read and later steps have changed, by key; None for absent objects.
+    """
 
     store: Store
+    documents: dict[str, Bytes | None] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> Listing | None:
+        """The names at the root, as the first step sees them; None if the store does not list."""
+        try:
+            return _names(self.store)
+        except (AccessDeniedError, UnsupportedError):
+            return None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the listing shows that the target holds no object."""
+        return self.names is not None and not _contents(self.names)
+
+    @property
+    def shows_store(self) -> bool:
+        """Whether the listing shows a complete store; if it does not, `open` finds out."""
+        usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
+        arrays = {zarr.document_key("/", "array") for zarr in usual}
+        groups = {zarr.document_key("/", "group") for zarr in usual}
+        objects = set(self.names.objects if self.names else ())
+        return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
+
+    def may_hold(self, key: str) -> bool:
+        """Return whether an object can exist at the root, as far as the listing shows."""
+        return self.names is None or key in self.names.objects
 
     @classmethod
     @contextmanager
@@ -153,7 +191,9 @@ class Transaction:
         element along each dimension of what it wrote, by path of the array, and the journal stays
         for `close`.
         """
-        journal = None if self.store.single_file else open_journal(self.store)
+        if self.store.single_file or not self.may_hold(JOURNAL):
+            return {}
+        journal = open_journal(self.store)
         if journal is None:
             return {}
         before = journal.before(self.store.fetch(journal.keys))
@@ -170,6 +210,35 @@ class Transaction:
     def close(self) -> None:
         """Remove the journal: the change is complete, or undone."""
         self.store.delete(JOURNAL)
+
+    def open(self, mode: str) -> OpenedStore | None:
+        """Open the target; return None if it holds no complete store.
+
+        Except for regions, the single documents count, which `documents` keeps: another program may
+        have left the consolidated one behind.
+        """
+        if mode != "r+" and self.is_empty:
+            return None
+        documents = self.documents
+        options = OpenOptions(consolidated=None if mode == "r+" else False)
+        try:
+            opened = open_netcdf(self.store, options, documents=documents)
+            if mode != "r+" and is_universal(opened.root.node):
+                opened = open_netcdf(self.store, options, documents=documents, with_sidecars=True)
+        except NotFoundError:
+            return None
+        hierarchy = replace(opened.hierarchy, documents=dict(documents))
+        consolidated = hierarchy.consolidated or is_consolidated(hierarchy)
+        return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
+
+    def check_empty(self) -> None:
+        """Raise ExistsError if the target holds objects that are not a Zarr store."""
+        if _is_foreign(_names(self.store) if self.names is None else self.names):
+            raise ExistsError(
+                "the target holds objects that are not a Zarr store",
+                remedy="Choose another target, or remove it first",
+                store=self.store.name,
+            )
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Carry out a plan; return None, or the dask object that finishes it if not `compute`.
@@ -226,16 +295,67 @@ class Transaction:
         """
         with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
             if not resumed:
-                _begin(plan, work)
+                self._begin(plan, work)
                 if mark is not None:
                     work.put([(UNFINISHED, mark)])
-            journaled = work is self.store and not plan.new
             if work.transactional:
-                _put_documents(plan, work, journaled=journaled)
+                self._put_documents(plan, work)
                 yield work
             else:
                 yield work
-                _put_documents(plan, work, journaled=journaled)
+                self._put_documents(plan, work)
+
+    def _begin(self, plan: WritePlan, work: Store) -> None:
+        """Mark a new store as unfinished, and remove all that a plan replaces."""
+        if plan.new:
+            work.put([(UNFINISHED, b"{}")])
+            if work is self.store and not self.is_empty:
+                self._clear()
+        work.put(plan.leading.items())
+        self.documents.update(plan.leading)
+        for target in plan.removed:
+            work.delete(target)
+            removed = [key for key in self.documents if _is_below(key, target)]
+            self.documents.update(dict.fromkeys(removed))
+
+    def _clear(self) -> None:
+        """Remove all objects but the lock, the mark and those that file managers leave."""
+        objects, prefixes = self.store.list_names("")
+        # An older store, of any version, must not be taken for a store while it is removed.
+        roots = (key for zarr in FORMATS.values() for key in zarr.root_keys())
+        first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
+        rest = [*objects, *(f"{name}/" for name in prefixes)]
+        for name in dict.fromkeys([*first, *rest]):
+            if name not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(name):
+                self.store.delete(name)
+
+    def _put_documents(self, plan: WritePlan, work: Store) -> None:
+        """Put the documents of a plan: those of the root one after another, behind all others."""
+        appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
+        objects = {**plan.chunks, **plan.documents}
+        # One object alone changes in one step; the journal of an append also says what was written.
+        journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
+        if journaled:
+            unread = [key for key in objects if key not in self.documents]
+            stored = {**self.documents, **dict(zip(unread, work.fetch(unread), strict=True))}
+            before = [stored[key] for key in objects]
+            journal = Journal.of(objects, before, appended, chunks=bool(plan.chunks))
+            work.put([(JOURNAL, journal.render())])
+        work.flush()
+        if not work.transactional:
+            work.put(plan.chunks.items())
+        last = FORMATS[plan.zarr_format].root_keys()[::-1]
+        work.put((key, data) for key, data in plan.documents.items() if key not in last)
+        for key in last:
+            if key in plan.documents:
+                work.put([(key, plan.documents[key])])
+        if work.transactional:
+            work.put(plan.chunks.items())
+        if journaled:
+            work.flush()
+            work.delete(JOURNAL)
+        elif plan.new:
+            work.delete(UNFINISHED)
 
     @contextmanager
     def workspace(
@@ -261,11 +381,12 @@ class Transaction:
 
     def finish_creation(self, opened: OpenedStore, consolidated: bool | None) -> None:
         """Write the consolidated metadata that an interrupted creation left out."""
-        (mark,) = self.store.fetch([UNFINISHED])
+        (mark,) = self.store.fetch([UNFINISHED]) if self.may_hold(UNFINISHED) else (None,)
         if mark is not None:
-            version, nodes = opened.hierarchy.zarr_format, opened.hierarchy.nodes
-            if consolidated or (consolidated is None and FORMATS[version].consolidated_by_default):
-                documents = refresh_consolidated(self.store, version, nodes, {})
+            hierarchy = opened.hierarchy
+            default = FORMATS[hierarchy.zarr_format].consolidated_by_default
+            if consolidated or (consolidated is None and default):
+                documents = refresh_consolidated(hierarchy, hierarchy.nodes, {})
                 self.store.put(documents.items())
             self.store.delete(UNFINISHED)
 
@@ -300,49 +421,6 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     except NczarrError as error:
         error.remedy = "All is written; only the lock is left: remove that object"
         raise
-
-
-def _begin(plan: WritePlan, store: Store) -> None:
-    """Mark a new store as unfinished, and remove all that a plan replaces."""
-    if plan.new:
-        store.put([(UNFINISHED, b"{}")])
-        objects, prefixes = store.list_names("")
-        # An older store, of any version, must not be taken for a store while it is removed.
-        roots = (key for zarr in FORMATS.values() for key in zarr.root_keys())
-        first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
-        rest = [*objects, *(f"{name}/" for name in prefixes)]
-        for name in dict.fromkeys([*first, *rest]):
-            if name not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(name):
-                store.delete(name)
-    store.put(plan.leading.items())
-    for prefix in plan.removed:
-        store.delete(prefix)
-
-
-def _put_documents(plan: WritePlan, store: Store, *, journaled: bool) -> None:
-    """Put the documents of a plan: those of the root one after another, behind all others."""
-    journaled = journaled and bool(plan.documents)
-    if journaled:
-        appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
-        objects = {**plan.chunks, **plan.documents}
-        stored = store.fetch(list(objects))
-        journal = Journal.of(objects, stored, appended, chunks=bool(plan.chunks))
-        store.put([(JOURNAL, journal.render())])
-    store.flush()
-    if not store.transactional:
-        store.put(plan.chunks.items())
-    last = FORMATS[plan.zarr_format].root_keys()[::-1]
-    store.put((key, data) for key, data in plan.documents.items() if key not in last)
-    for key in last:
-        if key in plan.documents:
-            store.put([(key, plan.documents[key])])
-    if store.transactional:
-        store.put(plan.chunks.items())
-    if journaled:
-        store.flush()
-        store.delete(JOURNAL)
-    elif plan.new:
-        store.delete(UNFINISHED)
 
 
 def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
@@ -391,38 +469,14 @@ def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> boo
     return True
 
 
-def open_existing(store: Store, mode: str) -> OpenedStore | None:
-    """Open the target of a write; return None if it holds no complete store."""
-    try:
-        opened = open_netcdf(store, OpenOptions())
-    except NotFoundError:
-        return None
-    consolidated, universal = opened.hierarchy.consolidated, is_universal(opened.root.node)
-    if mode == "r+" or not (consolidated or universal):
-        return opened
-    # Another program may have left the consolidated document behind: the single ones count.
-    single = open_netcdf(store, OpenOptions(consolidated=False), with_sidecars=universal)
-    return replace(single, hierarchy=replace(single.hierarchy, consolidated=consolidated))
-
-
 def is_empty(store: Store) -> bool:
     """Return whether a target holds no object, apart from those that file managers leave."""
     return _names(store) == ([], [])
 
 
-def check_empty(store: Store) -> None:
-    """Raise ExistsError if the target holds objects that are not a Zarr store."""
-    if _is_foreign(store):
-        raise ExistsError(
-            "the target holds objects that are not a Zarr store",
-            remedy="Choose another target, or remove it first",
-            store=store.name,
-        )
-
-
 def check_removable(store: Store) -> None:
     """Raise RefusedError if the target holds objects that are not a Zarr store."""
-    if _is_foreign(store):
+    if _is_foreign(_names(store)):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
             remedy="Choose another target, or pass overwrite=True",
@@ -430,11 +484,20 @@ def check_removable(store: Store) -> None:
         )
 
 
-def _is_foreign(store: Store) -> bool:
-    names = _names(store)
+def _is_below(key: str, target: str) -> bool:
+    """Return whether `Store.delete` of a target removes an object."""
+    return key.startswith(target) if target.endswith("/") else key == target
+
+
+def _is_foreign(names: Listing) -> bool:
     roots = {UNFINISHED, *(key for zarr in FORMATS.values() for key in zarr.root_keys())}
-    objects = {*names.objects} - {WRITER_LOCK}
-    return bool(objects or names.prefixes) and not roots & objects
+    contents = _contents(names)
+    return bool(contents) and not roots & contents
+
+
+def _contents(names: Listing) -> set[str]:
+    """Return all names but the lock; those of prefixes end in ``/``."""
+    return {*names.objects, *(f"{name}/" for name in names.prefixes)} - {WRITER_LOCK}
 
 
 def _names(store: Store) -> Listing:

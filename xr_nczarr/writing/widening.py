@@ -61,10 +61,10 @@ def plan_widening(
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=opened.store.name,
         )
-    version, paths = plan.zarr_format, opened.hierarchy.nodes
-    plan.documents |= edit_documents(opened.store, version, changes)
-    if consolidated or opened.hierarchy.consolidated:
-        plan.documents |= refresh_consolidated(opened.store, version, paths, plan.documents)
+    hierarchy = opened.hierarchy
+    plan.documents |= edit_documents(hierarchy, changes)
+    if consolidated or hierarchy.consolidated:
+        plan.documents |= refresh_consolidated(hierarchy, hierarchy.nodes, plan.documents)
     return plan
 
 
@@ -78,7 +78,7 @@ def _wider(node: ArrayNode, width: int) -> ArrayNode:
 
 def _changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
     """Yield the members of an array's document in which two nodes differ."""
-    zarr = writable_format(opened.store, opened.hierarchy.zarr_format)
+    zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
         before, after = json.loads(old[key]), json.loads(new[key])
