@@ -13,6 +13,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.hierarchy import Regions
 from xr_nczarr.locks import Underway
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store
@@ -271,6 +272,32 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
             remedy="Declare the type that is computed, as with astype",
         )
     return converted
+
+
+def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
+    """Return whether an interrupted append has written the very values of `writes`."""
+    planned = {write.node.path: write for write in writes if write.appended}
+    return appended.keys() == planned.keys() and all(
+        _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
+    )
+
+
+def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
+    """Compare stored values with new ones bit for bit, a few chunks at a time."""
+    if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
+        return False
+    (first, last), *others = bounds
+    array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
+    for start in range(first, last, length):
+        stop = min(start + length, last)
+        stored = array.read([slice(start, stop), *(slice(*pair) for pair in others)])
+        new = np.asarray(write.data[start - first : stop - first])
+        if new.dtype.hasobject or stored.dtype.hasobject:
+            if not np.array_equal(stored, new):
+                return False
+        elif stored.tobytes() != new.tobytes():
+            return False
+    return True
 
 
 def show_progress(done: int, total: int) -> None:

@@ -29,7 +29,7 @@ from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes
 from xr_nczarr.writing.blocks import refuse_reading
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.cf_encoding import encode_as_stored
-from xr_nczarr.writing.chunk_writes import ArrayWrite
+from xr_nczarr.writing.chunk_writes import ArrayWrite, is_applied
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.regions import (
     check_coordinate,
@@ -38,7 +38,7 @@ from xr_nczarr.writing.regions import (
     resolve_region,
 )
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
-from xr_nczarr.writing.transaction import Transaction, WritePlan, is_applied
+from xr_nczarr.writing.transaction import Transaction, WritePlan
 from xr_nczarr.writing.variables import Layout, encode_dataset, user_attributes
 from xr_nczarr.writing.widening import plan_widening
 

@@ -25,15 +25,12 @@ Where the caller commits the whole (an icechunk session), documents are put befo
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
-from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -441,32 +438,6 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
         "Overwritten chunks may be old or new: fix the problem and run the write again;"
         " atomic=True makes it all or nothing on local disks"
     )
-
-
-def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
-    """Return whether an interrupted append has written the very values of `writes`."""
-    planned = {write.node.path: write for write in writes if write.appended}
-    return appended.keys() == planned.keys() and all(
-        _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
-    )
-
-
-def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Compare stored values with new ones bit for bit, a few chunks at a time."""
-    if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
-        return False
-    (first, last), *others = bounds
-    array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
-    for start in range(first, last, length):
-        stop = min(start + length, last)
-        stored = array.read([slice(start, stop), *(slice(*pair) for pair in others)])
-        new = np.asarray(write.data[start - first : stop - first])
-        if new.dtype.hasobject or stored.dtype.hasobject:
-            if not np.array_equal(stored, new):
-                return False
-        elif stored.tobytes() != new.tobytes():
-            return False
-    return True
 
 
 def is_empty(store: Store) -> bool:
