@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from xr_nczarr.storage import Retry
     from xr_nczarr.tools.cdl import dump
     from xr_nczarr.tools.copying import copy
+    from xr_nczarr.tools.diff import diff
     from xr_nczarr.tools.explain import explain
     from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
@@ -56,6 +57,7 @@ __all__ = [
     "UnsupportedError",
     "consolidate",
     "copy",
+    "diff",
     "dump",
     "explain",
     "info",
@@ -73,6 +75,7 @@ _LAZY = {
     "Retry": "storage",
     "consolidate": "tools.metadata",
     "copy": "tools.copying",
+    "diff": "tools.diff",
     "dump": "tools.cdl",
     "explain": "tools.explain",
     "info": "tools.overview",

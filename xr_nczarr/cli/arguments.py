@@ -100,7 +100,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
     """Add the option ``--storage-option``, or that of another `name`."""
     about = "for its filesystem, as fsspec knows it; the value as JSON, or else as text"
-    about = about if name == "storage" else "the same for TARGET"
+    about = about if name == "storage" else f"the same for {name.upper()}"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
 
 

@@ -129,6 +129,31 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     return run
 
 
+def diff(parser: argparse.ArgumentParser) -> Run:
+    """Compare two datasets; the exit code is 1 when they differ, as that of diff."""
+    for name in ("first", "second"):
+        parser.add_argument(name, metavar=name.upper(), help="a store, a reference set or a file")
+    add_subset(parser)
+    parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
+    parser.add_argument("--metadata", action="store_true", help="do not compare values")
+    parser.add_argument(
+        "-s", dest="special", action="store_true", help="compare how values are stored, too"
+    )
+    for name, what in (("rtol", "relative"), ("atol", "absolute")):
+        about = f"{what} tolerance of numbers; 0 is the default"
+        parser.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=about)
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_storage_options(parser)
+    add_storage_options(parser, "second")
+    add_json(parser)
+    subset = ("group", "variables", "select", "engine", "metadata", "special", "rtol", "atol")
+    return lambda parsed: xr_nczarr.diff(
+        parsed.first,
+        parsed.second,
+        **chosen(parsed, *subset, "storage_options", "second_options"),
+    )
+
+
 def upgrade(parser: argparse.ArgumentParser) -> Run:
     """Write the NCZarr metadata of a store in another layout, in place; chunks stay as they are."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
@@ -198,7 +223,7 @@ def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
 
 COMMANDS = {
     add.__name__: add
-    for add in (dump, info, explain, verify, copy, upgrade, consolidate, references, demo)
+    for add in (dump, info, explain, verify, copy, diff, upgrade, consolidate, references, demo)
 }
 
 

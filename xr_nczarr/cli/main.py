@@ -115,6 +115,6 @@ def _show(result: Any, *, json: bool, quiet: bool) -> int:
         from json import dumps
 
         print(dumps(result.as_dict(), indent=2))
-    elif result is not None and not quiet:
-        print(result)
+    elif not quiet and result is not None and (text := str(result)):
+        print(text)
     return 0 if getattr(result, "whole", True) else 1

@@ -15,12 +15,10 @@ from typing import Any
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError
 from xr_nczarr.formats import find_format
-from xr_nczarr.model import group_path
 from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
-from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_decoded, open_input
+from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
 from xr_nczarr.tools.netcdf_output import FileLayout, unheld, write_file
-from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
@@ -174,16 +172,10 @@ def copy(
             remedy="Leave these options out, or choose the name of a store, such as out.nczarr",
             store=file,
         )
-    subset = Subset(
-        group=group_path(group),
-        variables=variables,
-        positions=positions_of(
-            select or {}, lambda: open_decoded(source, engine, group, storage_options)
-        ),
-    )
+    subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     recoding = Recoding(chunks=chunks or {}, codecs=codecs)
     with closing(
-        open_input(source, engine, storage_options, subset=subset, netcdf_types=file is not None)
+        open_input(source, engine, storage_options, **subset, netcdf_types=file is not None)
     ) as origin:
         origin.check_dimensions(recoding.chunks)
         if file is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -27,7 +27,7 @@ from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
 from xr_nczarr.tools.netcdf_input import NetcdfFile, open_file
 from xr_nczarr.tools.relayout import relayout
-from xr_nczarr.tools.subset import Subset
+from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
@@ -234,13 +234,17 @@ def open_input(
     engine: str | None,
     options: Mapping[str, Any] | None,
     *,
-    subset: Subset | None = None,
+    group: str | None = None,
+    variables: Collection[str] | None = None,
+    select: Mapping[str, Any] | None = None,
     netcdf_types: bool = False,
 ) -> Input:
     """Open a source without decoding anything.
 
     Parameters
     ----------
+    group, variables, select
+        What of it; see `Subset` and `positions_of`.
     netcdf_types
         Whether attributes get the types as netCDF-C reads them; else JSON stays JSON.
 
@@ -249,9 +253,10 @@ def open_input(
     UnsupportedError
         If there is no such engine.
     """
-    subset = subset or Subset()
     if isinstance(source, str | os.PathLike):
         source = os.path.expanduser(source)
+    positions = positions_of(select or {}, lambda: _open_decoded(source, engine, group, options))
+    subset = Subset(group=group_path(group), variables=variables, positions=positions)
     if engine == "nczarr" or (engine is None and not is_netcdf_file(source)):
         opened = open_netcdf(source, OpenOptions(storage_options=options))
         return _of_store(opened, subset, typed if netcdf_types else undecoded)
@@ -272,7 +277,7 @@ def open_input(
     return _of_datasets(path, datasets, subset)
 
 
-def open_decoded(
+def _open_decoded(
     source: Any, engine: str | None, group: str | None, options: Mapping[str, Any] | None
 ) -> xr.Dataset:
     """Open a source with xarray, whose indexes know the labels of coordinates."""

@@ -1,0 +1,184 @@
+"""`diff`: what two datasets differ in, and what they do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.reading import peak_memory
+from tests.stores import VINTAGES, sample, write_netcdf_c, write_vintage
+from xr_nczarr.cli.main import main
+
+
+def dataset() -> xr.Dataset:
+    variables = {
+        "t": (("time", "x"), np.arange(12.0).reshape(4, 3), {"units": "K"}),
+        "word": ("x", ["a", "é", ""]),
+        "n": ((), np.int16(3)),
+    }
+    return xr.Dataset(variables, attrs={"title": "one"})
+
+
+def store(path: Path, change: Callable[[xr.Dataset], xr.Dataset] | None = None, **options: Any):
+    changed = dataset() if change is None else change(dataset())
+    xr_nczarr.to_nczarr(changed, path, unlimited_dims=["time"], **options)
+    return path
+
+
+CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = {
+    "a value": (
+        lambda ds: ds.assign(t=ds.t.where(ds.t != 7, 7.5)),
+        [("/t", "7", "7.5", "1 of 12 values differ, first at (2, 1), at most by 0.5")],
+    ),
+    "a missing value": (
+        lambda ds: ds.assign(t=ds.t.where(ds.t != 0)),
+        [("/t", "0", "NaN", "1 of 12 values differ, first at (0, 0)")],
+    ),
+    "text": (
+        lambda ds: ds.assign(word=("x", ["a", "e", ""])),
+        [("/word", '"é"', '"e"', "1 of 3 values differ, first at (1)")],
+    ),
+    "a scalar": (
+        lambda ds: ds.assign(n=((), np.int16(4))),
+        [("/n", "3", "4", "1 of 1 values differ, at most by 1")],
+    ),
+    "a type": (
+        lambda ds: ds.assign(n=((), np.int32(3))),
+        [("/n", "short()", "int()", "")],
+    ),
+    "an attribute": (
+        lambda ds: ds.assign_attrs(title="two", more=np.float32(1)),
+        [("/:title", '"one"', '"two"', ""), ("/:more", None, "1.f", "")],
+    ),
+    "an attribute's type": (
+        lambda ds: ds.assign(t=ds.t.assign_attrs(units=["K"])),
+        [("/t:units", '"K"', 'string "K"', "")],
+    ),
+    "a variable": (lambda ds: ds.drop_vars("n"), [("/n", "short()", None, "")]),
+    "a length": (
+        lambda ds: ds.isel(time=slice(3)),
+        [
+            ("/time", "UNLIMITED, 4 currently", "UNLIMITED, 3 currently", ""),
+            ("/t", "double(time=4, x=3)", "double(time=3, x=3)", ""),
+        ],
+    ),
+    "a group": (
+        lambda ds: xr.DataTree.from_dict({"/": ds, "/g": xr.Dataset(attrs={"a": 1})}),
+        [("/g", None, "group", "")],
+    ),
+    "nothing": (lambda ds: ds, []),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_differences_are_listed_with_both_values(change: str, tmp_path: Path, capsys) -> None:
+    make, expected = CHANGES[change]
+    one, two = store(tmp_path / "one"), store(tmp_path / "two", make)
+    found = xr_nczarr.diff(one, two)
+    assert [(d.path, d.first, d.second, d.note) for d in found.differences] == expected
+    assert found.whole is not bool(expected)
+    assert main(["diff", str(one), str(two)]) == int(bool(expected))
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) == (len(expected) + 2 if expected else 0)
+    assert main(["diff", str(one), str(two), "--quiet"]) == int(bool(expected))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("release", [*VINTAGES, "netcdf-c"])
+@pytest.mark.parametrize("target", ["two", "two.nc"])
+@pytest.mark.filterwarnings("ignore:codecs left over")
+def test_a_copy_does_not_differ(release: str, target: str, tmp_path: Path) -> None:
+    if release == "netcdf-c":
+        source = write_netcdf_c(tmp_path / "one")
+    else:
+        source = write_vintage(tmp_path / "one", sample(release), release)
+    xr_nczarr.copy(source, tmp_path / target)
+    found = xr_nczarr.diff(source, tmp_path / target)
+    assert not found.differences, str(found)
+
+
+def test_nan_equals_nan_and_chunks_differ_only_if_asked(tmp_path: Path, capsys) -> None:
+    def missing(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign(t=ds.t.where(ds.t > 3))
+
+    one = store(tmp_path / "one", missing)
+    two = store(tmp_path / "two", missing, encoding={"t": {"chunksizes": (1, 2), "zlib": True}})
+    assert main(["diff", str(one), str(two)]) == 0
+    assert main(["diff", str(one), str(two), "-s"]) == 1
+    printed = capsys.readouterr().out
+    assert "/t:_ChunkSizes" in printed
+    assert "/t:_DeflateLevel" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [([], 1), (["--rtol", "1e-3"], 0), (["--atol", "0.01"], 0), (["--atol", "1e-6"], 1)],
+    ids=str,
+)
+def test_numbers_within_a_tolerance_are_equal(
+    options: list[str], code: int, tmp_path: Path
+) -> None:
+    one = store(tmp_path / "one")
+    two = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.copy(data=ds.t * (1 + 1e-4))))
+    assert main(["diff", str(one), str(two), *options]) == code
+    assert main(["diff", str(one), str(two), "--metadata"]) == 0
+
+
+def test_a_subset_of_both_is_compared(tmp_path: Path) -> None:
+    one = store(tmp_path / "one")
+    two = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.where(ds.time != 3, -1)))
+    assert not xr_nczarr.diff(one, two, select={"time": slice(3)}, variables=["t"]).differences
+    assert xr_nczarr.diff(one, two, select={"time": 3}).differences[0].path == "/t"
+
+
+def test_a_store_is_compared_with_a_file_and_with_what_xarray_opens(tmp_path: Path) -> None:
+    one, file = store(tmp_path / "one"), tmp_path / "two.nc"
+    xr_nczarr.copy(one, file)
+    assert xr_nczarr.diff(one, file).whole
+    with netCDF4.Dataset(file, "a") as opened:
+        opened["t"][1, 1] = -5
+    (found,) = xr_nczarr.diff(one, file).differences
+    assert (found.first, found.second) == ("4", "-5")
+    assert xr_nczarr.diff(file, file, engine="h5netcdf").whole
+
+
+def test_as_json_differences_have_named_fields(tmp_path: Path, capsys) -> None:
+    one, two = store(tmp_path / "one"), store(tmp_path / "two", CHANGES["a value"][0])
+    assert main(["diff", str(one), str(two), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["first"] == str(one)
+    assert found["differences"][0]["path"] == "/t"
+
+
+def test_what_does_not_open_ends_with_2(tmp_path: Path, capsys) -> None:
+    assert main(["diff", str(store(tmp_path / "one")), str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_a_damaged_chunk_is_an_error_and_no_difference(tmp_path: Path, capsys) -> None:
+    one, two = store(tmp_path / "one"), store(tmp_path / "two")
+    (two / "t" / "0.0").write_bytes(b"cut")
+    assert main(["diff", str(one), str(two)]) == 2
+    assert "t/0.0" in capsys.readouterr().err
+
+
+def test_a_large_variable_is_compared_part_by_part(tmp_path: Path) -> None:
+    values = np.zeros((512, 64 << 10), "f4")  # 128 MiB
+    large = xr.Dataset({"v": (("y", "x"), values)})
+    encoding = {"v": {"chunksizes": (16, 64 << 10)}}
+    for name in ("one", "two"):
+        xr_nczarr.to_nczarr(large, tmp_path / name, encoding=encoding)
+    del values, large
+
+    def compare() -> None:
+        assert xr_nczarr.diff(tmp_path / "one", tmp_path / "two").whole
+
+    assert peak_memory(compare) < 180 << 20

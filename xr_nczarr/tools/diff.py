@@ -1,0 +1,280 @@
+"""Two datasets compared: groups, dimensions, types, attributes and values."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.errors import Place, quote
+from xr_nczarr.netcdf import Dimension, Group, Variable
+from xr_nczarr.netcdf.data_model import Kind
+from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.tools.cdl_special import special_attributes
+from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
+from xr_nczarr.tools.inputs import Recoding, open_input
+from xr_nczarr.tools.netcdf_output import FileLayout, netcdf_value
+from xr_nczarr.tools.slabs import slabs
+from xr_nczarr.tools.text import Told, columns
+from xr_nczarr.writing.builder import Tree
+
+_MAX_CELL = 60
+_ABSENT = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What two datasets have at one place.
+
+    Attributes
+    ----------
+    path
+        Of the group, dimension or variable; of an attribute with its name behind a colon.
+    first, second
+        What the datasets have there, as CDL spells it; None where there is nothing.
+    note
+        Of values: how many differ, where the first of them is, and by how much at most.
+    """
+
+    path: str
+    first: str | None
+    second: str | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Told):
+    """What two datasets differ in; `unread` are variables that could not be compared."""
+
+    first: str
+    second: str
+    differences: list[Difference] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the datasets are the same, as far as all of them was compared."""
+        return not (self.differences or self.unread)
+
+    def __str__(self) -> str:
+        if self.whole:
+            return ""
+        rows = [[f"< {quote(self.first)}"], [f"> {quote(self.second)}"]]
+        rows += [
+            [quote(item.path), _cell(item.first), _cell(item.second), item.note]
+            for item in self.differences
+        ]
+        return "\n".join([*columns(rows), *(f"not compared: {phrase}" for phrase in self.unread)])
+
+
+def diff(
+    first: Any,
+    second: Any,
+    *,
+    group: str | None = None,
+    variables: Collection[str] | None = None,
+    select: Mapping[str, Any] | None = None,
+    engine: str | None = None,
+    metadata: bool = False,
+    special: bool = False,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    storage_options: Mapping[str, Any] | None = None,
+    second_options: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Compare two datasets: stores, reference sets, netCDF files or what xarray opens.
+
+    Values are compared as they are stored, part by part; NaN equals NaN. The order of names does
+    not matter.
+
+    Parameters
+    ----------
+    first, second
+        See the source of `copy`.
+    group, variables, select, engine
+        What of both is compared, and the engine of xarray that opens them; see `copy`.
+    metadata
+        Whether to compare no values.
+    special
+        Whether to compare how values are stored, too: chunks, filters, byte order.
+    rtol, atol
+        Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
+    storage_options, second_options
+        For the filesystems of `first` and of `second`.
+
+    Raises
+    ------
+    NotFoundError
+        For a group, variable or position that one of them does not have.
+    NczarrError
+        The error of a variable that cannot be read.
+
+    Examples
+    --------
+    >>> import xarray as xr, xr_nczarr
+    >>> first, second = {}, {}
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5], {"units": "m"})}), first)
+    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 3.0], {"units": "km"})}), second)
+    >>> print(xr_nczarr.diff(first, second))
+    < mapping
+    > mapping
+    /t:units  "m"  "km"
+    /t        2.5  3     1 of 2 values differ, first at (1), at most by 0.5
+    """
+    subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
+    sources = ((first, storage_options), (second, second_options))
+    with ExitStack() as stack:
+        trees, names, unread = [], [], []
+        for source, options in sources:
+            opened = open_input(source, engine, options, **subset, netcdf_types=True)
+            origin = stack.enter_context(closing(opened))
+            recoding = Recoding(chunks={}, codecs=None)
+            trees.append(origin.tree(FileLayout(), recoding, skip_unsupported=True))
+            unread += [phrase for phrase in origin.skipped if phrase not in unread]
+            is_path = isinstance(source, str | os.PathLike)
+            names.append(os.fspath(source) if is_path else origin.store.name)
+        work = _Comparing(metadata=metadata, special=special, rtol=rtol, atol=atol)
+        work.compare(*trees)
+    return Comparison(first=names[0], second=names[1], differences=work.differences, unread=unread)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Comparing:
+    """The work of `diff`."""
+
+    metadata: bool
+    special: bool
+    rtol: float
+    atol: float
+    differences: list[Difference] = field(default_factory=list)
+
+    def compare(self, *trees: Tree) -> None:
+        """Compare two trees."""
+        first, second = ({group.path: group for group in tree.root.walk()} for tree in trees)
+        for path in _merged(first, second):
+            one, other = first.get(path), second.get(path)
+            if one is not None and other is not None:
+                self._groups(one, other, trees)
+            else:
+                self._add(path, *("group" if item else None for item in (one, other)))
+
+    def _groups(self, first: Group, second: Group, trees: tuple[Tree, ...]) -> None:
+        prefix = first.path.rstrip("/")
+        for name in _merged(first.dimensions, second.dimensions):
+            texts = [_dimension_text(group.dimensions.get(name)) for group in (first, second)]
+            self._add(f"{prefix}/{name}", *texts)
+        self._attributes(first.path, first.attributes, second.attributes)
+        for name in _merged(first.variables, second.variables):
+            one, other = first.variables.get(name), second.variables.get(name)
+            if one is not None and other is not None:
+                self._variables(one, other, trees)
+            else:
+                texts = [_declaration(item) if item else None for item in (one, other)]
+                self._add(f"{prefix}/{name}", *texts)
+
+    def _variables(self, first: Variable, second: Variable, trees: tuple[Tree, ...]) -> None:
+        path, both = first.path, (first, second)
+        self._add(path, *map(_declaration, both))
+        attributes = [
+            variable.attributes | (special_attributes(variable) if self.special else {})
+            for variable in both
+        ]
+        self._attributes(path, *attributes)
+        kinds = [(variable.shape, variable.kind) for variable in both]
+        if not self.metadata and kinds[0] == kinds[1]:
+            with Place(variable=path):
+                self._values(first, *(tree.written[path].data for tree in trees))
+
+    def _values(self, variable: Variable, first: Any, second: Any) -> None:
+        """Compare values part by part."""
+        assert variable.node is not None
+        shape, count, largest = first.shape, 0, 0.0
+        place: tuple[int, ...] = ()
+        texts: list[str] = []
+        for part in slabs(shape, variable.node.chunk_shape or (), variable.node.dtype.itemsize):
+            values = [_computed(data[part], variable.kind) for data in (first, second)]
+            differ, distance = self._unequal(*values)
+            if not differ.any():
+                continue
+            if not count:
+                index = tuple(np.argwhere(differ)[0].tolist())
+                place = tuple(
+                    at + (piece.start or 0) for at, piece in zip(index, part, strict=True)
+                )
+                items = [np.atleast_1d(np.asarray(item[index], item.dtype)) for item in values]
+                texts = [value_texts(item, variable.kind, None)[0] for item in items]
+            count += int(differ.sum())
+            largest = max(largest, distance)
+        if count:
+            at = f", first at ({', '.join(map(str, place))})" if place else ""
+            by = f", at most by {largest:g}" if largest else ""
+            note = f"{count:,} of {math.prod(shape):,} values differ{at}{by}"
+            self.differences.append(
+                Difference(path=variable.path, first=texts[0], second=texts[1], note=note)
+            )
+
+    def _unequal(
+        self, first: npt.NDArray[Any], second: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[np.bool_], float]:
+        """Return where values differ, and the largest distance of those that are numbers."""
+        differ = np.asarray(first != second)
+        if first.dtype.kind not in "iuf" or not differ.any():
+            return differ, 0.0
+        with np.errstate(all="ignore"):
+            differ &= ~((first != first) & (second != second))
+            wide = [values.astype("f8") for values in (first, second)]
+            distances = abs(wide[0] - wide[1])
+            if self.rtol or self.atol:
+                differ &= ~(distances <= self.atol + self.rtol * abs(wide[1]))
+        finite = distances[differ & np.isfinite(distances)]
+        return differ, float(finite.max()) if finite.size else 0.0
+
+    def _attributes(self, path: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+        for name in _merged(first, second):
+            texts = [
+                _attribute_text(attributes[name]) if name in attributes else None
+                for attributes in (first, second)
+            ]
+            self._add(f"{path}:{name}", *texts)
+
+    def _add(self, path: str, first: str | None, second: str | None) -> None:
+        if first != second:
+            self.differences.append(Difference(path=path, first=first, second=second))
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [*dict.fromkeys([*first, *second])]
+
+
+def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
+    values = np.asarray(data)
+    return decode_strings(values) if kind == "string" and values.dtype.kind == "S" else values
+
+
+def _attribute_text(value: Any) -> str:
+    value = netcdf_value(value)
+    return f"{'string ' if isinstance(value, list) else ''}{attribute_text(value)}"
+
+
+def _dimension_text(dimension: Dimension | None) -> str | None:
+    if dimension is None:
+        return None
+    return f"UNLIMITED, {dimension.size} currently" if dimension.unlimited else str(dimension.size)
+
+
+def _declaration(variable: Variable) -> str:
+    """Return a variable's type and dimensions."""
+    assert variable.node is not None
+    dimensions = [f"{item.name}={item.size}" for item in variable.dimensions]
+    return f"{type_name(variable.node.dtype, variable.kind)}({', '.join(dimensions)})"
+
+
+def _cell(value: str | None) -> str:
+    text = _ABSENT if value is None else quote(value)
+    return text if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"
