@@ -431,14 +431,14 @@ def test_a_filesystem_that_others_await_is_asked_anew(stored, tmp_path, s3_serve
 
 
 def test_storage_options_that_have_no_use_are_an_error(stored, memory, s3_server):
-    with pytest.raises(UnsupportedError, match="option anon has no use"):
+    with pytest.raises(UnsupportedError, match="option anon has no effect"):
         read({".zgroup": b'{"zarr_format": 2}'}, storage_options={"anon": True})
     mapper = fsspec.get_mapper("memory://x")
-    with pytest.raises(UnsupportedError, match="option anon has no use"):
+    with pytest.raises(UnsupportedError, match="option anon has no effect"):
         read(mapper, storage_options={"anon": True})
-    with pytest.raises(UnsupportedError, match="option s3 has no use"):
+    with pytest.raises(UnsupportedError, match="option s3 has no effect"):
         read("memory://x", storage_options={"s3": {}})
-    with pytest.raises(UnsupportedError, match="option anon has no use"):
+    with pytest.raises(UnsupportedError, match="option anon has no effect"):
         read("simplecache::s3://bucket/x", storage_options={"anon": True})
     s3_server.upload(stored, "store")
     url, options = f"{s3_server.url}/store", s3_server.storage_options

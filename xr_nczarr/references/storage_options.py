@@ -9,10 +9,10 @@ from typing import Any
 
 from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.references.targets import Targets
+from xr_nczarr.storage.location import Location
 from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access
 from xr_nczarr.storage.trust import Trust, is_below, origin_of
 from xr_nczarr.storage.url import (
-    Location,
     absolute_path,
     is_filesystem,
     is_protocol,

@@ -9,6 +9,7 @@ from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_alike, plain_name
 from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.location import Location, parse_url
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.open_store import Access, has_nczarr_metadata, open_store
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
@@ -16,7 +17,6 @@ from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import boot
-from xr_nczarr.storage.url import Location, parse_url
 from xr_nczarr.storage.zip import ZipStore
 
 __all__ = [

@@ -19,20 +19,17 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import chosen_client, connect_obstore
 from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.location import Location, Medium, check_unused, parse_url
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import (
-    Location,
-    Medium,
     check_chain,
-    check_unused,
     is_protocol,
     mask,
     merge_options,
-    parse_url,
     split_name,
     split_query,
 )

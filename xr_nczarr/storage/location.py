@@ -1,0 +1,353 @@
+"""A target → its location: paths, fsspec URLs, NCZarr URLs, and store objects of other packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
+from xr_nczarr.storage.store import Store
+from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask, plain_filesystem
+
+Medium = Literal["file", "zip", "s3"]
+Format = Literal["nczarr", "zarr"]
+
+# The words of ``mode=``: one of each line.
+_CHOICES = {
+    "format": ("nczarr", "zarr"),
+    "medium": ("file", "zip", "s3"),
+    "xarray": ("xarray", "noxarray"),
+    "zarr_format": ("v1", "v2", "v3"),
+    "consolidated": ("consolidated",),
+}
+_WORDS = [word for words in _CHOICES.values() for word in words]
+_PROFILE = ("awsprofile", "aws.profile")
+
+_REFERENCE = re.compile("reference:(?://|:)")
+
+# Host names of Amazon S3, with the bucket in the path or in front.
+_AMAZON = re.compile(
+    r"(?:(?P<bucket>.+)\.)?s3(?:[.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(?::443|:80)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of a store, and the options that its URL contains.
+
+    Attributes
+    ----------
+    url
+        An absolute path, or a URL that fsspec understands, without fragment; empty for a target
+        without either.
+    medium, format, zarr_format
+        From the fragment; None by default. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
+    consolidated
+        True if the fragment requests consolidated metadata.
+    xarray
+        Whether the fragment requests ``_ARRAY_DIMENSIONS``.
+    group
+        Path of the group that the target names: a ``zarr.Group``, or a URL within a reference set
+        (``reference://group``); empty for the root.
+    storage_options
+        For fsspec, from the fragment and the host name.
+    filesystem
+        The filesystem of a target that has one: a mapper or an opened file of fsspec. Otherwise
+        None, and the URL determines the filesystem.
+    folder
+        Whether the location is known to be a folder, as that of a mapper is.
+    read_only
+        Whether the target is a store object that was opened read-only.
+    target
+        The caller's path, URL or object, without a leading ``reference::``.
+    """
+
+    url: str
+    medium: Medium | None = None
+    format: Format | None = None
+    zarr_format: str | None = None
+    consolidated: bool | None = None
+    xarray: bool | None = None
+    group: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    filesystem: Any = None
+    folder: bool = False
+    read_only: bool = False
+    target: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def path(self) -> str | None:
+        """The absolute path of a local target; None for any other target."""
+        return self.url if os.path.isabs(self.url) else None
+
+    def check_medium(self, *media: Medium) -> None:
+        """Raise ConflictError if the fragment names a medium other than `media`."""
+        if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
+            raise ConflictError(
+                f"mode={self.medium} in the fragment of the URL contradicts the rest of the URL",
+                remedy=f"Leave out {self.medium}.",
+                store=mask(self.url) or None,
+            )
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether the URL, or the last one of a chain, names a bucket of S3."""
+        return self.url.rpartition("::")[2].startswith(("s3://", "s3a://"))
+
+
+def parse_url(target: object) -> Location:
+    """Return the location of a path, a URL, an NCZarr URL, or a store object.
+
+    The fragment is netcdf-c's: ``#mode=nczarr,zip&awsprofile=name``. A ``#`` in the name of an
+    existing local file does not start a fragment. A leading ``~`` is the home directory.
+
+    Raises
+    ------
+    MetadataError
+        If the URL is empty, or if words of its fragment are unknown, contradict each other, or
+        do not apply to the rest of the URL.
+
+    Examples
+    --------
+    >>> parse_url("https://s3.eu-west-1.amazonaws.com/bucket/x.zarr#mode=nczarr,s3").url
+    's3://bucket/x.zarr'
+    """
+    location = _location(target)
+    return replace(location, target=target) if location.target is None else location
+
+
+def _location(target: object) -> Location:
+    packages = {kind.__module__.partition(".")[0] for kind in type(target).__mro__}
+    if packages & {"zarr", "obstore"}:
+        return _of_store_object(target)
+    if is_filesystem(getattr(target, "fs", None)):
+        return _of_filesystem(target)
+    if not isinstance(target, str | os.PathLike):
+        return Location("")
+    url = os.path.expanduser(os.fsdecode(target))  # xarray expands paths in the same way
+    link, _, document = url.partition("::")
+    if _REFERENCE.match(url) and document and not document.startswith("#"):
+        location = parse_url(document)
+        return replace(location, url=f"reference::{location.url}", group=_group(link))
+    if os.path.lexists(url):
+        return Location(absolute_path(url))
+    url, options = _split_fragment(url)
+    if not url:
+        raise MetadataError("the path or URL is empty", remedy="The current folder is '.'.")
+    chosen: dict[str, Any] = _choices(options.get("mode", ""), url)
+    place = _place(url, chosen.get("medium"))
+    return replace(
+        place,
+        medium=chosen.get("medium"),
+        format=chosen.get("format", "zarr" if "xarray" in chosen else None),
+        zarr_format=chosen["zarr_format"].removeprefix("v") if "zarr_format" in chosen else None,
+        consolidated=True if "consolidated" in chosen else None,
+        xarray=chosen["xarray"] == "xarray" if "xarray" in chosen else None,
+        storage_options={**_profile(options, place), **place.storage_options},
+    )
+
+
+def _place(url: str, medium: Medium | None) -> Location:
+    """Return the location of a URL without its fragment."""
+    if _REFERENCE.match(url):
+        return Location("reference::", group=_group(url))
+    if _is_local(url):
+        return Location(_local_path(url))
+    if medium != "s3" and not url.startswith("s3://"):
+        return Location(url)
+    url, storage_options = _s3_url(url)
+    return Location(url, storage_options=storage_options)
+
+
+def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
+    """Return the storage option for the profile that a fragment names."""
+    names = [name for name in _PROFILE if name in options]
+    if names and (not place.in_bucket or "::" in place.url):
+        raise MetadataError(
+            f"the fragment of the URL has {names[0]}, which only applies to URLs of S3",
+            remedy="Leave it out; pass the profile of a chained URL as a storage option.",
+            store=mask(place.url),
+        )
+    return {"profile": options[names[0]]} if names else {}
+
+
+def _group(link: str) -> str:
+    """Return the path in the reference set that the first link of a chain names."""
+    return link.removeprefix("reference").lstrip(":").strip("/")
+
+
+def _of_filesystem(target: Any) -> Location:
+    """Return the location of a mapper or opened file of fsspec, or a path of universal_pathlib."""
+    filesystem, folder = target.fs, isinstance(target, Mapping)
+    path = getattr(target, "root" if folder else "path", None)
+    if not isinstance(path, str):
+        return Location("")
+    # fsspec's LazyReferenceMapper keeps new references until flush().
+    if getattr(target, "_items", {}).keys() - {".zmetadata"}:
+        raise UnsupportedError(
+            "the reference mapper has unsaved changes",
+            remedy="Call its flush() first.",
+            store=mask(filesystem.unstrip_protocol(path)),
+        )
+    filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
+    if filesystem.protocol == "reference":
+        return Location("reference::", group=path.strip("/"), filesystem=filesystem)
+    from fsspec.implementations.local import LocalFileSystem
+
+    if isinstance(filesystem, LocalFileSystem):
+        return Location(absolute_path(path), folder=folder)
+    return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
+
+
+def _of_store_object(target: Any) -> Location:
+    """Return the location of a store of zarr-python or obstore, of a path in it, or of a group.
+
+    Places for which this package has a store class of its own are opened with that class, which
+    makes writes durable, checks answers, and retries. Neither package is imported here unless
+    one of its objects was passed.
+    """
+    if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
+        return _of_obstore_store(target, "", read_only=False)
+    import zarr
+    from zarr.abc.store import Store as ZarrStore
+    from zarr.storage import StorePath
+
+    if isinstance(target, zarr.Group):
+        return replace(_of_zarr_store(target.store, ""), group=target.path.strip("/"))
+    if isinstance(target, StorePath):
+        return _of_zarr_store(target.store, target.path)
+    if isinstance(target, ZarrStore):
+        return _of_zarr_store(target, "")
+    return Location("")
+
+
+def _of_zarr_store(store: Any, path: str) -> Location:
+    """Return the location of a folder in a store of zarr-python."""
+    from fsspec import FSMap
+    from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
+
+    from xr_nczarr.storage.zarr_python import ZarrPythonStore
+
+    read_only = bool(store.read_only)
+    if type(store) is LocalStore:
+        location = Location(absolute_path(str(store.root / path)), folder=True)
+        return replace(location, read_only=read_only)
+    if type(store) is ZipStore and read_only and not path:
+        return Location(absolute_path(str(store.path)), read_only=True)
+    if type(store) is FsspecStore:
+        root = "/".join(filter(None, (store.path.rstrip("/"), path)))
+        return replace(_of_filesystem(FSMap(root, store.fs)), read_only=read_only)
+    if type(store) is ObjectStore:
+        return _of_obstore_store(store.store, path, read_only=read_only)
+    adapter = ZarrPythonStore(store, path)
+    # icechunk stores only version 3.
+    version = "3" if adapter.v3_only else None
+    return Location("", zarr_format=version, read_only=read_only, target=adapter)
+
+
+def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
+    """Return the location of a folder in a store of obstore."""
+    from xr_nczarr.storage.obstore import ObstoreStore
+
+    if type(store).__name__ == "LocalStore" and store.prefix is not None:
+        location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
+        return replace(location, read_only=read_only)
+    adapter: Store = ObstoreStore(store, path)
+    return Location("", read_only=read_only, target=adapter)
+
+
+def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
+    """Raise UnsupportedError for storage options that would have no effect.
+
+    Options with which the target's own filesystem was made may be repeated.
+    """
+    same = {} if location is None else getattr(location.filesystem, "storage_options", {})
+    for name, value in options.items():
+        if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
+            raise UnsupportedError(
+                f"the storage option {quote(name)} has no effect on this target",
+                remedy="Leave it out: storage options apply to URLs, with the names of fsspec.",
+                store=None if location is None else mask(location.url) or None,
+            )
+
+
+def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its fragment, and the fragment's pairs; a bare word is a mode."""
+    base, mark, fragment = url.rpartition("#")
+    if not mark:
+        return url, {}
+    pairs = [pair.partition("=") for pair in fragment.split("&") if pair]
+    if _is_local(base) and not any(sign or name in _WORDS for name, sign, _ in pairs):
+        return url, {}
+    options: dict[str, str] = {}
+    for name, sign, value in pairs:
+        if sign and name not in ("mode", *_PROFILE):
+            raise MetadataError(
+                f"the fragment of the URL has the unknown key {quote(repr(name))}",
+                remedy=f"Known keys are: mode, {', '.join(_PROFILE)}.",
+                store=mask(base),
+            )
+        if sign and name != "mode":
+            options[name] = value
+        else:
+            options["mode"] = f"{options.get('mode', '')},{value if sign else name}"
+    return base, options
+
+
+def _choices(mode: str, url: str) -> dict[str, str]:
+    """Return the choices that ``mode=`` makes, by kind of choice."""
+    chosen: dict[str, str] = {}
+    for word in filter(None, (part.strip().lower() for part in mode.split(","))):
+        choice = next((name for name, words in _CHOICES.items() if word in words), None)
+        if choice is None:
+            raise MetadataError(
+                f"the fragment of the URL has the unknown mode {quote(repr(word))}",
+                remedy=f"Known modes are: {', '.join(_WORDS)}.",
+                store=mask(url),
+            )
+        if chosen.setdefault(choice, word) != word:
+            raise MetadataError(
+                f"the fragment of the URL has both {chosen[choice]} and {word}",
+                remedy=f"Use one of {', '.join(_CHOICES[choice])}.",
+                store=mask(url),
+            )
+    return chosen
+
+
+def _is_local(url: str) -> bool:
+    scheme = re.match(r"(\w[\w+.-]*)(::|://|:/)", url)
+    # One letter is a drive of Windows.
+    return (
+        scheme is None
+        or len(scheme[1]) == 1
+        or (scheme[1].lower() in ("file", "local") and scheme[2] != "::")
+    )
+
+
+def _local_path(url: str) -> str:
+    """Return the absolute path of a path or ``file:`` URL, percent-encoded or not."""
+    if not url.lower().startswith(("file:", "local:")):
+        return absolute_path(url)
+    path = str(local_path(url))
+    if "%" in path and not os.path.lexists(path):
+        path = urllib.parse.unquote(path)
+    return absolute_path(path)
+
+
+def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
+    """Return ``s3://bucket/key``, and the storage options for the host in `url`."""
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    amazon = _AMAZON.fullmatch(host)
+    if scheme not in ("http", "https", "s3") or (scheme == "s3" and not amazon):
+        return url, {}
+    if not amazon:
+        return f"s3://{path}", {"endpoint_url": f"{scheme}://{host}"}
+    region = amazon["region"]
+    options = {"client_kwargs": {"region_name": region}} if region else {}
+    return f"s3://{amazon['bucket']}/{path}" if amazon["bucket"] else f"s3://{path}", options
