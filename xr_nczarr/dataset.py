@@ -78,6 +78,7 @@ class Resolved:
             "limits": self.access.limits,
         }
         source = self.store if documents is None else KeepingStore(self.store, documents)
+        consolidated = None if self.store.consolidated else consolidated
         try:
             return self, open_hierarchy(source, consolidated=consolidated, **search)
         except RecordSetError as error:

@@ -114,7 +114,9 @@ def _record_set(
 ) -> ReferenceStore:
     with Place(store=store.name):
         references = parse_parquet_references(document, store.fetch)
-        return ReferenceStore(references, options.targets(url), store.name)
+        record_set = ReferenceStore(references, options.targets(url), store.name)
+    record_set.consolidated = True
+    return record_set
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:

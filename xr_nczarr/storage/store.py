@@ -57,6 +57,9 @@ class Store(ABC):
         chunks then: icechunk accepts no chunk of an array that it does not know.
     answers_with_pages
         Whether web pages come in place of objects; see `probing`.
+    consolidated
+        Whether all metadata come from one document already, so that no consolidated metadata are
+        looked for.
     """
 
     __slots__ = ()
@@ -71,6 +74,7 @@ class Store(ABC):
     replaceable: ClassVar[bool] = False
     single_file: ClassVar[bool] = False
     transactional: bool = False
+    consolidated: bool = False
 
     @abstractmethod
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
