@@ -1,4 +1,4 @@
-"""Numbers that are stored in an encoding, compared with exact arithmetic."""
+"""Values that are stored in an encoding, compared with exact arithmetic."""
 
 from fractions import Fraction
 
@@ -144,3 +144,210 @@ def test_appended_numbers_are_exact_but_for_packing_or_refused(case):
         if "scale_factor" not in encoding and "add_offset" not in encoding:
             check_held(values, numbers, encoding, meant, 0)
         assert mark not in [n for n, v in zip(numbers, values.tolist(), strict=True) if v == v]
+
+
+FLOATS = ["f4", "f8"]
+
+
+def spacing(number, dtype):
+    """Return the greatest distance of floats of a type around a number."""
+    info = np.finfo(dtype)
+    return max(Fraction(float(info.eps)) * abs(number), Fraction(float(info.smallest_subnormal)))
+
+
+@st.composite
+def floats(draw):
+    """Return values of any type for a stored float type, and its encoding."""
+    stored, source = draw(st.sampled_from(FLOATS)), draw(st.sampled_from([*INTEGERS, *FLOATS, "?"]))
+    scale, offset = draw(st.sampled_from(SCALES)), draw(st.sampled_from(OFFSETS))
+    encoding = {"dtype": stored, "_FillValue": draw(st.sampled_from([None, np.nan, -999.0, 1e20]))}
+    encoding |= {} if scale is None else {"scale_factor": scale}
+    encoding |= {} if offset is None else {"add_offset": offset}
+    if source == "?":
+        strategy = st.booleans()
+    elif source in INTEGERS:
+        strategy = nearby(source)
+    else:
+        strategy = st.floats(width=int(source[1]) * 8)
+    values = draw(st.lists(strategy, min_size=1, max_size=4))
+    range_ = None if source not in INTEGERS else np.iinfo(source)
+    values = [v for v in values if range_ is None or range_.min <= v <= range_.max]
+    return np.array(values, source), encoding
+
+
+def check_floats(values, stored, encoding, source):
+    """Check that stored floats stand for the values, as closely as both types do."""
+    scale, offset = (
+        Fraction(encoding.get("scale_factor", 1)),
+        Fraction(encoding.get("add_offset", 0)),
+    )
+    fill = encoding["_FillValue"]
+    for value, number in zip(values.tolist(), stored.tolist(), strict=True):
+        if value != value:
+            mark = np.nan if fill is None else np.dtype(encoding["dtype"]).type(fill).item()
+            assert number == mark or (number != number and mark != mark)
+        elif np.isinf(value):
+            assert number == value * (1 if scale > 0 else -1)
+        else:
+            types = [encoding["dtype"], source if source in FLOATS else "f8"]
+            room = 4 * max(spacing(abs(Fraction(value)) + abs(offset), dtype) for dtype in types)
+            assert abs(Fraction(number) * scale + offset - Fraction(value)) <= room * max(
+                1, abs(scale)
+            )
+
+
+@settings(max_examples=60, deadline=None)
+@given(floats())
+def test_stored_floats_are_as_near_as_their_type_allows_or_refused(case):
+    values, encoding = case
+    source = values.dtype.str[1:]
+    highest = Fraction(float(np.finfo(encoding["dtype"]).max))
+    store = {}
+    try:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, encoding={"v": encoding})
+    except ConflictError:
+        scale, offset = Fraction(encoding.get("scale_factor", 1)), encoding.get("add_offset", 0)
+        packed = [
+            (Fraction(v) - Fraction(offset)) / scale for v in values.tolist() if np.isfinite(v)
+        ]
+        wraps = source in INTEGERS and isinstance(offset, int) and "add_offset" in encoding
+        assert wraps or any(abs(number) >= highest for number in packed)
+    else:
+        with xr.open_dataset(store, engine="nczarr", mask_and_scale=False) as dataset:
+            check_floats(values, dataset["v"].values, encoding, source)
+
+
+@settings(max_examples=60, deadline=None)
+@given(floats())
+def test_appended_floats_are_as_near_as_their_type_allows_or_refused(case):
+    values, encoding = case
+    empty, store = xr.Dataset({"v": ("x", values[:0])}), {}
+    xr_nczarr.to_nczarr(empty, store, encoding={"v": encoding}, unlimited_dims=["x"])
+    try:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, append_dim="x")
+    except ConflictError:
+        if "scale_factor" in encoding or "add_offset" in encoding:
+            return
+        dtype = np.dtype(encoding["dtype"])
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = values.astype(dtype)
+        marks = [] if encoding["_FillValue"] is None else [dtype.type(encoding["_FillValue"])]
+        hidden = [v in marks for v in rounded.tolist()] or [False]
+        tiny = np.abs(rounded) <= np.finfo(dtype).tiny * 4
+        assert (
+            any(hidden)
+            or (tiny & (values != 0)).any()
+            or np.isinf(rounded).any()
+            or (np.isnan(values.astype("f8")).any() and encoding["_FillValue"] is None)
+        )
+    else:
+        with xr.open_dataset(store, engine="nczarr", mask_and_scale=False) as dataset:
+            check_floats(values, dataset["v"].values, encoding, values.dtype.str[1:])
+
+
+UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
+
+
+@st.composite
+def times(draw):
+    """Return times in seconds, some of them missing, and an encoding."""
+    unit = draw(st.sampled_from([*UNITS]))
+    encoding = {"dtype": draw(st.sampled_from([*INTEGERS, *FLOATS]))}
+    encoding |= {"units": f"{unit} since 2000-01-01"}
+    if draw(st.booleans()):
+        encoding["_FillValue"] = np.dtype(encoding["dtype"]).type(99).item()
+    step = draw(st.sampled_from([1, UNITS[unit]]))
+    whole = draw(st.lists(st.integers(-400, 80_000), min_size=1, max_size=4))
+    values = np.datetime64("2000-01-01", "s") + np.array([number * step for number in whole])
+    if draw(st.booleans()):
+        values[-1] = np.datetime64("NaT")
+    return values, encoding
+
+
+def are_stored_times(store, values):
+    """Return whether a store has these times, missing ones too, but for what hides a number."""
+    with xr.open_dataset(store, engine="nczarr") as dataset:
+        return np.array_equal(dataset["v"].values, values, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:Times can't be serialized faithfully")
+@settings(max_examples=60, deadline=None)
+@given(times())
+def test_new_times_in_integers_come_back_or_are_refused(case):
+    values, encoding = case
+    dtype, fill = np.dtype(encoding["dtype"]), encoding.get("_FillValue")
+    if dtype.kind == "f":
+        return
+    unit = UNITS[encoding["units"].split()[0]]
+    seconds = (values - np.datetime64("2000-01-01", "s")).astype("i8")[~np.isnat(values)].tolist()
+    store = {}
+    try:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, encoding={"v": encoding})
+    except ConflictError:
+        range_ = np.iinfo(dtype)
+        exact = [Fraction(number, unit) for number in seconds]
+        fits = [n.denominator == 1 and range_.min <= n <= range_.max and n != fill for n in exact]
+        assert not all(fits) or (np.isnat(values).any() and fill is None)
+    else:
+        assert are_stored_times(store, values)
+
+
+@pytest.mark.filterwarnings("ignore:Times can't be serialized faithfully")
+@settings(max_examples=60, deadline=None)
+@given(times())
+def test_appended_times_come_back_or_are_refused(case):
+    values, encoding = case
+    first, store = np.array(["2000-01-01"], "M8[s]"), {}
+    xr_nczarr.to_nczarr(
+        xr.Dataset({"v": ("x", first)}), store, encoding={"v": encoding}, unlimited_dims=["x"]
+    )
+    try:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, append_dim="x")
+    except ConflictError:
+        return
+    assert are_stored_times(store, np.concatenate([first, values]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text(max_size=4), min_size=1, max_size=3),
+    st.sampled_from(["S", "U"]),
+    st.integers(2, 9),
+)
+def test_text_in_a_fixed_width_comes_back_or_is_refused(texts, kind, width):
+    texts = [text.replace("\0", "") for text in texts]
+    values, store = np.array(texts, object), {}
+    encoding = {"v": {"dtype": f"{kind}{width}"}}
+    longest = max(
+        len(text.encode("utf-8", "surrogateescape") if kind == "S" else text) for text in texts
+    )
+    try:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, encoding=encoding)
+    except ConflictError:
+        assert longest > width
+    else:
+        with xr.open_dataset(store, engine="nczarr") as dataset:
+            items = [
+                i.decode() if isinstance(i, bytes) else i for i in dataset["v"].values.tolist()
+            ]
+        assert items == texts
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([0, 1, 2, -1, 0.5, float("nan")]), min_size=1, max_size=3),
+    st.sampled_from(["i1", "u2", "f4", "f8", "c16", "?"]),
+)
+def test_booleans_hold_zero_and_one_alone(numbers, source):
+    numbers = [n for n in numbers if source[0] in "fc" or (n == n and n == int(n))]
+    numbers = [n for n in numbers if source[0] not in "u?" or n >= 0]
+    values, store = np.array(numbers, source), {}
+    truth = values.tolist()
+    try:
+        xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), store, encoding={"v": {"dtype": "?"}})
+    except ConflictError:
+        assert any(number not in (0, 1) for number in truth)
+    else:
+        with xr.open_dataset(store, engine="nczarr") as dataset:
+            assert dataset["v"].dtype == bool
+            assert dataset["v"].values.tolist() == [number == 1 for number in truth]

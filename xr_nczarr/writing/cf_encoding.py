@@ -9,8 +9,8 @@ rounded to the steps of its packing and to its float type, and otherwise have to
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -231,12 +231,11 @@ def _encoded_and_same(
                 return encoded, ~missing
         stored = encoded.copy(deep=False)
         stored.attrs["units"] = units or encoded.attrs["units"]
-        decoded = conventions.decode_cf_variable(
-            name,
-            stored,
-            decode_times=CFDatetimeCoder(use_cftime=(times.dtype == object) or None),
-            decode_timedelta=CFTimedeltaCoder(),
-        )
+        coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
+        with _in_xarray():
+            decoded = conventions.decode_cf_variable(
+                name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
+            )
         return encoded, equal(np.asarray(decoded.values), times)
 
 
@@ -281,10 +280,17 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Return a variable as xarray encodes it; raise ConflictError where xarray fails or warns."""
-    try:
+    with _in_xarray():
         return conventions.encode_cf_variable(variable, name=name)
+
+
+@contextmanager
+def _in_xarray() -> Iterator[None]:
+    """Raise a ConflictError for values that xarray cannot encode, or not decode again."""
+    try:
+        yield
     except (SerializationWarning, ValueError, OverflowError) as error:
         raise ConflictError(
             f"the values do not fit the encoding ({reason_of(error)})",
-            remedy="Convert them first, or write the variable to a new store",
+            remedy="Choose another dtype or other units, or for a stored variable a new store",
         ) from error

@@ -126,7 +126,7 @@ def misfit(
     subject: str, encoding: Mapping[str, Any], dtype: np.dtype[Any], remedy: str, name: str = ""
 ) -> ConflictError:
     """Return the error for a value that an encoding does not hold."""
-    shown = {"dtype": dtype.name}
+    shown = {"dtype": dtype.str if dtype.kind in "SU" else dtype.name}
     shown |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
     return ConflictError(
         f"{subject} does not fit the encoding "

@@ -12,6 +12,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf.fixed_width import encode_strings, measured_width
 from xr_nczarr.writing.blocks import blockwise, largest, opened_lazily
+from xr_nczarr.writing.number_encoding import misfit
 
 TEXT = create_vlen_dtype(str)
 _MISSING, _TEXTS, _OTHERS = range(3)
@@ -37,11 +38,6 @@ def typed_text(variable: Variable, name: str) -> Variable:
             stacklevel=2,
         )
     return variable.copy(data=blockwise(_without_missing, variable.data, TEXT))
-
-
-def cast_text(data: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Return an array in a type of text; raise ConflictError for text that it would cut."""
-    return blockwise(_cast, data, dtype, dtype, name)
 
 
 def ends_in_nul(block: Any) -> int:
@@ -73,18 +69,19 @@ def string_data(
 
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     """Return texts or bytes in a type of fixed width; raise ConflictError if it would cut one."""
-    if dtype.kind == "S":
-        items = as_bytes(values)
-    else:
-        items = [item.decode() if isinstance(item, bytes) else item for item in values.ravel()]
-    longest = max(map(len, items), default=0)
-    width = dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize
-    if longest > width:
+    if values.dtype.kind in "OT":
+        values = _without_missing(values)
+    items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
+    longest = max(items, key=len, default="")
+    if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
         unit = "bytes" if dtype.kind == "S" else "characters"
-        raise ConflictError(
-            f"Mismatched dtypes for variable {name}: strings of {longest} {unit}, the store holds "
-            f"{width}",
-            remedy=f"Write the variable to a new store with a width of {longest}",
+        raise misfit(
+            f"the text {longest!r}",
+            {},
+            dtype,
+            f"Pass a type of {len(longest)} {unit}, or none; write a variable that is stored "
+            "already to a new store",
+            name,
         )
     return np.array(items, dtype).reshape(values.shape)
 
@@ -100,22 +97,14 @@ def as_bytes(values: Any) -> list[Any]:
         raise ConflictError(f"the text is not Unicode ({error.reason})") from error
 
 
-def _cast(block: Any, dtype: np.dtype[Any], name: str) -> Any:
-    if block.dtype.hasobject:
-        block = np.where(_missing(block), "", block)
+def _as_texts(values: Any) -> list[Any]:
+    """Return the items of texts or bytes as texts."""
     try:
-        cast, whole = block.astype(dtype), block.astype(dtype.kind)
-    except (UnicodeEncodeError, UnicodeDecodeError) as error:
-        problem = f"the text cannot be stored as {dtype} ({error.reason})"
-        raise ConflictError(problem, variable=name) from error
-    if (cut := np.ravel(cast != whole)).any():
+        return [item.decode() if isinstance(item, bytes) else item for item in values.ravel()]
+    except UnicodeDecodeError as error:
         raise ConflictError(
-            f"the text {np.ravel(whole)[cut].tolist()[0]!r} does not fit the encoding dtype "
-            f"{dtype}, which would cut it",
-            remedy="Pass a wider type, or none",
-            variable=name,
-        )
-    return cast
+            f"the bytes are not text in UTF-8 ({error.reason})", remedy="Pass a type of bytes"
+        ) from error
 
 
 def _objects(block: Any) -> int:

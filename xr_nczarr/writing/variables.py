@@ -41,9 +41,9 @@ from xr_nczarr.writing.number_encoding import fill_value_of, with_float_scale
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.strings import (
     TEXT,
-    cast_text,
     decoded,
     ends_in_nul,
+    in_width,
     string_data,
     typed_text,
 )
@@ -247,7 +247,8 @@ def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
         # It was the width of the longest text that was opened: xarray would cut a longer one.
         del encoding["dtype"]
         if explicit:
-            variable = variable.copy(data=cast_text(variable.data, dtype, str(name)))
+            data = blockwise(in_width, variable.data, dtype, dtype, str(name))
+            variable = variable.copy(data=data)
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
@@ -294,7 +295,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     if dtype is None or dtype is str or dtype == "S1":
         return None
     text = np.dtype(dtype)
-    return text if text.kind in "SUT" and text.itemsize else None
+    return text if text.kind in "SU" and text.itemsize else None
 
 
 def encode_variable(
