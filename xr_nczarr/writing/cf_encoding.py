@@ -235,8 +235,8 @@ def _encoded_and_same(
         with _in_xarray():
             decoded = conventions.decode_cf_variable(
                 name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
-            )
-        return encoded, equal(np.asarray(decoded.values), times)
+            ).to_numpy()
+        return encoded, equal(decoded, times)
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:

@@ -22,7 +22,7 @@ from xr_nczarr.hierarchy import (
     refresh_consolidated,
     writable_format,
 )
-from xr_nczarr.model import BrokenNode, GroupNode, child_path, node_name, parent_path
+from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, child_path, node_name, parent_path
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
@@ -40,7 +40,7 @@ from xr_nczarr.writing.regions import (
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import Transaction, WritePlan
 from xr_nczarr.writing.variables import Layout, encode_dataset, user_attributes
-from xr_nczarr.writing.widening import plan_widening
+from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
 
 
 def plan_modification(
@@ -52,8 +52,6 @@ def plan_modification(
     interrupted: Regions,
 ) -> WritePlan:
     """Return the plan of a change to a store, checked; of nothing if it is complete already.
-
-    The plan is a preliminary one if stored text has to be made wider first.
 
     Parameters
     ----------
@@ -70,16 +68,12 @@ def plan_modification(
         planner.add(group_request)
     plan = planner.finish()
     if interrupted:
-        repeated = options.append_dim is not None and is_applied(
-            opened.store, interrupted, plan.writes
-        )
+        repeated = plan.first is None and is_applied(opened.store, interrupted, plan.writes)
         transaction.close()
         if repeated:  # the writer was killed when it had done everything
             return WritePlan(plan.zarr_format)
         for check in planner.order_checks:
             check()
-    if planner.widths:
-        return plan_widening(opened, planner.widths, options.consolidated)
     return plan
 
 
@@ -93,8 +87,8 @@ class _Planner:
         Whether the coordinates of an append are checked later, by `order_checks`.
     grown
         The dimensions that become longer, by path.
-    widths
-        The bytes that longer texts need, by path of the array.
+    widened
+        Arrays of text as they are, and with the bytes that longer texts need.
     kept
         Paths of the stored groups that stay.
     """
@@ -108,7 +102,7 @@ class _Planner:
     writes: list[ArrayWrite] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
-    widths: dict[str, int] = field(default_factory=dict)
+    widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
     order_checks: list[Callable[[], None]] = field(default_factory=list)
     kept: set[str] = field(init=False)
 
@@ -297,7 +291,11 @@ class _Planner:
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, variable, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            self.widths[node.path] = data.dtype.itemsize
+            array = self.opened.hierarchy.nodes[node.path]  # as its document spells the type
+            assert isinstance(array, ArrayNode)
+            self.widened.append((array, with_width(array, data.dtype.itemsize)))
+            node = with_width(node, data.dtype.itemsize)
+            data = data.astype(f"S{node.dtype.itemsize}")
         shape = variable.shape or node.shape
         if dim is not None:
             axis = new.dims.index(dim)
@@ -353,7 +351,11 @@ class _Planner:
             plan.writes += self.tree.writes(made)
         self.tree.report_changes()
         self._list_children(added)
-        changes = [*self.changes, *self._dimension_changes()]
+        widths = [change for pair in self.widened for change in width_changes(self.opened, *pair)]
+        if widths:
+            consolidated = self.options.consolidated
+            plan.first = plan_widening(self.opened, self.widened, widths, consolidated)
+        changes = [*widths, *self.changes, *self._dimension_changes()]
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
             # All documents of new nodes are in the plan; stored ones at their keys are removed.

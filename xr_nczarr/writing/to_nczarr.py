@@ -231,25 +231,22 @@ def to_nczarr(
 
 
 def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOptions) -> Any:
-    """Plan and execute a write under the writer lock, again after a preliminary plan."""
+    """Plan and execute a write under the writer lock."""
     replacing = options.mode == "w" and request.is_whole
     if replacing and not options.overwrite:
         check_removable(store)
     blocks = request.in_blocks()
-    while True:
-        with Transaction.locked(
-            store,
-            lambda: request.identity(options.mode, options.append_dim),
-            locking=options.mode != "r+",
-            force=options.overwrite or replacing,
-        ) as transaction:
-            if replacing:
-                plan = plan_creation(blocks, store, layout, options.consolidated)
-            else:
-                plan = _plan(transaction, blocks, layout, options)
-            result = transaction.execute(plan, options)
-        if not plan.preliminary:
-            return result
+    with Transaction.locked(
+        store,
+        lambda: request.identity(options.mode, options.append_dim),
+        locking=options.mode != "r+",
+        force=options.overwrite or replacing,
+    ) as transaction:
+        if replacing:
+            plan = plan_creation(blocks, store, layout, options.consolidated)
+        else:
+            plan = _plan(transaction, blocks, layout, options)
+        return transaction.execute(plan, options)
 
 
 def _plan(

@@ -86,8 +86,8 @@ class WritePlan:
         Whether the store will hold nothing else.
     exclusive
         Whether a store that another writer makes at the same time is an error.
-    preliminary
-        Whether the request is planned again after this plan was executed.
+    first
+        Chunks and documents that change as one before all others; see `widen`.
     """
 
     zarr_format: str
@@ -98,7 +98,7 @@ class WritePlan:
     removed: list[str] = field(default_factory=list)
     new: bool = False
     exclusive: bool = False
-    preliminary: bool = False
+    first: WritePlan | None = None
 
 
 @dataclass
@@ -249,8 +249,6 @@ class Transaction:
         UnsupportedError
             For a zip file if not `compute`.
         """
-        if plan.preliminary:
-            options = replace(options, compute=True, atomic=True)
         if options.safe_chunks:
             plan.writes = [write.aligned() for write in plan.writes]
         if not options.compute and self.store.single_file:
@@ -259,7 +257,8 @@ class Transaction:
                 remedy="Leave that out, or write a directory",
                 store=self.store.name,
             )
-        atomic = plan.new or (options.compute and (options.atomic or options.mode == "w"))
+        atomic = plan.new or plan.first is not None
+        atomic |= options.compute and (options.atomic or options.mode == "w")
         in_place = False
         try:
             with self.writing(plan, staged=atomic) as work:
@@ -295,6 +294,8 @@ class Transaction:
                 self._begin(plan, work)
                 if mark is not None:
                     work.put([(UNFINISHED, mark)])
+            if plan.first is not None:
+                self._put_documents(plan.first, work)
             if work.transactional:
                 self._put_documents(plan, work)
                 yield work
@@ -348,6 +349,7 @@ class Transaction:
                 work.put([(key, plan.documents[key])])
         if work.transactional:
             work.put(plan.chunks.items())
+        self.documents.update(plan.documents)
         if journaled:
             work.flush()
             work.delete(JOURNAL)

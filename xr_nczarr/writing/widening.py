@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,60 +23,63 @@ _BATCH_OBJECTS = 256
 _MAX_JOURNAL_BYTES = 48 << 20
 
 
-def plan_widening(
-    opened: OpenedStore, widths: Mapping[str, int], consolidated: bool | None
-) -> WritePlan:
-    """Return a preliminary plan that stores the texts of some arrays in more bytes each.
+def with_width(node: ArrayNode, width: int) -> ArrayNode:
+    """Return an array of text whose items have at least `width` bytes, and twice those of before.
 
-    The width is at least doubled, so that a series of longer and longer texts is not stored again
-    each time. Where the store is not replaced in one step, the journal holds all old chunks of the
-    arrays.
-
-    Parameters
-    ----------
-    widths
-        The bytes that texts need, by path of the array.
-
-    Raises
-    ------
-    ConflictError
-        For more than a journal can hold.
+    So a series of longer and longer texts is not stored again each time. The type is one of text,
+    or of raw bytes as version 3 has it.
     """
-    plan = WritePlan(opened.hierarchy.zarr_format, preliminary=True)
-    changes: list[Change] = []
-    for path, width in widths.items():
-        node = opened.hierarchy.nodes[path]
-        assert isinstance(node, ArrayNode)
-        wider = _wider(node, max(width, 2 * node.dtype.itemsize))
-        changes += _changes(opened, node, wider)
-        with Place(variable=path):
-            plan.chunks.update(_chunks(node, wider, opened.store))
-    # As readers count the bytes of a document.
-    size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
-    staged = opened.store.replaceable
-    if not staged and size > _MAX_JOURNAL_BYTES:
-        raise ConflictError(
-            f"the new text is longer than {', '.join(widths)} can hold, and these arrays are too "
-            "large to be replaced safely in a store that does not change in one step",
-            remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
-            store=opened.store.name,
-        )
-    hierarchy = opened.hierarchy
-    plan.documents |= edit_documents(hierarchy, changes)
-    if consolidated or hierarchy.consolidated:
-        plan.documents |= refresh_consolidated(hierarchy, hierarchy.nodes, plan.documents)
-    return plan
-
-
-def _wider(node: ArrayNode, width: int) -> ArrayNode:
-    """Return an array of text, or of raw bytes as version 3 has it, with items of that width."""
+    width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
     if isinstance(fill, np.void):
         fill = np.void(fill.tobytes().ljust(width, b"\0"))
     return replace(node, dtype=dtype, fill_value=fill, type_name="")
 
 
-def _changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
+def plan_widening(
+    opened: OpenedStore,
+    arrays: Sequence[tuple[ArrayNode, ArrayNode]],
+    changes: Iterable[Change],
+    consolidated: bool | None,
+) -> WritePlan:
+    """Return the plan that stores the texts of some arrays in more bytes each.
+
+    Where the store is not replaced in one step, the journal holds all old chunks of the arrays.
+
+    Parameters
+    ----------
+    arrays
+        The arrays as they are, and as they are to be.
+    changes
+        Those of their documents; see `width_changes`.
+
+    Raises
+    ------
+    ConflictError
+        For more than a journal can hold.
+    """
+    hierarchy, store = opened.hierarchy, opened.store
+    plan = WritePlan(hierarchy.zarr_format)
+    for node, wider in arrays:
+        with Place(variable=node.path):
+            plan.chunks.update(_chunks(node, wider, store))
+    # As readers count the bytes of a document.
+    size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
+    if not store.replaceable and size > _MAX_JOURNAL_BYTES:
+        raise ConflictError(
+            f"the new text is longer than {', '.join(node.path for node, _ in arrays)} can hold, "
+            "and these arrays are too large to be replaced safely in a store that does not change "
+            "in one step",
+            remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
+            store=store.name,
+        )
+    plan.documents |= edit_documents(hierarchy, changes)
+    if consolidated or hierarchy.consolidated:
+        plan.documents |= refresh_consolidated(hierarchy, hierarchy.nodes, plan.documents)
+    return plan
+
+
+def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
     """Yield the members of an array's document in which two nodes differ."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
