@@ -22,13 +22,12 @@ from xr_nczarr.tools.netcdf_output import FileLayout, unheld, write_file
 from xr_nczarr.tools.text import Told
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
-from xr_nczarr.writing.to_nczarr import layout_of
+from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
 from xr_nczarr.writing.transaction import (
     UNFINISHED,
     Transaction,
     WritePlan,
 )
-from xr_nczarr.writing.variables import DEFAULT_FORMAT
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 _ELSEWHERE = "Copy it to another place"

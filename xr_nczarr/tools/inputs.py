@@ -31,9 +31,9 @@ from xr_nczarr.tools.subset import Subset, positions_of
 from xr_nczarr.writing.blocks import in_blocks, in_chunks, lazy_array_in
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
+from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
 from xr_nczarr.writing.variables import (
-    Layout,
     check_dimension,
     encode_alone,
     stored_name,

@@ -33,7 +33,7 @@ from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import rearranged
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
-from xr_nczarr.writing.variables import Layout
+from xr_nczarr.writing.options import Layout
 
 _IMPLIED = ("bytes", "transpose", "vlen-utf8")
 _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}

@@ -14,8 +14,9 @@ from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.fixed_width import decode_strings, measured_width
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.blocks import blockwise, largest
+from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.strings import string_data
-from xr_nczarr.writing.variables import EncodedVariable, Layout, encode_alone, fill_scalar
+from xr_nczarr.writing.variables import EncodedVariable, encode_alone, fill_scalar
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}

@@ -15,7 +15,7 @@ import numpy as np
 
 from xr_nczarr.codecs import check_codec, check_fill, registered_kind
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
-from xr_nczarr.formats import FORMATS
+from xr_nczarr.formats import Format
 from xr_nczarr.hierarchy import rendered
 from xr_nczarr.model import ArrayNode, CodecSpec, Hierarchy, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
@@ -27,11 +27,11 @@ from xr_nczarr.writing.blocks import refuse_reading
 from xr_nczarr.writing.chunk_shapes import chunk_shape, fit_opened, shard_specs
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.encoding_keys import codec_specs, requested_chunk_keys, requested_codecs
+from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.variables import (
     EncodedVariable,
-    Layout,
     encode_dataset,
     stored_name,
 )
@@ -229,14 +229,14 @@ def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
     hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
-    check_names(store, zarr.version, hierarchy.nodes)
+    check_names(store, zarr, hierarchy.nodes)
     documents = rendered(hierarchy, consolidated=consolidated)
     tree.report_changes()
     return WritePlan(zarr.version, tree.writes(hierarchy), documents, new=True)
 
 
 def check_names(
-    store: Store, zarr_format: str, added: Mapping[str, Node], kept: Iterable[str] = ()
+    store: Store, zarr: Format, added: Mapping[str, Node], kept: Iterable[str] = ()
 ) -> None:
     """Raise an error for new nodes whose names the file system cannot hold beside others.
 
@@ -245,7 +245,6 @@ def check_names(
     kept
         Paths of the nodes that are stored and stay; see `Store.check_new_keys`.
     """
-    zarr = FORMATS[zarr_format]
     keys = {
         key: path for path in added for key in (*zarr.node_keys(path), zarr.chunk_keys(path).scalar)
     }

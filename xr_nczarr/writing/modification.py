@@ -30,16 +30,17 @@ from xr_nczarr.writing.blocks import refuse_reading
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.cf_encoding import encode_as_stored
 from xr_nczarr.writing.chunk_writes import ArrayWrite, is_applied
-from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.options import Layout, WriteOptions
 from xr_nczarr.writing.regions import (
     check_coordinate,
     check_equal,
     check_shared_objects,
     resolve_region,
+    write_region,
 )
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import Transaction, WritePlan
-from xr_nczarr.writing.variables import Layout, encode_dataset, user_attributes
+from xr_nczarr.writing.variables import encode_dataset, user_attributes
 from xr_nczarr.writing.widening import plan_widening, width_changes, with_width
 
 
@@ -63,7 +64,7 @@ def plan_modification(
     ConflictError
         For new content that does not fit the stored one.
     """
-    planner = _Planner(opened, request, layout, options, later=bool(interrupted))
+    planner = _Planner(opened, request, layout, options)
     for group_request in request.groups:
         planner.add(group_request)
     plan = planner.finish()
@@ -72,8 +73,8 @@ def plan_modification(
         transaction.close()
         if repeated:  # the writer was killed when it had done everything
             return WritePlan(plan.zarr_format)
-        for check in planner.order_checks:
-            check()
+    for check in planner.order_checks:
+        check()
     return plan
 
 
@@ -83,8 +84,8 @@ class _Planner:
 
     Attributes
     ----------
-    later
-        Whether the coordinates of an append are checked later, by `order_checks`.
+    order_checks
+        Checks that the coordinates of an append go on, for which stored values are read.
     grown
         The dimensions that become longer, by path.
     widened
@@ -97,7 +98,6 @@ class _Planner:
     request: WriteRequest
     layout: Layout
     options: WriteOptions
-    later: bool
     tree: Tree = field(init=False)
     writes: list[ArrayWrite] = field(default_factory=list)
     grown: dict[str, Dimension] = field(default_factory=dict)
@@ -114,10 +114,6 @@ class _Planner:
         if replaced is not None:
             self.kept = {path for path in self.kept if not _is_in(path, replaced)}
             self.tree.group(parent_path(replaced)).groups.pop(node_name(replaced), None)
-
-    @property
-    def zarr_format(self) -> str:
-        return self.opened.hierarchy.zarr_format
 
     @property
     def replaced_group(self) -> str | None:
@@ -249,12 +245,9 @@ class _Planner:
             node = group.variables[dim].node
             assert node is not None
             size, object_size = visible[dim].size, node.object_shape[0]
-            check = partial(
-                check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size
+            self.order_checks.append(
+                partial(check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size)
             )
-            self.order_checks.append(check)
-            if not self.later:
-                check()
         return new
 
     def _write(
@@ -281,7 +274,7 @@ class _Planner:
                     f"{stored.dims} != {new.dims}"
                 )
             new = new.transpose(*stored.dims)
-        pieces = _pieces(name, new, stored, region, dim)
+        pieces = write_region(name, new, stored, region, dim)
         if dim is not None and dim not in new.dims:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
@@ -316,7 +309,7 @@ class _Planner:
         """Return the plan: new nodes, changed documents, and consolidated metadata of all."""
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
-        plan = WritePlan(self.zarr_format, self.writes)
+        plan = WritePlan(hierarchy.zarr_format, self.writes)
         zarr = writable_format(hierarchy, store.name)
         replaced = self.replaced_group
         gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
@@ -345,7 +338,7 @@ class _Planner:
             made = self.tree.hierarchy()
             # Existing groups, and nodes that cannot be read, are not written again.
             added = [path for path in made.nodes if path in gone or path not in hierarchy.nodes]
-            check_names(store, self.zarr_format, {path: made.nodes[path] for path in added}, kept)
+            check_names(store, zarr, {path: made.nodes[path] for path in added}, kept)
             for path in added:
                 plan.documents.update(zarr.render_node(made.nodes[path]))
             plan.writes += self.tree.writes(made)
@@ -440,28 +433,3 @@ def _layout_of(opened: OpenedStore, requested: Layout) -> Layout:
     elif is_universal(root):
         dialect = "universal"
     return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
-
-
-def _pieces(
-    name: str,
-    new: Variable,
-    stored: Variable,
-    region: Mapping[str, slice],
-    append_dim: str | None,
-) -> dict[str, slice]:
-    """Return where the new values go along each dimension of the stored array, in elements."""
-    pieces = {}
-    for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
-        start, stop, _ = region.get(dim, slice(None)).indices(size)
-        pieces[dim] = slice(start, stop)
-        if dim == append_dim:
-            pieces[dim] = slice(size, size + new.sizes[dim])
-    sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
-    new_sizes = dict(new.sizes)
-    if sizes != new_sizes:
-        raise ConflictError(
-            f"variable {name!r} already exists with different dimension sizes: "
-            f"{sizes} != {new_sizes}",
-            remedy="Unable to update size for existing dimension: use append_dim or region",
-        )
-    return pieces

@@ -1,4 +1,4 @@
-"""The arguments of a write, checked: one record that all of its stages share."""
+"""How to write: the arguments of a write, which all of its stages share, and its layout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from xr_nczarr.errors import ConflictError
+from xr_nczarr.formats import FORMATS, Format, find_format
 from xr_nczarr.options import check_choice
+from xr_nczarr.storage import Location
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 WriteRegion = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
@@ -53,3 +56,64 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
             raise ValueError("cannot set region unless mode='a', mode='a-', mode='r+' or mode=None")
         return mode or "r+"
     return mode or "w-"
+
+
+DEFAULT_FORMAT = FORMATS["2"]
+"""The version that is written unless the caller names another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What to write: the Zarr version, the dialect, and whether to name dimensions for xarray."""
+
+    zarr: Format = DEFAULT_FORMAT
+    dialect: str = "nczarr"
+    array_dimensions: bool = True
+
+    @property
+    def pure(self) -> bool:
+        """Whether Zarr's own types are written instead of netCDF's."""
+        return self.dialect == "zarr"
+
+    @property
+    def has_strings(self) -> bool:
+        """Whether text can have any length; netcdf-c has fixed widths beside ``.zattrs``."""
+        return self.pure or not self.zarr.separates_attributes
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether dimensions can be unlimited, or have no definition that could say it."""
+        return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
+
+    @property
+    def chunks_within(self) -> bool:
+        """Whether netcdf-c 4.9.0 is to open it, which refuses chunks longer than a dimension."""
+        return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
+
+
+def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
+    """Return the layout that the URL and the arguments ask for.
+
+    Raises
+    ------
+    ConflictError
+        If they contradict each other.
+    ValueError
+        For an unknown version of Zarr.
+    """
+    kind, said = location.format, location.zarr_format
+    if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
+        raise _contradiction(kind, f"dialect={dialect!r}")
+    if said and str(zarr_format) not in (said, DEFAULT_FORMAT.version):
+        raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
+    zarr = find_format(said or zarr_format)
+    return Layout(
+        zarr=zarr,
+        dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
+        array_dimensions=location.xarray is not False,
+    )
+
+
+def _contradiction(said: str, argument: str) -> ConflictError:
+    problem = f"the fragment of the URL says {said}, but the argument is {argument}"
+    return ConflictError(problem, remedy="Leave out one of them")

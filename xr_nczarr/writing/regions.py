@@ -104,6 +104,31 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
 
+def write_region(
+    name: str,
+    new: Variable,
+    stored: Variable,
+    region: Mapping[str, slice],
+    append_dim: str | None,
+) -> dict[str, slice]:
+    """Return where the new values go along each dimension of the stored array, in elements."""
+    pieces = {}
+    for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
+        start, stop, _ = region.get(dim, slice(None)).indices(size)
+        pieces[dim] = slice(start, stop)
+        if dim == append_dim:
+            pieces[dim] = slice(size, size + new.sizes[dim])
+    sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
+    new_sizes = dict(new.sizes)
+    if sizes != new_sizes:
+        raise ConflictError(
+            f"variable {name!r} already exists with different dimension sizes: "
+            f"{sizes} != {new_sizes}",
+            remedy="Unable to update size for existing dimension: use append_dim or region",
+        )
+    return pieces
+
+
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
     """Raise ConflictError for new values without the append dimension that are not as stored."""
     rows = new.sizes[new.dims[0]] if new.dims else 1

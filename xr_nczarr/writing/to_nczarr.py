@@ -10,15 +10,16 @@ from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
-from xr_nczarr.formats import find_format
-from xr_nczarr.storage import Access, Location, Store
+from xr_nczarr.storage import Access, Store
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.modification import group_exists, plan_modification
 from xr_nczarr.writing.options import (
+    Layout,
     UnlimitedDims,
     WriteMode,
     WriteOptions,
     WriteRegion,
+    layout_of,
     resolve_mode,
 )
 from xr_nczarr.writing.requests import WriteRequest, normalize
@@ -27,7 +28,6 @@ from xr_nczarr.writing.transaction import (
     WritePlan,
     check_removable,
 )
-from xr_nczarr.writing.variables import DEFAULT_FORMAT, Layout
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -288,31 +288,3 @@ def _exists(store: Store, path: str) -> ExistsError:
         store=store.name,
         key=path,
     )
-
-
-def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
-    """Return the layout that the URL and the arguments ask for.
-
-    Raises
-    ------
-    ConflictError
-        If they contradict each other.
-    ValueError
-        For an unknown version of Zarr.
-    """
-    kind, said = location.format, location.zarr_format
-    if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
-        raise _contradiction(kind, f"dialect={dialect!r}")
-    if said and str(zarr_format) not in (said, DEFAULT_FORMAT.version):
-        raise _contradiction(f"v{said}", f"zarr_format={zarr_format!r}")
-    zarr = find_format(said or zarr_format)
-    return Layout(
-        zarr=zarr,
-        dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
-        array_dimensions=location.xarray is not False,
-    )
-
-
-def _contradiction(said: str, argument: str) -> ConflictError:
-    problem = f"the fragment of the URL says {said}, but the argument is {argument}"
-    return ConflictError(problem, remedy="Leave out one of them")

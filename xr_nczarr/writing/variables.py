@@ -19,7 +19,6 @@ from xarray.coding.strings import (
 
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError
-from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.hierarchy import JOURNAL
 from xr_nczarr.netcdf.annotations import (
     BY_DIALECT,
@@ -38,6 +37,7 @@ from xr_nczarr.writing.encoding_keys import (
     requested_endian,
 )
 from xr_nczarr.writing.number_encoding import fill_value_of, with_float_scale
+from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.writing.strings import (
     TEXT,
@@ -50,38 +50,6 @@ from xr_nczarr.writing.strings import (
 
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
-
-DEFAULT_FORMAT = FORMATS["2"]
-"""The version that is written unless the caller names another."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What to write: the Zarr version, the dialect, and whether to name dimensions for xarray."""
-
-    zarr: Format = DEFAULT_FORMAT
-    dialect: str = "nczarr"
-    array_dimensions: bool = True
-
-    @property
-    def pure(self) -> bool:
-        """Whether Zarr's own types are written instead of netCDF's."""
-        return self.dialect == "zarr"
-
-    @property
-    def has_strings(self) -> bool:
-        """Whether text can have any length; netcdf-c has fixed widths beside ``.zattrs``."""
-        return self.pure or not self.zarr.separates_attributes
-
-    @property
-    def unlimited(self) -> bool:
-        """Whether dimensions can be unlimited, or have no definition that could say it."""
-        return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
-
-    @property
-    def chunks_within(self) -> bool:
-        """Whether netcdf-c 4.9.0 is to open it, which refuses chunks longer than a dimension."""
-        return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
