@@ -113,11 +113,67 @@ def test_a_store_that_cannot_be_listed_is_told_so(dataset):
 def test_the_command_prints_text_and_json(dataset, tmp_path, capsys):
     xr_nczarr.to_nczarr(dataset, tmp_path / "x.zarr")
     assert main(["info", str(tmp_path / "x.zarr")]) == 0
-    assert "float32 v(time, x)  chunks 40×6  1 of 1 stored" in capsys.readouterr().out
+    assert "float32 v(time, x)  40×6            1 of 1  960 B (1×)" in capsys.readouterr().out
     assert main(["info", "--json", str(tmp_path / "x.zarr")]) == 0
     assert json.loads(capsys.readouterr().out)["groups"][0]["dimensions"]["x"]["size"] == 6
     assert main(["info", "--metadata", str(tmp_path / "x.zarr")]) == 0
     assert main(["info", str(tmp_path / "nothing")]) == 2
+
+
+def test_the_text_has_totals_and_names_the_releases_of_the_layout(dataset):
+    store = {}
+    xr_nczarr.to_nczarr(dataset, store, unlimited_dims="time", encoding={"v": {"chunks": (10, 6)}})
+    del store["v/1.0"]
+    assert repr(xr_nczarr.info(store)).splitlines() == [
+        "mapping",
+        "  Zarr 2, consolidated, NCZarr metadata of netCDF-C 4.9.3 or later",
+        "  3 variables, 5 of 6 chunks, 4.82 kB (1.28 kB uncompressed)",
+        "  dimensions: time 40 unlimited, x 6",
+        "  variable            chunks  codecs  stored  size",
+        "  float32 v(time, x)  10×6            3 of 4  720 B (1×)",
+        "  int16 n()                           1 of 1  2 B (1×)",
+        "  int64 time(time)    512             1 of 1  4.1 kB (0.078×)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "releases"),
+    [
+        ("nczarr", "netCDF-C 4.9.3 or later"),
+        ("universal", "netCDF-C 4.8.1 or later"),
+        ("nczarr-4.9.1", "netCDF-C 4.9.1 or 4.9.2"),
+        ("nczarr-4.8.1", "netCDF-C 4.8.1 or 4.9.0"),
+        ("zarr", None),
+    ],
+)
+def test_the_layout_is_named_by_the_releases_that_write_it(dataset, dialect, releases):
+    store = {}
+    xr_nczarr.to_nczarr(dataset, store, dialect=dialect)
+    found = xr_nczarr.info(store)
+    assert found.as_dict()["layout"] == releases
+    assert ("NCZarr" in repr(found)) == (releases is not None)
+
+
+def test_the_text_fits_80_columns():
+    names = [f"a_dimension_with_a_long_name_{number}" for number in range(5)]
+    data = xr.Dataset({"a_variable_with_a_long_name": (names, np.zeros((1,) * 5))})
+    store = {}
+    xr_nczarr.to_nczarr(data, store, encoding={"a_variable_with_a_long_name": {"zlib": True}})
+    lines = repr(xr_nczarr.info(store)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(name in "".join(lines) for name in names)
+
+
+def test_missing_chunks_are_noted_only_where_they_matter(dataset, tmp_path):
+    encoding = {"v": {"chunks": (10, 6)}}
+    dataset.to_zarr(tmp_path, zarr_format=2, consolidated=False, encoding=encoding)
+    (tmp_path / "v/1.0").unlink()
+    assert "note:" not in repr(xr_nczarr.info(tmp_path))
+    (tmp_path / "time/0").unlink()
+    assert repr(xr_nczarr.info(tmp_path)).splitlines()[-2:] == [
+        "  note: chunks of coordinates are missing: nczarr verify names them (time)",
+        "  note: missing chunks read as zero, without a fill value (time)",
+    ]
 
 
 def hostile():

@@ -103,7 +103,8 @@ class Explanation:
             {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
             for item in self.readings
         ]
-        return {"readings": readings, "left_out": dict(self.left_out)}
+        left_out = dict(self.left_out)
+        return {"schema_version": 1, "readings": readings, "left_out": left_out}
 
     def totals(self) -> list[str]:
         """Return the last row of a table."""

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf.annotations import releases_of
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.stored_chunks import StoredChunks, count_stored_chunks
 from xr_nczarr.tools.text import (
     byte_text,
     columns,
+    count_text,
     dimension_text,
     extent_text,
-    notes,
     size_text,
+    wrapped,
 )
 
 _MAX_VARIABLES = 300
 _MAX_SHOWN = 1000
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,6 +44,8 @@ class Overview:
         The layout of NCZarr's annotations that was found, or ``"zarr"``.
     root
         The root group, or the one that was asked for.
+    layout
+        The releases of netCDF-C that write such annotations; empty for plain Zarr.
     census
         What is stored of each variable, by its path; None where the store was not listed.
     unlisted
@@ -52,20 +57,51 @@ class Overview:
     consolidated: bool
     dialect: str
     root: Group
+    layout: str
     census: dict[str, StoredChunks] | None = field(default=None, compare=False)
     unlisted: str = field(default="", compare=False)
 
     @property
-    def title(self) -> str:
-        """The store and how it is written, in one line."""
-        consolidated = ", consolidated" if self.consolidated else ""
-        return f"{self.name} (Zarr {self.zarr_format}, dialect {self.dialect}{consolidated})"
+    def _written(self) -> str:
+        """How the store is written, in one line."""
+        layout = f"NCZarr metadata of {self.layout}" if self.layout else ""
+        consolidated = "consolidated" if self.consolidated else ""
+        return ", ".join(filter(None, [f"Zarr {self.zarr_format}", consolidated, layout]))
+
+    def totals(self) -> dict[str, int | None]:
+        """Return the numbers of groups, variables, chunks and bytes of all groups.
+
+        Sizes are those of the variables that can be read, and None if one of them is unknown.
+        """
+        items = [self.describe(item) for item in self.root.all_variables()]
+        readable = [item for item in items if "error" not in item]
+        totals: dict[str, int | None] = {
+            "groups": sum(1 for _ in self.root.walk()),
+            "variables": len(items),
+        }
+        counted = ("objects", "objects_present", "stored_bytes") if self.census else ()
+        for name in ("raw_bytes", *counted):
+            sizes = [item[name] for item in readable]
+            totals[name] = None if None in sizes else sum(sizes)
+        return totals
+
+    def _totals_text(self) -> str:
+        """Return the totals in one line."""
+        totals = self.totals()
+        groups = f" in {totals['groups']:,} groups" if totals["groups"] != 1 else ""
+        parts = [count_text(totals["variables"] or 0, "variable") + groups]
+        raw = f"{byte_text(totals['raw_bytes'])} uncompressed"
+        if not self.census:
+            return f"{parts[0]}, {raw}"
+        chunks = count_text(totals["objects"] or 0, "chunk")
+        parts.append(f"{totals['objects_present']:,} of {chunks}")
+        return f"{', '.join(parts)}, {byte_text(totals['stored_bytes'])} ({raw})"
 
     def __repr__(self) -> str:
-        lines = [self.title, *self._group_lines(self.root, "")]
+        lines = [self._written, self._totals_text(), *self._group_lines(self.root)]
         if self.unlisted:
-            lines.append(f"  chunks are not counted: {self.unlisted}")
-        return "\n".join(lines)
+            lines.append(f"chunks are not counted: {self.unlisted}")
+        return "\n".join([self.name, *(line for text in lines for line in wrapped(text))])
 
     def _repr_html_(self) -> str:
         described = map(self.describe, self.root.all_variables())
@@ -73,16 +109,20 @@ class Overview:
         parts = [self._group_html(self.root, largest)]
         if self.unlisted:
             parts.append(f"<div>{faint('chunks are not counted: ' + text(self.unlisted))}</div>")
-        return page(self.title, *parts)
+        summary = f"<div>{text(self._written)}</div><div>{text(self._totals_text())}</div>"
+        return page(self.name, summary, *parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         return {
-            "name": self.name,
+            "schema_version": 1,
+            "store": self.name,
             "zarr_format": self.zarr_format,
             "dialect": self.dialect,
+            "layout": self.layout or None,
             "consolidated": self.consolidated,
             "unlisted": self.unlisted or None,
+            "totals": self.totals(),
             "groups": [
                 {
                     "path": group.path,
@@ -91,7 +131,7 @@ class Overview:
                         for item in group.dimensions.values()
                     },
                     "variables": [self.describe(item) for item in group.variables.values()],
-                    "notes": notes(group),
+                    "notes": self._notes(group),
                 }
                 for group in self.root.walk()
             ],
@@ -128,19 +168,36 @@ class Overview:
             }
         return description
 
-    def _group_lines(self, group: Group, indent: str) -> Iterator[str]:
+    def _notes(self, group: Group) -> list[str]:
+        """Return the problems of a group, one sentence each."""
+        incomplete = [
+            variable
+            for variable in group.variables.values()
+            if (stored := (self.census or {}).get(variable.path)) and stored.present < stored.total
+        ]
+        zeros = [item for item in incomplete if item.node and item.node.fill_value is None]
+        coordinates = [item for item in incomplete if item.is_coordinate]
+        return [
+            *group.reports,
+            *_note("chunks of coordinates are missing: nczarr verify names them", coordinates),
+            *_note("missing chunks read as zero, without a fill value", zeros),
+        ]
+
+    def _group_lines(self, group: Group) -> Iterator[str]:
         if group.path != "/":
-            yield f"{indent}group {quote(group.path)}"
-        inner = indent + "  "
+            yield f"group {quote(group.path)}"
         if group.dimensions:
-            yield f"{inner}dimensions: {', '.join(map(dimension_text, group.dimensions.values()))}"
+            yield f"dimensions: {', '.join(map(dimension_text, group.dimensions.values()))}"
+        head = [["variable", "chunks", "codecs", "size"]]
+        if self.census:
+            head[0].insert(3, "stored")
         rows = [_cells(self.describe(item)) for item in group.variables.values()]
-        for line in columns(rows):
-            yield inner + line
-        for note in notes(group):
-            yield f"{inner}note: {note}"
+        if rows:
+            yield from columns([*head, *rows])
+        for note in self._notes(group):
+            yield f"note: {note}"
         for child in group.groups.values():
-            yield from self._group_lines(child, inner)
+            yield from self._group_lines(child)
 
     def _group_html(self, group: Group, largest: int) -> str:
         """Return groups that fold, sizes as bars, and drawings of the chunks."""
@@ -154,7 +211,7 @@ class Overview:
             parts.append(table(head, [_row(item, self.describe(item), largest) for item in shown]))
         if len(variables) > _MAX_VARIABLES:
             parts.append(faint(f"and {len(variables) - _MAX_VARIABLES:,} more variables"))
-        parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in notes(group)]
+        parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in self._notes(group)]
         parts += [self._group_html(child, largest) for child in group.groups.values()]
         summary = f"{text(group.path)} {faint(dimensions)}"
         return details(summary, "".join(parts), kind="nz-group", opened=True)
@@ -176,9 +233,12 @@ def open_hierarchy(target: Any, **options: Any) -> Overview:
     >>> store = {}
     >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
     >>> xr_nczarr.open_hierarchy(store)
-    mapping (Zarr 2, dialect nczarr-4.9.3, consolidated)
+    mapping
+      Zarr 2, consolidated, NCZarr metadata of netCDF-C 4.9.3 or later
+      1 variable, 16 B uncompressed
       dimensions: x 2
-      float64 t(x)  chunks 2
+      variable      chunks  codecs  size
+      float64 t(x)  2               16 B
     """
     return _overview(*open_whole(target, options))
 
@@ -200,9 +260,12 @@ def info(target: Any, **options: Any) -> Overview:
     >>> store = {}
     >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
     >>> xr_nczarr.info(store)
-    mapping (Zarr 2, dialect nczarr-4.9.3, consolidated)
+    mapping
+      Zarr 2, consolidated, NCZarr metadata of netCDF-C 4.9.3 or later
+      1 variable, 1 of 1 chunk, 16 B (16 B uncompressed)
       dimensions: x 2
-      float64 t(x)  chunks 2  1 of 1 stored  16 B of 16 B (1×)
+      variable      chunks  codecs  stored  size
+      float64 t(x)  2               1 of 1  16 B (1×)
     """
     opened, group = open_whole(target, options)
     return _overview(opened, group, *count_stored_chunks(opened))
@@ -210,24 +273,35 @@ def info(target: Any, **options: Any) -> Overview:
 
 def _overview(opened: OpenedStore, group: Group, *census: Any) -> Overview:
     hierarchy, name = opened.hierarchy, quote(opened.store.name)
+    layout = releases_of(opened.root.dialect, opened.root.node)
     return Overview(
-        name, hierarchy.zarr_format, hierarchy.consolidated, opened.root.dialect, group, *census
+        name,
+        hierarchy.zarr_format,
+        hierarchy.consolidated,
+        opened.root.dialect,
+        group,
+        layout,
+        *census,
     )
+
+
+def _note(problem: str, variables: Sequence[Variable]) -> list[str]:
+    names = ", ".join(quote(variable.name) for variable in variables[:_MAX_NAMED])
+    more = f" and {len(variables) - _MAX_NAMED:,} more" if len(variables) > _MAX_NAMED else ""
+    return [f"{problem} ({names}{more})"] if variables else []
 
 
 def _cells(item: dict[str, Any]) -> list[str]:
     variable = f"{quote(item['name'])}({', '.join(map(quote, item['dimensions']))})"
     if "error" in item:
         return [f"{variable}  unreadable: {item['error']}"]
-    chunks = f"chunks {extent_text(item['chunk_shape'])}" if item["chunk_shape"] else ""
     shards = f" in shards {extent_text(item['shard_shape'])}" if item["shard_shape"] else ""
-    cells = [f"{item['type']} {variable}", chunks + shards, " ".join(item["codecs"])]
-    if "objects" in item:
-        cells += [
-            f"{item['objects_present']:,} of {item['objects']:,} stored",
-            size_text(item),
-        ]
-    return cells
+    chunks, codecs = extent_text(item["chunk_shape"]) + shards, " ".join(item["codecs"])
+    cells = [f"{item['type']} {variable}", chunks, codecs]
+    if "objects" not in item:
+        return [*cells, byte_text(item["raw_bytes"])]
+    stored = f"{item['objects_present']:,} of {item['objects']:,}"
+    return [*cells, stored, size_text(item)]
 
 
 def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:

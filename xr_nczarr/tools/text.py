@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from xr_nczarr.errors import quote
-from xr_nczarr.netcdf import Dimension, Group
+from xr_nczarr.netcdf import Dimension
 
 
 class Told:
@@ -54,24 +55,25 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
             yield "  ".join(row[column].ljust(widths[column]) for column in used).rstrip()
 
 
-def notes(group: Group) -> list[str]:
-    """Return the problems of a group, one sentence each."""
-    names = [
-        quote(variable.name)
-        for variable in group.variables.values()
-        if variable.node is not None and variable.node.fill_value is None
-    ]
-    undefined = f"no fill value in {', '.join(names)}: missing chunks read as zero"
-    return [*group.reports, *([undefined] if names else [])]
-
-
 def dimension_text(dimension: Dimension) -> str:
     """Return a dimension with its size."""
-    unlimited = "unlimited, now " if dimension.unlimited else ""
-    return f"{quote(dimension.name)} {unlimited}{dimension.size}"
+    unlimited = " unlimited" if dimension.unlimited else ""
+    return f"{quote(dimension.name)} {dimension.size}{unlimited}"
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return the stored and the raw size in a description by `Overview.describe`."""
+    """Return the stored size in a description of a variable, and the ratio of compression."""
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
-    return f"{byte_text(item['stored_bytes'])} of {byte_text(item['raw_bytes'])}{ratio}"
+    return byte_text(item["stored_bytes"]) + ratio
+
+
+def wrapped(line: str, width: int = 80) -> list[str]:
+    """Return a line as lines of at most `width` columns, indented by two spaces.
+
+    Cells of a table stay together; a word that is longer keeps its line.
+    """
+    if len(line) + 2 <= width:
+        return [f"  {line}"]
+    indents = {"initial_indent": "  ", "subsequent_indent": "      "}
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, **indents}
+    return textwrap.wrap(" ".join(line.split()), width, **options)

@@ -95,6 +95,7 @@ class Verification(Told):
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         return {
+            "schema_version": 1,
             "store": self.store,
             "whole": self.whole,
             "decoded": self.decoded,

@@ -1,0 +1,58 @@
+"""The JSON of the commands is what its published schema says."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from tests.interop import test_zarr_rectilinear as rectilinear
+from xr_nczarr.cli.main import main
+
+SCHEMAS = Path(__file__).parents[2] / "docs/reference/schemas"
+COMMANDS = {
+    "info": ["info"],
+    "info without chunks": ["info", "--metadata"],
+    "verify": ["verify", "--readers"],
+    "explain": ["explain"],
+    "explain a selection": ["explain", "--select", "x=0"],
+}
+
+
+def tree() -> xr.DataTree:
+    values = {"v": (("x", "y"), np.arange(12.0).reshape(3, 4)), "s": ((), "text")}
+    data = xr.Dataset(values, {"x": [1, 2, 3]})
+    return xr.DataTree.from_dict({"/": data, "/g": data})
+
+
+def stores(folder: Path) -> dict[str, Path]:
+    """Return stores of several kinds, some of them damaged."""
+    encoding = {"/": {"v": {"chunks": (1, 4), "zlib": True}}}
+    paths = {name: folder / name for name in ("whole", "damaged", "sharded", "rectilinear")}
+    for name in ("whole", "damaged"):
+        xr_nczarr.to_nczarr(tree(), paths[name], encoding=encoding)
+    shards = {"v": {"chunks": (1, 2), "shards": (3, 4)}}
+    data = tree().to_dataset()
+    xr_nczarr.to_nczarr(data, paths["sharded"], zarr_format=3, encoding=shards)
+    (paths["damaged"] / "v/0.0").write_bytes(b"cut")
+    (paths["damaged"] / "v/1.0").unlink()
+    (paths["damaged"] / "x/0").unlink()
+    (paths["damaged"] / "g/v/.zarray").write_text("{")
+    for key, value in rectilinear.STORE.items():
+        path = paths["rectilinear"] / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value)
+    return paths
+
+
+@pytest.mark.parametrize("kind", ["whole", "damaged", "sharded", "rectilinear"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_output_is_valid(command, kind, tmp_path, capsys):
+    path = stores(tmp_path)[kind]
+    assert main([*COMMANDS[command], "--json", str(path)]) in (0, 1)
+    schema = json.loads((SCHEMAS / f"{COMMANDS[command][0]}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(capsys.readouterr().out), schema)
