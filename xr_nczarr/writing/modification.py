@@ -14,7 +14,6 @@ from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.reader import GroupSource
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
-from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import (
     Regions,
@@ -30,7 +29,7 @@ from xr_nczarr.writing.blocks import refuse_reading
 from xr_nczarr.writing.builder import Tree, check_names, skeleton
 from xr_nczarr.writing.cf_encoding import encode_as_stored
 from xr_nczarr.writing.chunk_writes import ArrayWrite, is_applied
-from xr_nczarr.writing.options import Layout, WriteOptions
+from xr_nczarr.writing.options import Layout, WriteOptions, layout_within
 from xr_nczarr.writing.regions import (
     check_coordinate,
     check_equal,
@@ -108,7 +107,7 @@ class _Planner:
 
     def __post_init__(self) -> None:
         nodes = self.opened.hierarchy.nodes
-        self.tree = Tree(_layout_of(self.opened, self.layout), skeleton(self.opened.root))
+        self.tree = Tree(layout_within(self.opened, self.layout), skeleton(self.opened.root))
         self.kept = {path for path, node in nodes.items() if isinstance(node, GroupNode)} | {"/"}
         replaced = self.replaced_group
         if replaced is not None:
@@ -397,39 +396,6 @@ class _Planner:
             )
 
 
-def group_exists(opened: OpenedStore, path: str) -> bool:
-    """Return whether a store has a group.
-
-    Raises
-    ------
-    ConflictError
-        If `path` leads to a variable, or below one.
-    """
-    group = opened.root
-    for name in filter(None, path.split("/")):
-        if name in group.variables:
-            raise ConflictError(
-                f"{group.variables[name].path} is a variable, not a group",
-                remedy="Choose another name",
-                store=opened.store.name,
-            )
-        if name not in group.groups:
-            return False
-        group = group.groups[name]
-    return True
-
-
 def _is_in(path: str, group: str | None) -> bool:
     """Return whether a path is that of a group, or below it."""
     return group is not None and f"{path}/".startswith(f"{group}/")
-
-
-def _layout_of(opened: OpenedStore, requested: Layout) -> Layout:
-    """Return the layout of the new nodes of a store: its own, where that can still be written."""
-    hierarchy, dialect = opened.hierarchy, opened.root.dialect
-    root = hierarchy.nodes["/"]
-    if dialect == "nczarr-preview":
-        dialect = "nczarr"
-    elif is_universal(root):
-        dialect = "universal"
-    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)

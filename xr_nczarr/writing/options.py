@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.formats import FORMATS, Format, find_format
+from xr_nczarr.netcdf.annotations import is_universal
 from xr_nczarr.options import check_choice
 from xr_nczarr.storage import Location
 
@@ -112,6 +114,17 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
         dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
         array_dimensions=location.xarray is not False,
     )
+
+
+def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
+    """Return the layout of the new nodes of a store: its own, where that can still be written."""
+    hierarchy, dialect = opened.hierarchy, opened.root.dialect
+    root = hierarchy.nodes["/"]
+    if dialect == "nczarr-preview":
+        dialect = "nczarr"
+    elif is_universal(root):
+        dialect = "universal"
+    return replace(requested, zarr=FORMATS[hierarchy.zarr_format], dialect=dialect)
 
 
 def _contradiction(said: str, argument: str) -> ConflictError:

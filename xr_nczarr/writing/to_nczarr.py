@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xarray import DataArray, Dataset, DataTree
 
-from xr_nczarr.dataset import resolve
+from xr_nczarr.dataset import OpenedStore, resolve
 from xr_nczarr.errors import ConflictError, ExistsError, NotFoundError
 from xr_nczarr.storage import Access, Store
 from xr_nczarr.writing.builder import plan_creation
-from xr_nczarr.writing.modification import group_exists, plan_modification
+from xr_nczarr.writing.modification import plan_modification
 from xr_nczarr.writing.options import (
     Layout,
     UnlimitedDims,
@@ -274,7 +274,7 @@ def _plan(
             store=store.name,
         )
     paths = [request.path] if mode == "w" else [group.path for group in request.groups]
-    existing = [path for path in paths if group_exists(opened, path)]
+    existing = [path for path in paths if _group_exists(opened, path)]
     if mode == "w-" and request.path in existing:
         transaction.finish_creation(opened, options.consolidated)
         raise _exists(store, request.path)
@@ -288,3 +288,25 @@ def _exists(store: Store, path: str) -> ExistsError:
         store=store.name,
         key=path,
     )
+
+
+def _group_exists(opened: OpenedStore, path: str) -> bool:
+    """Return whether a store has a group.
+
+    Raises
+    ------
+    ConflictError
+        If `path` leads to a variable, or below one.
+    """
+    group = opened.root
+    for name in filter(None, path.split("/")):
+        if name in group.variables:
+            raise ConflictError(
+                f"{group.variables[name].path} is a variable, not a group",
+                remedy="Choose another name",
+                store=opened.store.name,
+            )
+        if name not in group.groups:
+            return False
+        group = group.groups[name]
+    return True

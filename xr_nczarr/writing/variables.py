@@ -142,14 +142,13 @@ def encode_dataset(
         variables[name].encoding = requested
         check_encoding(name, requested)
     for name, variable in variables.items():
-        prepared = _prepared(variable, name, name in encoding)
-        variables[name] = _set_aside(fit_encoding(prepared, str(name)), name in encoding)
+        variables[name] = _fitted(variable, str(name), name in encoding)
     variables, attributes = conventions.cf_encoder(variables, attributes)
     encoded = {}
-    for given_name, variable in variables.items():
-        name = stored_name(given_name)
+    for key, variable in variables.items():
+        name = stored_name(key)
         with Place(variable=name):
-            encoded[name] = encode_variable(variable, name, layout, given_name in encoding)
+            encoded[name] = encode_variable(variable, name, layout, key in encoding)
     return encoded, dict(attributes)
 
 
@@ -165,8 +164,7 @@ def encode_alone(
         check_dimension(dimension, layout)
     variable = variable.copy(deep=False)
     variable.attrs = user_attributes(variable.attrs, variable.dims)
-    prepared = fit_encoding(_prepared(variable, name, explicit), stored)
-    encoded = conventions.encode_cf_variable(_set_aside(prepared, explicit), name=name)
+    encoded = conventions.encode_cf_variable(_fitted(variable, stored, explicit), name=name)
     return encode_variable(encoded, stored, layout, explicit)
 
 
@@ -208,14 +206,19 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
     return name in (annotations.array, annotations.types) and isinstance(value, dict)
 
 
-def _prepared(variable: Variable, name: Hashable, explicit: bool) -> Variable:
+def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
+    """Return a variable whose values fit its encoding, and all of it for xarray to encode."""
+    return _set_aside(fit_encoding(_prepared(variable, name, explicit), name), explicit)
+
+
+def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     """Return a variable whose leftover encoding is valid for the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # It was the width of the longest text that was opened: xarray would cut a longer one.
         del encoding["dtype"]
         if explicit:
-            data = blockwise(in_width, variable.data, dtype, dtype, str(name))
+            data = blockwise(in_width, variable.data, dtype, dtype, name)
             variable = variable.copy(data=data)
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
