@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, NotFoundError, Place, UnsupportedError, quote
@@ -170,9 +170,33 @@ class OpenedStore:
             visible |= group.dimensions
         return visible
 
+    def readable(self, group: Group) -> Iterator[ReadableVariable]:
+        """Yield the variables of a group, as they are read."""
+        visible = self.visible_dimensions(group.path)
+        for variable in group.variables.values():
+            names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
+            broken = variable.node is None
+            node = None if broken else readable_node(variable, self.options.assume_endian)
+            yield ReadableVariable(variable, names, node)
 
-def dimension_name(dimension: Dimension, visible: Mapping[str, Dimension]) -> str:
-    """Return the short name, or the path where a nearer dimension hides the short name."""
+
+class ReadableVariable(NamedTuple):
+    """A netCDF variable, with the names and the array that reading it needs.
+
+    Attributes
+    ----------
+    dimension_names
+        Short names; the path of a dimension whose short name a nearer dimension hides.
+    node
+        The array as it is read; see `readable_node`. None if it is missing or broken.
+    """
+
+    variable: Variable
+    dimension_names: tuple[str, ...]
+    node: ArrayNode | None
+
+
+def _name_in(visible: Mapping[str, Dimension], dimension: Dimension) -> str:
     nearest = visible.get(dimension.name)
     return dimension.name if nearest in (None, dimension) else dimension.path
 

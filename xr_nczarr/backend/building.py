@@ -23,7 +23,7 @@ from xr_nczarr.backend.decoding import (
 )
 from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
-from xr_nczarr.backend.reader import GroupSource, fetching_coordinates
+from xr_nczarr.backend.reader import StoredGroup, fetching_coordinates
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
@@ -33,21 +33,21 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAGE))
 
 
-def open_groups(
+def build_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
-    """Return a group and all below it as Datasets, by their path relative to it."""
+    """Return a group and all groups below it as Datasets, by relative path."""
     coordinates = fetching_coordinates(opened, group.walk())
     top = "" if group.path == "/" else group.path
     return {
-        item.path.removeprefix(top) or "/": open_dataset(
+        item.path.removeprefix(top) or "/": build_dataset(
             opened, item, decoding, indexed=indexed, coordinates=coordinates
         )
         for item in group.walk()
     }
 
 
-def open_dataset(
+def build_dataset(
     opened: OpenedStore,
     group: Group,
     decoding: Mapping[str, Any],
@@ -72,7 +72,7 @@ def open_dataset(
         coordinates = fetching_coordinates(opened, [group])
     problems: dict[Hashable, NczarrError] = {}
     while True:
-        source = GroupSource(
+        source = StoredGroup(
             opened, group, decoding["drop_variables"], problems, coordinates=coordinates
         )
         with failing_as_metadata(opened.store.name, group.path):
@@ -112,7 +112,7 @@ class _Decoded:
     coordinates: set[Hashable]
 
 
-def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
+def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
     """Return the decoded variables, or raise _UndecodableError for more undecodable ones."""
     attributes = xarray_attributes(source.group)
     try:
@@ -130,7 +130,7 @@ def _decode(source: GroupSource, decoding: Mapping[str, Any]) -> _Decoded:
     raise _UndecodableError(problems) if problems else failure
 
 
-def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, Any]:
+def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
     """Return the values of dimension coordinates, or raise _UndecodableError.
 
     A coordinate that stays undecoded is included only if all of its chunks exist and can be read.
@@ -159,7 +159,7 @@ def _read_coordinates(source: GroupSource, decoded: _Decoded) -> dict[Hashable, 
 
 
 def _assemble(
-    source: GroupSource, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
+    source: StoredGroup, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
 ) -> tuple[Dataset, list[str]]:
     """Return the Dataset of a group's variables, and the texts of warnings."""
     available = decoded.variables | source.as_stored
@@ -204,7 +204,7 @@ def _nothing_to_close() -> None:
     """Close a dataset: stores hold nothing open between two reads."""
 
 
-def _leave_out_scalars(source: GroupSource, variables: dict[Any, Variable]) -> list[str]:
+def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
     """Remove scalars named like a dimension of other variables, and return the texts of warnings.
 
     A Dataset cannot hold both.

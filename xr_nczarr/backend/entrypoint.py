@@ -93,7 +93,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
         `open_dataset_options`, which engine kerchunk takes, are further arguments of
         `xarray.open_dataset`.
         """
-        from xr_nczarr.backend.building import open_dataset
+        from xr_nczarr.backend.building import build_dataset
         from xr_nczarr.dataset import open_netcdf
 
         if open_dataset_options:
@@ -113,7 +113,7 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
                 names,
                 more,
             )
-        return open_dataset(opened, group, decoding, indexed=_makes_indexes(sys._getframe(1)))
+        return build_dataset(opened, group, decoding, indexed=_makes_indexes(sys._getframe(1)))
 
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and all below it as Datasets by path; see `OpenOptions`.
@@ -132,12 +132,12 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
 
 
 def _open_groups(target: Any, options: dict[str, Any], indexed: bool) -> dict[str, Dataset]:
-    from xr_nczarr.backend.building import open_groups
+    from xr_nczarr.backend.building import build_groups
     from xr_nczarr.dataset import open_netcdf
 
     opening, decoding = _split(options)
     opened = open_netcdf(target, opening)
-    return open_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
+    return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
 
 
 def _makes_indexes(caller: FrameType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -27,11 +27,11 @@ from xr_nczarr.backend.lazy import (
 )
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
-from xr_nczarr.dataset import OpenedStore, dimension_name, readable_node
+from xr_nczarr.dataset import OpenedStore, ReadableVariable
 from xr_nczarr.errors import LimitError, NczarrError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.model import child_path
-from xr_nczarr.netcdf import Dimension, Group
+from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.annotations import is_annotated
 from xr_nczarr.storage import PrefetchingStore, Store, Wave
@@ -50,7 +50,7 @@ _INDEX_CHUNK_BYTES = 16 << 10
 _UNKNOWN = np.dtype("V8")
 
 
-class GroupSource:
+class StoredGroup:
     """The variables of one netCDF group as they are stored, before decoding.
 
     Parameters
@@ -92,12 +92,12 @@ class GroupSource:
             coordinates = fetching_coordinates(opened, [group])
         self.coordinates = coordinates
         self.reopened = partial(
-            GroupSource, opened, group, drop_variables, undecodable, coordinates=coordinates
+            StoredGroup, opened, group, drop_variables, undecodable, coordinates=coordinates
         )
         self.opened = opened
         self.group = group
         self.reading = opened.options.reading
-        self.visible = opened.visible_dimensions(group.path)
+
         required = FORMATS[opened.hierarchy.zarr_format].requires_fill_value
         self.independent_fill = required and group.dialect == "zarr"
         self.arrays: dict[Hashable, LazyArray] = {}
@@ -108,21 +108,26 @@ class GroupSource:
         names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
         self.inert: set[Hashable] = set()
-        for stored_name, variable in group.variables.items():
-            name = None if stored_name == NONE_NAME else stored_name
+        self._lengths: dict[str, int] = {}
+        unlimited = {name for name, dimension in group.dimensions.items() if dimension.unlimited}
+        readable = list(opened.readable(group))
+        for item in readable:
+            for name, dimension in zip(item.dimension_names, item.variable.dimensions, strict=True):
+                self._lengths[name] = dimension.size
+                unlimited |= {name} if dimension.unlimited else set()
+        self._unlimited = unlimited
+        for stored_name, item in zip(group.variables, readable, strict=True):
+            shown_name = None if stored_name == NONE_NAME else stored_name
             if stored_name in names:
-                self._open_dropped(name, variable)
+                self._open_dropped(shown_name, item)
             else:
-                self._open_variable(name, variable)
+                self._open_variable(shown_name, item)
 
     @property
     def encoding(self) -> dict[str, Any]:
         """The dataset's encoding: unlimited dimensions, Zarr version, dialect and source."""
-        dimensions = [*self.group.dimensions.values()]
-        for variable in self.group.variables.values():
-            dimensions += variable.dimensions
         return {
-            "unlimited_dims": {self._dimension_name(item) for item in dimensions if item.unlimited},
+            "unlimited_dims": self._unlimited,
             "dialect": self.group.dialect,
             "zarr_format": self.opened.hierarchy.zarr_format,
             "source": self.opened.store.name,
@@ -133,11 +138,11 @@ class GroupSource:
         """Return the path of a variable of the group."""
         return child_path(self.group.path, str(name))
 
-    def _open_dropped(self, name: str | None, variable: NetcdfVariable) -> None:
-        dimensions = [self._dimension_name(item) for item in variable.dimensions]
+    def _open_dropped(self, name: str | None, item: ReadableVariable) -> None:
+        variable = item.variable
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         attributes = {} if name in self.problems else xarray_attributes(variable)
-        self._stand_in(name, dimensions, dtype, variable.shape, attributes)
+        self._stand_in(name, item.dimension_names, dtype, variable.shape, attributes)
 
     def _stand_in(
         self,
@@ -151,18 +156,18 @@ class GroupSource:
         self.variables[name] = Variable(dimensions, SelectedArray(unread), attributes)
         self.inert.add(name)
 
-    def _open_variable(self, name: str | None, variable: NetcdfVariable) -> None:
-        dimensions = [self._dimension_name(item) for item in variable.dimensions]
+    def _open_variable(self, name: str | None, item: ReadableVariable) -> None:
+        variable = item.variable
         error = variable.error or self._codec_error(variable) or self._index_error(variable)
         if error is None:
-            self._open_readable(name, variable, dimensions)
+            self._open_readable(name, item)
             if name not in self.problems:
                 return
             stored = self.variables.pop(name)
         else:
             self.problems[name] = error
             self.unreadable.add(name)
-            stored = self._unreadable(name, variable, dimensions, error)
+            stored = self._unreadable(name, item, error)
         error = self.problems[name].located(store=self.opened.store.name, variable=variable.path)
         if self.opened.options.on_unsupported == "raise":
             raise error
@@ -172,9 +177,8 @@ class GroupSource:
         # The stand-in has neither values nor attributes that could make decoding fail.
         self._stand_in(name, stored.dims, stored.dtype, stored.shape, {})
 
-    def _unreadable(
-        self, name: str | None, variable: NetcdfVariable, dimensions: list[str], error: NczarrError
-    ) -> Variable:
+    def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
+        variable, dimensions, _ = item
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
         if dtype.hasobject:  # xarray reads an item of such an array when it chooses chunks
             dtype = _UNKNOWN
@@ -182,14 +186,13 @@ class GroupSource:
         if not dimensions and name in self._lengths:
             # Its dimensions are unknown, and a scalar named like a dimension would hide all
             # variables along that dimension.
-            dimensions, shape = [name], (self._lengths[name],)
+            dimensions, shape = (name,), (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, xarray_attributes(variable))
 
-    def _open_readable(
-        self, name: str | None, variable: NetcdfVariable, dimensions: list[str]
-    ) -> None:
-        node = readable_node(variable, self.opened.options.assume_endian)
+    def _open_readable(self, name: str | None, item: ReadableVariable) -> None:
+        variable, dimensions, node = item
+        assert node is not None
         store = self.coordinates if _coordinate_keys(variable) else self.opened.store
         store = store.narrowed(node.chunk_keys)
         is_text = variable.kind == "string" and node.dtype.kind == "S"
@@ -259,18 +262,6 @@ class GroupSource:
             f"{_INDEX_CHUNK_BYTES:,} bytes",
             remedy="Leave it out with drop_variables, or open with a larger max_index_bytes",
         )
-
-    @cached_property
-    def _lengths(self) -> dict[str, int]:
-        """Sizes of all dimensions of the group's variables."""
-        return {
-            self._dimension_name(dimension): dimension.size
-            for variable in self.group.variables.values()
-            for dimension in variable.dimensions
-        }
-
-    def _dimension_name(self, dimension: Dimension) -> str:
-        return dimension_name(dimension, self.visible)
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
-from xr_nczarr.dataset import OpenedStore, dimension_name, open_whole
+from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import ConflictError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -219,9 +219,7 @@ def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
     """Return the variables of a group and of all groups below it, by their path from there."""
     sources = {}
     for group in top.walk():
-        visible = opened.visible_dimensions(group.path)
-        for variable in group.variables.values():
-            names = tuple(dimension_name(item, visible) for item in variable.dimensions)
+        for variable, names, _ in opened.readable(group):
             select = partial(_select_stored, opened, variable, names)
             sources[variable.path.removeprefix(top.path).lstrip("/")] = _Source(names, select)
     return sources
@@ -261,11 +259,11 @@ def _datasets(target: Any) -> dict[str, Dataset] | None:
 
 
 def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
-    from xr_nczarr.backend.building import open_groups
+    from xr_nczarr.backend.building import build_groups
     from xr_nczarr.backend.entrypoint import AS_STORED
 
     # Without decoding, which looks at the first and last of the times.
-    return open_groups(opened, group, AS_STORED)
+    return build_groups(opened, group, AS_STORED)
 
 
 def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:

@@ -11,7 +11,7 @@ from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
 from xr_nczarr.backend.encoding import xarray_attributes
-from xr_nczarr.backend.reader import GroupSource
+from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats.editing import Change
@@ -182,7 +182,7 @@ class _Planner:
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
         """Return the stored variables that a dataset names, decoded lazily."""
-        variables = GroupSource(self.opened, group, None).variables
+        variables = StoredGroup(self.opened, group, None).variables
         names = [name for name in map(str, dataset.variables) if name in variables]
         present = {name: variables[name] for name in names}
         for name in present:
