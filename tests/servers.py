@@ -276,7 +276,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self, *, body: bool) -> None:
         path = self.path.partition("?")[0]
-        request = Request(self.command, self.path, self.headers.get("Range"), dict(self.headers))
+        headers = {name.title(): value for name, value in self.headers.items()}
+        request = Request(self.command, self.path, headers.get("Range"), headers)
         with self.owner._counting(request):
             fault = self.owner._fault_for(path)
             self._answer(urllib.parse.unquote(path), fault, body)

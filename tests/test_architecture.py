@@ -48,6 +48,7 @@ LIBRARIES = {
     "ml_dtypes": {"formats"},
     "fsspec": {"storage", "references"},
     "s3fs": {"storage"},
+    "botocore": {"storage"},
     "aiohttp": {"storage"},
     "zipfile": {"storage"},
     "jinja2": {"references"},

@@ -113,5 +113,10 @@ def _after_fork() -> None:
         limiter._free = Semaphore(limiter.count)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def call_after_fork(function: Callable[[], None]) -> None:
+    """Call a function in each process that is forked from this one."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+call_after_fork(_after_fork)

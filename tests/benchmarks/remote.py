@@ -1,13 +1,18 @@
-"""Rows: stores behind a web server and S3 that answer after 20 ms, in a process of their own."""
+"""Rows: stores behind nginx, and behind a web server and S3 that answer after 20 ms."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,12 +26,21 @@ import xarray as xr
 import zarr
 from aiohttp import web
 
+import xr_nczarr
 from tests.benchmarks import data
 from tests.benchmarks.harness import OURS, Row
 from tests.benchmarks.reading import everything, ours
 from tests.servers import S3Server
 
 LATENCY = 0.02
+NGINX = """
+worker_processes 1; daemon off; user root; pid {folder}/pid; error_log {folder}/errors;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; sendfile on; keepalive_requests 100000; client_body_temp_path {folder}/body;
+    server {{ listen 127.0.0.1:{port}; root {root}; }}
+}}
+"""
 
 
 async def _serve_files(directory: Path, ready: Connection) -> None:
@@ -72,6 +86,22 @@ def _running(target: Callable[[Path, Connection], None], directory: Path) -> Ite
         process.join(10)
 
 
+@contextmanager
+def _nginx(root: Path, port: int = 18_731) -> Iterator[str]:
+    """The URL of the files below a directory; needs nginx."""
+    with tempfile.TemporaryDirectory() as folder:
+        configuration = Path(folder, "nginx.conf")
+        configuration.write_text(NGINX.format(folder=folder, port=port, root=root))
+        process = subprocess.Popen(["nginx", "-c", configuration])
+        try:
+            time.sleep(1)
+            assert process.poll() is None, "nginx does not start"
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
 def _opened(url: str, engine: str, **options: Any) -> list[str]:
     with xr.open_dataset(url, engine=engine, **options) as dataset:
         return [f"{name} {one.dims} {one.dtype}" for name, one in sorted(dataset.variables.items())]
@@ -90,7 +120,9 @@ async def _get_all(urls: list[str]) -> None:
 
 
 def remote(directory: Path) -> Iterator[Row]:
-    """64 chunks of 1 MB and 1,000 of 16 kB over HTTP; opening; the same on S3."""
+    """Large and small chunks over HTTP, at once and after 20 ms; points; opening; S3."""
+    if shutil.which("nginx"):
+        yield from _without_latency(directory / "nginx")
     large = data.field((64, 512, 512))
     data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
     small = data.field((1, 1000, 4096))[0]
@@ -101,6 +133,7 @@ def remote(directory: Path) -> Iterator[Row]:
         for name, label in (("large", "64 chunks of 1 MB"), ("small", "1,000 chunks of 16 kB")):
             path = directory / f"remote_{name}.zarr"
             yield _whole(label, path, f"{base}/{path.name}", many=name == "small")
+        yield _points(f"{base}/remote_large.zarr")
         yield Row(
             "open 500 variables over HTTP, consolidated",
             {
@@ -128,6 +161,7 @@ def remote(directory: Path) -> Iterator[Row]:
             "open and read 64 chunks of 1 MB from S3, 20 ms",
             {OURS: lambda: read("nczarr"), "engine zarr": lambda: read("zarr")},
         )
+        yield _writing(f"s3://{base}/written", options)
         filesystem = fsspec.filesystem("s3", **options)
         for name, waves in (("consolidated", 2), ("single", 3)):
             asked = {"storage_options": options, "consolidated": name == "consolidated"}
@@ -145,7 +179,81 @@ def remote(directory: Path) -> Iterator[Row]:
             )
 
 
-def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
+def _without_latency(folder: Path) -> Iterator[Row]:
+    sizes = {
+        "64 chunks of 4 MB over nginx": ((64, 1024, 1024), (1, 1024, 1024)),
+        "2,048 chunks of 64 kB over nginx": ((2048, 16384), (1, 16384)),
+    }
+    for number, (shape, chunks) in enumerate(sizes.values()):
+        values = np.random.default_rng(0).random(shape, "f4")
+        data.zarr_store(folder, f"{number}", values, chunks, None)
+    with _nginx(folder) as url:
+        for number, (label, (shape, _)) in enumerate(sizes.items()):
+            contestants = _readers(f"{url}/{number}.zarr")
+            contestants["limit: obstore"] = partial(_get_by_obstore, f"{url}/{number}.zarr", shape)
+            goals = {
+                "zarr-python, fsspec": 4,
+                "zarr-python, obstore": 1.3,
+                "limit: obstore": 1 / 1.3,
+            }
+            others = dict.fromkeys(list(contestants)[1:-1], 1.0)
+            yield Row(label, contestants, goals if number == 0 else others)
+
+
+def _get_by_obstore(url: str, shape: tuple[int, ...]) -> np.ndarray:
+    """All chunks from eight threads, each copied into the result."""
+    client = obstore.store.HTTPStore.from_url(f"{url}/field", client_options={"allow_http": True})
+    out = np.empty(shape, "f4")
+
+    def get(number: int) -> None:
+        key = ".".join([str(number)] + ["0"] * (len(shape) - 1))
+        out[number].reshape(-1).view("u1")[:] = memoryview(client.get(key).bytes())
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(get, range(shape[0])))
+    return out
+
+
+def _points(url: str) -> Row:
+    arrays = {
+        OURS: xr.open_dataset(url, engine="nczarr"),
+        "engine zarr": xr.open_dataset(url, engine="zarr"),
+    }
+    places = [(number, 7 * number, 5 * number) for number in range(0, 64, 4)]
+
+    def read(name: str) -> list[float]:
+        return [float(arrays[name].field[place]) for place in places]
+
+    return Row(
+        "16 points one by one over HTTP, 20 ms",
+        {name: partial(read, name) for name in arrays},
+        {"engine zarr": 1},
+    )
+
+
+def _writing(url: str, options: dict[str, Any]) -> Row:
+    dataset = xr.Dataset({"v": (("t", "y"), np.random.default_rng(0).random((64, 1 << 20), "f4"))})
+    encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
+    numbers = itertools.count()
+
+    def write(name: str) -> str:
+        target = f"{url}/{next(numbers)}"
+        if name == OURS:
+            xr_nczarr.to_nczarr(dataset, target, storage_options=options, encoding=encoding)
+        else:
+            dataset.to_zarr(target, storage_options=options, encoding=encoding, zarr_format=2)
+        return target
+
+    return Row(
+        "write 64 chunks of 4 MB to S3, 20 ms",
+        {name: partial(write, name) for name in (OURS, "to_zarr")},
+        {"to_zarr": 1.5},
+        lambda target: xr.open_dataset(target, engine="nczarr", storage_options=options).v.values,
+    )
+
+
+def _readers(url: str) -> dict[str, Callable[[], np.ndarray]]:
+    """Return what reads the whole field at a URL with each library."""
     array = ours(url)
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
     client = {"allow_http": True}
@@ -156,21 +264,27 @@ def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
     server, _, below = url.partition("//")[2].partition("/")
     kvstore = {"driver": "http", "base_url": f"http://{server}/", "path": f"{below}/field/"}
     by_tensorstore = tensorstore.open({"driver": "zarr", "kvstore": kvstore}, read=True).result()
+    return {
+        OURS: lambda: everything(array),
+        "zarr-python, fsspec": lambda: by_fsspec[...],
+        "zarr-python, obstore": lambda: by_obstore[...],
+        "tensorstore": lambda: by_tensorstore.read().result(),
+    }
+
+
+def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
     chunks = [f"{url}/field/{one.name}" for one in path.glob("field/[0-9]*")]
     return Row(
         f"{label} over HTTP, 20 ms",
         {
-            OURS: lambda: everything(array),
-            "zarr-python, fsspec": lambda: by_fsspec[...],
-            "zarr-python, obstore": lambda: by_obstore[...],
-            "tensorstore": lambda: by_tensorstore.read().result(),
+            **_readers(url),
             "limit: bytes": lambda: asyncio.run(_get_all(chunks)),
             "at most 2 latencies more": lambda: (
                 asyncio.run(_get_all(chunks)),
                 time.sleep(2 * LATENCY),
             ),
         },
-        {"tensorstore": 1 / 1.25}
+        {"tensorstore": 1}
         | dict.fromkeys(("zarr-python, fsspec", "zarr-python, obstore"), 4 if many else 1)
         | ({} if many else {"at most 2 latencies more": 1}),
     )

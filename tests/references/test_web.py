@@ -162,8 +162,10 @@ def test_a_name_with_a_private_address_is_refused_where_any_host_is_allowed(serv
             read(f"{served.url}/refs.json", allow=["http://"])
         assert not other.requests_for("*")
         assert read(f"{served.url}/refs.json", allow=[names(other, "inside")]) == [0, 1, 2, 3]
-        # The host of the set itself, and what a set of this machine names.
-        assert read(f"{names(other, 'own')}/refs.json", allow=[names(other, "inside")])
+        # The host of the set itself, and what a set of this machine names. obstore would ask a
+        # resolver of its own.
+        own = f"{names(other, 'own')}/refs.json"
+        assert read(own, allow=[names(other, "inside")], client="fsspec")
         assert read(document(f"{names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
 
 
@@ -222,12 +224,12 @@ class TestLongAnswers:
             assert caught.value.key == "data.bin"
 
         assert peak_memory(fetch) < 36 << 20
-        assert len(endless.requests_for("*")) == 1
+        assert len(endless.requests_for("*")) == 2  # by obstore, then by fsspec
         assert self.sent < self.SIZE
 
     def test_a_long_page_with_an_error_is_not_read(self, endless):
         self.status = 404
-        store = open_store(endless.url)
+        store = open_store(endless.url, storage_options={"client": "fsspec"})
         assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
         assert self.sent < self.SIZE
 

@@ -1,4 +1,4 @@
-"""Which client serves a URL, and what the storage options become."""
+"""Which client reaches a URL, and what the storage options become."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,114 +14,272 @@ import xarray as xr
 
 import xr_nczarr
 from tests.reading import open_store
-from tests.servers import HttpServer
-from xr_nczarr.errors import AccessDeniedError, ConflictError, StorageError, UnsupportedError
-from xr_nczarr.storage import ByteRange
-from xr_nczarr.storage.clients import connect_obstore
+from tests.servers import HttpServer, S3Server
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    ConflictError,
+    StorageError,
+    UnsupportedError,
+)
+from xr_nczarr.storage import ByteRange, Retry
+from xr_nczarr.storage.aws import bucket_region
 
 OBSTORE = {"client": "obstore"}
+CLIENTS = ("fsspec", "obstore")
+ENDPOINT = {"endpoint_url": "http://localhost:9", "region_name": "eu-west-1"}
+KEYS = {"key": "K", "secret": "S"}
 
-S3_OPTIONS = {
-    "key": "K",
-    "secret": "S",
-    "token": "T",
-    "anon": False,
-    "requester_pays": True,
-    "client_kwargs": {"endpoint_url": "http://localhost:9", "region_name": "eu-west-1"},
-}
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """An environment in which nothing decides about the client."""
+    for name in os.environ:
+        if name.startswith("AWS_") or name.lower().endswith(
+            ("_proxy", "_ca_bundle", "ssl_cert_file")
+        ):
+            monkeypatch.delenv(name)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return monkeypatch
+
+
+def client_of(url: str, options: dict[str, Any] | None = None) -> Any:
+    """The client that a URL is reached by in this process."""
+    store: Any = open_store(url, storage_options=options, must_exist=False)
+    return store._client
+
+
+def library_of(url: str, options: dict[str, Any] | None = None) -> str:
+    return {"ObstoreClient": "obstore", "FilesystemClient": "fsspec"}[
+        type(client_of(url, options)).__name__
+    ]
 
 
 def test_the_options_of_s3fs_become_those_of_obstore() -> None:
-    store: Any = connect_obstore("s3://bucket/a/b", S3_OPTIONS)
-    assert {name: str(value) for name, value in store.store.config.items()} == {
+    options = {
+        **KEYS,
+        "token": "T",
+        "anon": False,
+        "requester_pays": True,
+        "client_kwargs": ENDPOINT,
+    }
+    client = client_of("s3://bucket/a/b", options)
+    assert {name: str(value) for name, value in client.store.config.items()} == {
         "bucket": "bucket",
-        "access_key_id": "K",
-        "secret_access_key": "S",
-        "session_token": "T",
-        "skip_signature": "false",
         "request_payer": "true",
         "endpoint": "http://localhost:9",
         "region": "eu-west-1",
     }
-    assert (store.path, store.name) == ("a/b", "s3://bucket/a/b")
+    credentials = client.store.credential_provider()
+    assert [credentials[name] for name in ("access_key_id", "secret_access_key", "token")] == [
+        *("K", "S", "T")
+    ]
+    assert (client.folder, client.name) == ("a/b", "s3://bucket/a/b")
+
+
+S3 = "s3://bucket/a"
+EXACT = {
+    "S3 with keys": (S3, {**KEYS, "client_kwargs": ENDPOINT}),
+    "S3 with an endpoint of its own": (S3, {**KEYS, "endpoint_url": "http://localhost:9"}),
+    "public S3": (S3, {"anon": True, "client_kwargs": ENDPOINT}),
+    "public Google Cloud": ("gs://bucket/a", {"token": "anon"}),
+    "Azure with a key": ("az://container/a", {"account_name": "a", "account_key": "eA=="}),
+    "public Azure": ("abfs://container/a", {"account_name": "a", "anon": True}),
+    "the web": ("https://example.org/a", {}),
+    "the web with a token": ("https://example.org/a", {"headers": {"Authorization": "Bearer 1"}}),
+}
+UNLIKE = {
+    "certificates": (S3, {"client_kwargs": {**ENDPOINT, "verify": False}, **KEYS}),
+    "half a key": (S3, {"key": "K", "client_kwargs": ENDPOINT}),
+    "an option of botocore": (S3, {**KEYS, "config_kwargs": {}, "client_kwargs": ENDPOINT}),
+    "a profile that does not exist": (S3, {"profile": "nobody", "client_kwargs": ENDPOINT}),
+    "a header that redirects would take along": (
+        "http://127.0.0.1:9/a",
+        {"headers": {"X-Token": "1"}},
+    ),
+    "an option of fsspec": ("http://127.0.0.1:9/a", {"block_size": 1}),
+    "a query": ("http://127.0.0.1:9/a?token=1", {}),
+    "a password": ("http://me:word@127.0.0.1:9/a", {}),
+}
+
+
+@pytest.mark.parametrize(("url", "options"), EXACT.values(), ids=EXACT)
+def test_obstore_serves_where_it_does_the_same(url: str, options: dict[str, Any]) -> None:
+    assert library_of(url, options) == "obstore"
+    assert library_of(url, {**options, **OBSTORE}) == "obstore"
+
+
+@pytest.mark.parametrize(("url", "options"), UNLIKE.values(), ids=UNLIKE)
+def test_fsspec_serves_where_obstore_would_do_something_else(
+    url: str, options: dict[str, Any]
+) -> None:
+    assert library_of(url, options) == "fsspec"
+    with pytest.raises(UnsupportedError, match=r'obstore has no counterpart of .*choose "fsspec"'):
+        open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
 @pytest.mark.parametrize(
-    ("url", "options"),
+    ("name", "url"),
     [
-        ("s3://bucket/a", {"profile": "x"}),
-        ("s3://bucket/a", {"client_kwargs": {"verify": False}}),
-        ("gs://bucket/a", {"token": "key.json"}),
-        ("az://container/a", {"account_name": "a", "connection_string": "x"}),
-        ("https://example.org/a", {"headers": {"X-Token": "1"}}),
-        ("https://example.org/a", {"auth": 1}),
-        ("https://example.org/a?token=1", {}),
-        ("ftp://example.org/a", {}),
+        ("AWS_S3_DISABLE_MULTIREGION_ACCESS_POINTS", S3),
+        ("AWS_ALLOW_HTTP", S3),
+        ("HTTP_PROXY", "http://127.0.0.1:9/a"),
+        ("SSL_CERT_FILE", "https://127.0.0.1:9/a"),
     ],
-    ids=str,
 )
-def test_what_obstore_has_no_counterpart_of_is_an_error(url: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match=r"no counterpart of .*choose \"fsspec\""):
-        open_store(url, storage_options={**options, **OBSTORE})
+def test_a_variable_that_obstore_reads_in_another_way_chooses_fsspec(
+    environment: pytest.MonkeyPatch, name: str, url: str
+) -> None:
+    options = {**KEYS, "client_kwargs": ENDPOINT} if url == S3 else {}
+    assert library_of(url, options) == "obstore"
+    environment.setenv(name, "1")
+    assert library_of(url, options) == "fsspec"
 
 
-@pytest.mark.parametrize(
-    ("url", "options"),
-    [
-        ("gs://bucket/a", {"token": "anon"}),
-        ("az://container/a", {"account_name": "a", "account_key": "eA==", "sas_token": None}),
-        ("abfs://container/a", {"account_name": "a", "anon": True}),
-        ("https://example.org/a", {"headers": {"Authorization": "Bearer 1"}}),
-    ],
-    ids=str,
-)
-def test_google_azure_and_the_web_are_reached_by_obstore(url: str, options: dict[str, Any]) -> None:
-    assert type(open_store(url, storage_options={**options, **OBSTORE})).__name__ == "ObstoreStore"
+def test_a_profile_is_read_by_botocore(
+    environment: pytest.MonkeyPatch, tmp_path: Path, s3_server: S3Server
+) -> None:
+    profile = "aws_access_key_id = K\naws_secret_access_key = S\nregion = eu-north-1\n"
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/config").write_text("[default]\noutput = json\n[profile me]\n" + profile)
+    options: dict[str, Any] = {"endpoint_url": s3_server.endpoint}
+    store: Any = open_store(S3, storage_options={**options, "profile": "me"})
+    assert store._client.store.config["region"] == "eu-north-1"
+    store.put([("x", b"1")])
+    assert [*store.fetch(["x"])] == [b"1"]
+    (request,) = s3_server.requests_for("*/x")[:1]
+    assert "Credential=K/" in request.headers["Authorization"]
+    environment.setenv("AWS_PROFILE", "me")
+    assert client_of(S3, options).store.config["region"] == "eu-north-1"
+    with (tmp_path / ".aws/config").open("a") as file:
+        file.write("s3 =\n  addressing_style = virtual\n")
+    assert library_of(S3, options) == "fsspec"
+
+
+def test_keys_of_the_environment_are_used(
+    environment: pytest.MonkeyPatch, s3_server: S3Server
+) -> None:
+    variables = {
+        "AWS_ACCESS_KEY_ID": "K",
+        "AWS_SECRET_ACCESS_KEY": "S",
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_DEFAULT_REGION": "eu-north-1",
+    }
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    client = client_of(S3)
+    assert client.size("none") is None
+    (request,) = s3_server.requests_for("*/none")
+    assert "Credential=K/" in request.headers["Authorization"]
+    assert "/eu-north-1/" in request.headers["Authorization"]
+
+
+def test_the_region_of_a_bucket_is_what_s3_says(s3_server: S3Server) -> None:
+    assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
 def test_a_client_has_one_of_two_names(http_server: HttpServer) -> None:
     with pytest.raises(ConflictError, match='Choose "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
-    store = open_store(http_server.url, storage_options={"client": "fsspec"})
-    assert type(store).__name__ == "FilesystemStore"
+    assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
 
 
-def test_the_chosen_client_is_logged(
+def test_the_client_is_logged_with_the_reason(
     http_server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
-        open_store(http_server.url, storage_options=OBSTORE)
-    assert "reached by obstore" in caplog.text
+        client_of(http_server.url)
+        client_of(http_server.url, {"block_size": 1})
+        client_of(http_server.url, {"client": "fsspec"})
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "reached by obstore",
+        "reached by fsspec, since obstore has no counterpart of the storage option block_size",
+        "reached by fsspec, as the storage option client says",
+    ]
 
 
-@pytest.mark.parametrize(
-    "kind", ["ignore-range", "wrong-range", "wide-range", "more-range", "no-range", "far-range"]
-)
-def test_a_range_that_the_server_answers_wrongly_is_never_a_value(
-    http_server: HttpServer, kind: Any
+RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-range", "far-range"]
+
+
+@pytest.mark.parametrize("item", [(16, 16), (-16, 16), (-32, 16)], ids=str)
+@pytest.mark.parametrize("kind", RANGE_FAULTS)
+def test_a_range_that_the_server_answers_wrongly_is_the_same_with_both_clients(
+    http_server: HttpServer, kind: Any, item: tuple[int, int]
 ) -> None:
-    Path(http_server.root, "x").write_bytes(bytes(range(64)))
-    store = open_store(http_server.url, storage_options=OBSTORE)
-    http_server.fault(kind, path="*/x", times=None)
-    answers = []
-    with suppress(StorageError):
-        answers = [bytes(data or b"") for data in store.fetch_ranges([ByteRange("x", 16, 16)])]
-    assert answers in ([], [bytes(range(16, 32))])
+    data = bytes(range(64))
+    Path(http_server.root, "x").write_bytes(data)
+    outcomes = []
+    for name in CLIENTS:
+        store = open_store(
+            http_server.url,
+            storage_options={"client": name},
+            retry=Retry(attempts=2, first_wait=0.001),
+        )
+        http_server.clear()
+        http_server.fault(kind, path="*/x", times=None)
+        try:
+            (answer,) = store.fetch_ranges([ByteRange("x", *item)])
+            outcomes.append(bytes(answer or b""))
+        except StorageError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+    if kind in RANGE_FAULTS[:2]:
+        start = item[0] % 64
+        assert outcomes[0] == data[start : start + item[1]]
 
 
-def test_a_refusal_is_an_error_and_may_mean_missing(http_server: HttpServer) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_object_of_unknown_length_is_read(http_server: HttpServer, client: str) -> None:
+    Path(http_server.root, "x").write_bytes(b"1")
+    http_server.fault("no-length", path="*/x", times=None)
+    store = open_store(http_server.url, storage_options={"client": client})
+    assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
+    assert store.size("x") == 1
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_refusal_is_an_error_and_may_mean_missing(http_server: HttpServer, client: str) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)
+    options = {"client": client}
+    store = open_store(http_server.url, storage_options=options)
     with pytest.raises(AccessDeniedError, match="missing_status"):
-        list(open_store(http_server.url, storage_options=OBSTORE).fetch(["x"]))
-    lenient = connect_obstore(http_server.url, OBSTORE, missing_status=(403, 404))
+        list(store.fetch(["x"]))
+    (refusal,) = store.probe(["x"])
+    assert isinstance(refusal, AccessDeniedError)
+    lenient = open_store(http_server.url, storage_options=options, missing_status=(403, 404))
     assert list(lenient.fetch(["x"])) == [None]
 
 
-def test_a_failure_that_passes_is_retried(http_server: HttpServer) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_failure_that_passes_is_retried(
+    http_server: HttpServer, client: str, status: int
+) -> None:
     Path(http_server.root, "x").write_bytes(b"1")
-    http_server.fault("status", path="*/x", status=503, times=2)
-    (data,) = open_store(http_server.url, storage_options=OBSTORE).fetch(["x"])
-    assert bytes(data or b"") == b"1"
+    store = open_store(
+        http_server.url,
+        storage_options={"client": client},
+        retry=Retry(attempts=3, first_wait=0.001),
+    )
+    http_server.fault("status", path="*/x", status=status, times=2)
+    assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
+    http_server.clear()
+    http_server.fault("status", path="*/x", status=status, times=None)
+    with pytest.raises(StorageError, match=rf"{status}.*used up"):
+        list(store.fetch(["x"]))
+    assert len(http_server.requests) == 3
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_of_two_creators_one_wins(s3_server: S3Server, client: str) -> None:
+    options = {**s3_server.storage_options, "client": client}
+    stores = [open_store(f"{s3_server.url}/s", storage_options=options) for _ in range(2)]
+    assert stores[0].create("x", b"first")
+    assert not stores[1].create("x", b"second")
+    assert stores[1].create("x", b"first")  # an earlier try whose answer was lost
+    assert [bytes(data or b"") for data in stores[1].fetch(["x"])] == [b"first"]
+    puts = [request for request in s3_server.requests if request.method == "PUT"]
+    assert {request.headers.get("If-None-Match") for request in puts} == {"*"}
 
 
 def test_an_untrusted_target_is_reached_by_the_guarded_client(http_server: HttpServer) -> None:
@@ -136,22 +293,31 @@ def test_an_untrusted_target_is_reached_by_the_guarded_client(http_server: HttpS
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_gets_an_error_and_does_not_hang(http_server: HttpServer) -> None:
+@pytest.mark.parametrize("target", ["a URL", "a store of obstore"])
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(
+    http_server: HttpServer, target: str
+) -> None:
     Path(http_server.root, "x").write_bytes(b"1")
     code = f"""
 import os
+import obstore.store
+from tests.reading import open_store
 from xr_nczarr.errors import StorageError
-from xr_nczarr.storage.clients import connect_obstore
-store = connect_obstore({http_server.url!r}, {{}})
+target = {http_server.url!r}
+if {target!r} == "a store of obstore":
+    target = obstore.store.HTTPStore(target, client_options={{"allow_http": True}})
+store = open_store(target)
+assert type(store._client).__name__ == "ObstoreClient"
 assert bytes(next(store.fetch(["x"]))) == b"1"
 pid = os.fork()
 if not pid:
     try:
-        next(store.fetch(["x"]))
+        os._exit(6 if bytes(next(store.fetch(["x"]))) == b"1" else 1)
     except StorageError as error:
         os._exit(7 if "spawn" in str(error) else 1)
     os._exit(2)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == {6 if target == "a URL" else 7}
+assert bytes(next(store.fetch(["x"]))) == b"1"
 """
     command = [sys.executable, "-W", "ignore", "-c", code]
     subprocess.run(command, check=True, timeout=60)

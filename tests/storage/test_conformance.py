@@ -28,10 +28,10 @@ OBJECTS = {
     "b/c/ä ö#1%20+": b"named",
 }
 OBJECTS_OF_OTHERS = ["zarr memory", "obstore memory"]
-WRITABLE = ["local", "mapping", "memory://", "s3", "zip", "obstore s3", *OBJECTS_OF_OTHERS]
+WRITABLE = ["local", "mapping", "memory://", "fsspec s3", "zip", "obstore s3", *OBJECTS_OF_OTHERS]
 READABLE = [
     *WRITABLE,
-    "http",
+    "fsspec http",
     "obstore http",
     "simplecache::http",
     "zip at root",
@@ -59,11 +59,12 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 
     def make(kind: str) -> Store:
         path = tmp_path / "x.zip"
-        if kind == "obstore http":
+        client = {"client": kind.partition(" ")[0]} if kind.endswith((" s3", " http")) else {}
+        if kind in ("fsspec http", "obstore http"):
             server = request.getfixturevalue("http_server")
             write_files(Path(server.root))
-            return open_store(server.url, storage_options={"client": "obstore"})
-        if kind in ("http", "simplecache::http", "zip over http"):
+            return open_store(server.url, storage_options=client)
+        if kind in ("simplecache::http", "zip over http"):
             server: HttpServer = request.getfixturevalue("http_server")
             write_files(Path(server.root))
             if kind == "zip over http":
@@ -86,9 +87,8 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
             "zarr memory": zarr.storage.MemoryStore(),
             "obstore memory": obstore.store.MemoryStore(),
         }
-        if kind in ("s3", "obstore s3"):
+        if kind in ("fsspec s3", "obstore s3"):
             server = request.getfixturevalue("s3_server")
-            client = {"client": "obstore"} if kind == "obstore s3" else {}
             options = {**server.storage_options, **client}
             store = open_store("s3://bucket/x.zarr", storage_options=options)
         else:
@@ -242,7 +242,11 @@ def test_a_lock_keeps_others_from_its_own_key_alone() -> None:
 
 
 def test_http_and_plain_mappings_refuse_to_be_written(make_store: Callable[[str], Store]) -> None:
-    for store in (make_store("http"), MemoryStore(MappingProxyType({}))):
+    for store in (
+        make_store("fsspec http"),
+        make_store("obstore http"),
+        MemoryStore(MappingProxyType({})),
+    ):
         with pytest.raises(UnsupportedError):
             store.put([("a", b"1")])
         with pytest.raises(UnsupportedError):

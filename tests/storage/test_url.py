@@ -15,10 +15,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 from tests.reading import open_store
 from xr_nczarr.errors import ConflictError, MetadataError, NotFoundError, UnsupportedError
 from xr_nczarr.storage import (
-    FilesystemStore,
     LocalStore,
     Location,
     MemoryStore,
+    RemoteStore,
     ZipStore,
     has_nczarr_metadata,
     parse_url,
@@ -160,7 +160,7 @@ def test_the_kind_of_store_follows_from_what_is_there(tmp_path: Path) -> None:
     store = open_store("zip::https://h/file")
     assert isinstance(store, ZipStore)
     assert open_store(store) is store
-    assert isinstance(open_store("s3://b/k", must_exist=False), FilesystemStore)
+    assert isinstance(open_store("s3://b/k", must_exist=False), RemoteStore)
 
 
 def test_a_mapper_of_a_local_folder_writes_as_safely_as_its_path(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_storage_options_go_before_what_the_url_says() -> None:
     url = "https://s3.eu-west-1.amazonaws.com/b/k#mode=s3&awsprofile=me"
     options = {"anon": True, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}}
     store = open_store(url, storage_options=options)
-    found = json.dumps(store.__reduce__()[1][0].storage_options)
+    found = json.dumps(store.__reduce__()[1][0].options)
     for part in ('"anon": true', '"region_name": "eu-west-1"', '"http://127.0.0.1:9"'):
         assert part in found
 

@@ -35,6 +35,7 @@ _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
+_BYTES_IN_FLIGHT = 256 << 20
 _CACHE_LINE = 64
 _ALIGNED_FROM_BYTES = 128 << 10  # malloc requests larger blocks from the system
 _SPARE_BYTES = 1 << 20  # netcdf-c leaves the end of a longer chunk that it overwrites
@@ -219,6 +220,10 @@ class ChunkedArray:
             self._spread(plan, writer.write)
 
     def _threads(self, count: int, part_bytes: int) -> int:
+        in_flight = self.store.max_threads
+        if in_flight is not None and self.options.threads is None:
+            affordable = max(_processors(), _BYTES_IN_FLIGHT // max(1, part_bytes))
+            return min(in_flight, affordable, count)
         slow = not _SLOW_CODECS.isdisjoint(spec.name for spec in self.node.codecs)
         threshold = _THREADED_SLOW_FROM_BYTES if slow else _THREADED_FROM_BYTES
         if part_bytes < threshold and not self.store.remote:
@@ -243,7 +248,9 @@ class ChunkedArray:
         # Batches small enough for all threads to get work.
         fair = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
-        batches = self.layout.batches(plan, _BATCH_PARTS if self.store.remote else size)
+        if self.store.remote and threads <= _processors():  # requests overlap within a batch
+            size = _BATCH_PARTS
+        batches = self.layout.batches(plan, size)
         turn = Lock()
 
         def run() -> None:

@@ -15,7 +15,17 @@ from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parse import parse_parquet_references, parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
-from xr_nczarr.storage import Access, FilesystemStore, LocalStore, Location, Store, parse_url
+from xr_nczarr.storage import (
+    Access,
+    LocalStore,
+    Location,
+    RemoteStore,
+    Rules,
+    Store,
+    parse_url,
+)
+from xr_nczarr.storage.clients import connection
+from xr_nczarr.storage.filesystem import FilesystemClient
 from xr_nczarr.storage.open_store import open_store
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query
@@ -157,10 +167,11 @@ def _folder(url: str, options: ReferenceOptions) -> Store:
     if path is not None:
         return LocalStore(path, max_object_bytes=max_bytes)
     trust = None if options.access.trusted else Trust.below(url)
-    rules: Any = {"retry": options.access.retry, "most_bytes": max_bytes, "trust": trust}
+    rules = Rules(retry=options.access.retry, max_object_bytes=max_bytes)
     if options.filesystem is not None:
-        return FilesystemStore.within(options.filesystem, url, **rules)
-    return FilesystemStore.connect(url, options.document_options(split_query(url)[0]), **rules)
+        return RemoteStore(FilesystemClient.within(options.filesystem, url, rules, trust))
+    own = options.document_options(split_query(url)[0])
+    return RemoteStore(connection(url, own, rules, trust))
 
 
 def _fetch(folder: Store, name: str) -> bytes | None:

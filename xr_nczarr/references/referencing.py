@@ -27,12 +27,13 @@ from xr_nczarr.references.render import portable, render_references, tabulated
 from xr_nczarr.storage import (
     Access,
     ByteRange,
-    FilesystemStore,
     LocalStore,
     Location,
+    RemoteStore,
     Store,
     parse_url,
 )
+from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
 _BATCH_KEYS = 1024
@@ -161,12 +162,12 @@ def _open_source(location: Location, access: Access) -> Store:
     return store
 
 
-def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | FilesystemStore:
+def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | RemoteStore:
     path = local_path(url)
-    return FilesystemStore.connect(url, options) if path is None else LocalStore(path)
+    return RemoteStore(connection(url, options)) if path is None else LocalStore(path)
 
 
-def _put_document(folder: LocalStore | FilesystemStore, name: str, document: bytes) -> None:
+def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:
     size = min(folder.size(name) or 0, 64)
     begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
     if begin and not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
@@ -182,9 +183,7 @@ def _another_kind(place: str) -> ConflictError:
     )
 
 
-def _put_directory(
-    folder: LocalStore | FilesystemStore, items: Iterable[tuple[str, bytes]]
-) -> None:
+def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
     """Replace a set by new files; leave no files if that fails."""
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):

@@ -10,8 +10,11 @@ from typing import Any
 from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references.entries import absolute_url
-from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.clients import connection
+from xr_nczarr.storage.filesystem import FilesystemClient
+from xr_nczarr.storage.keys import is_plain_key
 from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import Trust, is_below
@@ -20,11 +23,14 @@ from xr_nczarr.storage.url import absolute_path, is_rooted, local_path
 _MAX_FILE_BYTES = 1 << 62
 
 
-class TargetStore(FilesystemStore):
-    """The objects of a filesystem by their whole path in it."""
+_BUCKETS = ("s3", "s3a", "gs", "gcs")
 
-    def _path(self, key: str) -> str:
-        return key
+
+class _WholePaths(FilesystemClient):
+    """A filesystem whose keys are whole paths in it; of a chain, its URL."""
+
+    def path(self, key: str) -> str:
+        return self.root + self.query if "::" in key else key
 
 
 @dataclass(frozen=True)
@@ -91,31 +97,46 @@ class Targets:
     def place_of(self, url: str) -> str:
         """Return the place of a URL, which one store reaches: a drive, or protocol and options.
 
-        Each chain of protocols is a place of its own.
+        A bucket is a place, and each chain of protocols.
         """
         path = local_path(url)
         if path is not None:
             return os.path.splitdrive(path)[0]
-        return url if "::" in url else f"{url.partition(':')[0]} {self.options_for(url)[0]}"
+        if "::" in url:
+            return url
+        bucket = _bucket_of(url)
+        return f"{bucket or url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> Store:
         """Return the store that reaches all URLs of the place of `url`, without a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
-        rules: Any = {"retry": self.retry, "most_bytes": self.max_object_bytes}
+        rules = Rules(retry=self.retry or Retry(), max_object_bytes=self.max_object_bytes)
         _, options = self.options_for(url)
-        if isinstance(options, Mapping):
-            return TargetStore.connect(url, options, trust=self.trust, **rules)
-        return TargetStore.within(options, url, trust=self.trust, **rules)
+        if not isinstance(options, Mapping):
+            return RemoteStore(_WholePaths.within(options, url, rules, self.trust))
+        bucket = _bucket_of(url)
+        if bucket is not None:
+            return RemoteStore(connection(bucket, options, rules))
+        return RemoteStore(_WholePaths.connect(url, options, rules, self.trust))
 
 
 def key_in(store: Store, url: str) -> str:
     """Return the key of a URL in the store that reaches it."""
     if isinstance(store, LocalStore):
         return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
+    assert isinstance(store, RemoteStore)
     if "::" in url:
-        assert isinstance(store, TargetStore)
-        return store.root + store.query
+        return url
+    if not isinstance(store.connection, _WholePaths):
+        return url.partition("://")[2].partition("/")[2]
     from fsspec.core import strip_protocol
 
     return str(strip_protocol(url))
+
+
+def _bucket_of(url: str) -> str | None:
+    """Return the URL of the bucket that holds an object, if it has a plain key there."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}" if scheme in _BUCKETS and is_plain_key(key) else None

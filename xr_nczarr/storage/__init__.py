@@ -5,7 +5,6 @@ A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object
 """
 
 from xr_nczarr.storage.caching import EarlierStore, KeepingStore, PrefetchingStore, Wave
-from xr_nczarr.storage.filesystem import FilesystemStore
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_alike, plain_name
 from xr_nczarr.storage.local import LocalStore
@@ -13,6 +12,7 @@ from xr_nczarr.storage.location import Location, parse_url
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.open_store import Access, has_nczarr_metadata, open_store
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
+from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.store import Address, Store
@@ -26,7 +26,6 @@ __all__ = [
     "ByteRange",
     "Bytes",
     "EarlierStore",
-    "FilesystemStore",
     "KeepingStore",
     "Listing",
     "LocalStore",
@@ -34,7 +33,9 @@ __all__ = [
     "MemoryStore",
     "PrefetchingStore",
     "Read",
+    "RemoteStore",
     "Retry",
+    "Rules",
     "SharedCache",
     "Store",
     "Versioned",

@@ -34,6 +34,11 @@ class _FrontStore(Store):
         self.name, self.remote = source.name, source.remote
         self.answers_with_pages = source.answers_with_pages
 
+    @property
+    def max_threads(self) -> int | None:
+        """How many threads that read one chunk each save time; None for one each processor."""
+        return self.source.max_threads
+
     def list_names(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted."""
         return self.source.list_names(prefix)

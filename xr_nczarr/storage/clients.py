@@ -1,88 +1,193 @@
-"""Which client serves a URL, and the words of fsspec → those of obstore."""
+"""Which library reaches a URL, and the storage options of fsspec → those of obstore."""
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.storage.aws import Unlike, bucket_region, s3_arguments
+from xr_nczarr.storage.filesystem import FilesystemClient
+from xr_nczarr.storage.obstore import ObstoreClient, process
+from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.url import mask
+from xr_nczarr.storage.trust import Trust
+from xr_nczarr.storage.url import is_web, mask
 
 _log = logging.getLogger(__name__)
 
-_S3 = {
-    "key": "access_key_id",
-    "secret": "secret_access_key",
-    "token": "session_token",
-    "endpoint_url": "endpoint",
-    "anon": "skip_signature",
-    "requester_pays": "request_payer",
-}
-_S3_CLIENT = {"endpoint_url": "endpoint", "region_name": "region"}
 _AZURE = {
     "account_name": "account_name",
     "account_key": "account_key",
     "sas_token": "sas_key",
     "anon": "skip_signature",
 }
-# Those that reqwest removes where a server redirects to another one.
+_AZURE_CREDENTIALS = ("account_key", "sas_token", "anon")
+# The headers that obstore removes where a server redirects to another one.
 _GUARDED_HEADERS = ("authorization", "cookie", "user-agent")
+# Of the environment, what obstore does not read: certificates, and what aiohttp does not.
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_RETRY = Retry()
+_NEVER = timedelta(days=365)
+_KINDS = {
+    "s3": "S3Store",
+    "s3a": "S3Store",
+    "gs": "GCSStore",
+    "gcs": "GCSStore",
+    "az": "AzureStore",
+    "abfs": "AzureStore",
+    "http": "HTTPStore",
+    "https": "HTTPStore",
+}
 
 
-def chosen_client(options: Mapping[str, Any]) -> str:
-    """Return the client that the storage option `client` names; fsspec by default.
+class _Arguments(NamedTuple):
+    """A class of obstore, its bucket or URL, the path in it, and its keyword arguments."""
 
-    Raises
-    ------
-    ConflictError
-        For a name that is none of both.
-    """
-    client = options.get("client", "fsspec")
-    if client not in ("fsspec", "obstore"):
-        raise ConflictError(
-            f"the storage option client is {quote(repr(client))}",
-            remedy='Choose "fsspec" or "obstore".',
-        )
-    return str(client)
+    kind: str
+    place: str
+    path: str
+    keywords: dict[str, Any]
 
 
-def connect_obstore(
-    url: str,
-    options: Mapping[str, Any],
-    *,
-    retry: Retry | None = None,
-    missing_status: tuple[int, ...] = (404,),
-    most_bytes: int | None = None,
-) -> Store:
-    """Return the store at a URL, reached by obstore.
+def connection(
+    url: str, options: Mapping[str, Any], rules: Rules | None = None, trust: Trust | None = None
+) -> Connection:
+    """Return the connection to a URL, by obstore if that does exactly what fsspec would.
 
     Parameters
     ----------
     options
-        Storage options, as s3fs, gcsfs, adlfs and fsspec's HTTP name them.
+        Storage options, as s3fs, gcsfs, adlfs and fsspec's HTTP name them. The option ``client``
+        names the library to use.
+    trust
+        Limits where a web server may redirect to; None for no limits.
 
     Raises
     ------
+    ConflictError
+        If ``client`` is neither fsspec nor obstore.
     UnsupportedError
-        For a URL or an option that obstore has no exact counterpart of, or without obstore.
+        If ``client`` is obstore, which is not installed or has no counterpart of an option.
     """
-    try:
+    rules = rules or Rules()
+    # Only the client of fsspec can be limited.
+    limited = trust is not None and is_web(url)
+    arguments = None if limited else _arguments(url, options, rules.retry)
+    if arguments is None:
+        return FilesystemClient.connect(url, options, rules, trust)
+    return _ByObstore(url, options, rules, arguments)
+
+
+class _ByObstore(Connection):
+    """A URL that is reached by obstore, but by fsspec in a forked process.
+
+    It is pickled as the arguments of `connection`.
+    """
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any], rules: Rules, arguments: _Arguments
+    ) -> None:
+        self.url = url
+        self.options = options
+        self.rules = rules
+        self.name = mask(url)
+        self.web = is_web(url)
+        self._arguments = arguments
+        self._client: RemoteClient | None = None
+        self._forked = process.forked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return connection, (self.url, self.options, self.rules)
+
+    def client(self) -> RemoteClient:
+        """Return the client of this process; the first call may request the region of a bucket."""
+        if self._client is None or self._forked != process.forked:
+            self._forked = process.forked
+            self._client = self._connect()
+        return self._client
+
+    def with_rules(self, rules: Rules) -> _ByObstore:
+        """Return a connection to the same place with other rules."""
+        client = self.client().with_rules(rules)
+        connection = copy.copy(self)
+        connection.rules, connection._client = rules, client
+        return connection
+
+    def _connect(self) -> RemoteClient:
+        if process.forked:
+            _log.debug("%s: reached by fsspec, since this process was forked", self.name)
+            return self._by_fsspec(self.rules)
+        kind, place, path, keywords = self._arguments
         from obstore import store as stores
 
-        from xr_nczarr.storage.obstore import ObstoreStore
-    except ImportError as error:
-        raise UnsupportedError(
-            "obstore is not installed", remedy="Install xr-nczarr[obstore].", store=mask(url)
-        ) from error
+        if kind == "S3Store" and "region" not in keywords["config"]:
+            try:
+                region = bucket_region(place)
+            except Unlike as reason:
+                _log.debug("%s: reached by fsspec, since obstore needs %s", self.name, reason)
+                return self._by_fsspec(self.rules)
+            keywords = {**keywords, "config": {**keywords["config"], "region": region}}
+        _log.debug("%s: reached by obstore", self.name)
+        store = getattr(stores, kind)(place, **keywords)
+        return ObstoreClient(
+            store,
+            path,
+            self.rules,
+            name=self.name,
+            substitute=self._by_fsspec if self.web else None,
+        )
+
+    def _by_fsspec(self, rules: Rules) -> RemoteClient:
+        return FilesystemClient.connect(self.url, self.options, rules)
+
+
+def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
+    """Return how obstore reaches a URL; None if fsspec is to reach it."""
+    client = options.get("client")
+    if client not in (None, "fsspec", "obstore"):
+        raise ConflictError(
+            f"the storage option client is {client!r}", remedy='Choose "fsspec" or "obstore".'
+        )
+    try:
+        if client == "fsspec":
+            _log.debug("%s: reached by fsspec, as the storage option client says", mask(url))
+            return None
+        if find_spec("obstore") is None:
+            raise Unlike("anything: it is not installed (xr-nczarr[obstore])")
+        return _translated(url, options, retry)
+    except Unlike as reason:
+        problem = f"obstore has no counterpart of {reason}"
+        if client == "obstore":
+            remedy = 'Leave out "client", or choose "fsspec".'
+            raise UnsupportedError(problem, remedy=remedy, store=mask(url)) from None
+        _log.debug("%s: reached by fsspec, since %s", mask(url), problem)
+        return None
+
+
+def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
+    """Return what `_arguments` does, or raise `Unlike`."""
+    own = {k: v for k, v in options.items() if k not in ("client", "asynchronous", "loop")}
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
-    retry = retry or Retry()
-    common: dict[str, Any] = {
+    if "::" in url or "@" in bucket or scheme not in _KINDS:
+        raise Unlike("this kind of URL")
+    if (retry.sleep, retry.clock) != (_RETRY.sleep, _RETRY.clock):
+        raise Unlike("the clock of retry")
+    network: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=retry.timeout_seconds),
+        "read_timeout": timedelta(seconds=retry.timeout_seconds),
+        "timeout": _NEVER,  # however long the object is
+    }
+    arguments: dict[str, Any] = {
+        "client_options": network,
         "retry_config": {
             "max_retries": retry.attempts - 1,
             "retry_timeout": timedelta(seconds=retry.total_seconds),
@@ -91,58 +196,64 @@ def connect_obstore(
                 "max_backoff": timedelta(seconds=retry.max_wait),
                 "base": 2,
             },
-        }
+        },
     }
-    network: Any = {
-        "connect_timeout": timedelta(seconds=retry.timeout_seconds),
-        "timeout": timedelta(seconds=max(retry.total_seconds, retry.timeout_seconds)),
-    }
-    own = {k: v for k, v in options.items() if k not in ("client", "asynchronous", "loop")}
-    config: Any
-    store: Any
-    if "::" in url or "@" in bucket:
-        raise _without_counterpart("this kind of URL", url)
-    if scheme in ("s3", "s3a"):
-        nested = own.pop("client_kwargs", {})
-        config = _translated(own, _S3, url) | _translated(nested, _S3_CLIENT, url)
-        network["allow_http"] = str(config.get("endpoint", "")).startswith("http://")
-        store = stores.S3Store(bucket, config=config, client_options=network, **common)
-    elif scheme in ("gs", "gcs"):
-        if own.pop("token", "anon") != "anon":
-            raise _without_counterpart("the storage option token", url)
-        config = {"skip_signature": True} if options.get("token") == "anon" else {}
-        _translated(own, {}, url)
-        store = stores.GCSStore(bucket, config=config, client_options=network, **common)
-    elif scheme in ("az", "abfs"):
-        config = _translated(own, _AZURE, url)
-        store = stores.AzureStore(bucket, config=config, client_options=network, **common)
-    elif scheme in ("http", "https") and not urlsplit(url).query:
-        headers = {**own.pop("headers", {}), **own.pop("client_kwargs", {}).pop("headers", {})}
-        for name in headers:
-            if name.lower() not in _GUARDED_HEADERS:
-                raise _without_counterpart(f"the header {quote(name)}", url)
-        _translated(own, {}, url)
-        network |= {"allow_http": True, "default_headers": headers}
-        store, path = stores.HTTPStore(url.rstrip("/"), client_options=network, **common), ""
+    kind = _KINDS[scheme]
+    if kind == "HTTPStore":
+        if urlsplit(url).query:
+            raise Unlike("a query in the URL")
+        network["default_headers"] = _web_headers(own)
+        bucket, path, server = url.rstrip("/"), "", url
     else:
-        raise _without_counterpart("this kind of URL", url)
-    _log.debug("%s: reached by obstore, as the storage option client says", mask(url))
-    return ObstoreStore(
-        store, path, name=mask(url), missing_status=missing_status, max_object_bytes=most_bytes
-    )
+        arguments |= _ARGUMENTS[kind](own)
+        server = arguments["config"].get("endpoint", "")
+    network["allow_http"] = server.startswith("http://")
+    if not network["allow_http"]:
+        _check_environment(_CERTIFICATES)
+    return _Arguments(kind, bucket, path, arguments)
 
 
-def _translated(options: Mapping[str, Any], words: Mapping[str, str], url: str) -> dict[str, Any]:
-    """Return options by their names in obstore."""
+def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    _check_environment(name for name in os.environ if name.startswith(("GOOGLE_", "STORAGE_")))
+    if options.get("token") != "anon":
+        raise Unlike("credentials of Google Cloud")
+    return {"config": _renamed({**options, "token": True}, {"token": "skip_signature"})}
+
+
+def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    _check_environment(name for name in os.environ if name.startswith("AZURE_"))
+    if "account_name" not in options or options.keys().isdisjoint(_AZURE_CREDENTIALS):
+        raise Unlike("default credentials of Azure")
+    return {"config": _renamed(options, _AZURE)}
+
+
+def _web_headers(options: Mapping[str, Any]) -> dict[str, str]:
+    _check_environment({*_PROXIES, *map(str.lower, _PROXIES)})
+    nested = options.get("client_kwargs") or {}
+    _renamed({**nested, **options}, {"headers": "", "client_kwargs": ""})
+    headers = {**(options.get("headers") or {}), **(nested.get("headers") or {})}
+    for name in headers:
+        if name.lower() not in _GUARDED_HEADERS:
+            raise Unlike(f"the header {name}")
+    return headers
+
+
+_ARGUMENTS = {
+    "S3Store": s3_arguments,
+    "GCSStore": _gcs_arguments,
+    "AzureStore": _azure_arguments,
+}
+
+
+def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return storage options by their names in obstore, or raise `Unlike`."""
     for name in options:
-        if name not in words:
-            raise _without_counterpart(f"the storage option {quote(name)}", url)
-    return {words[name]: value for name, value in options.items() if value is not None}
+        if name not in names:
+            raise Unlike(f"the storage option {name}")
+    return {names[name]: value for name, value in options.items() if value is not None}
 
 
-def _without_counterpart(subject: str, url: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"obstore has no counterpart of {subject}",
-        remedy='Leave out "client", or choose "fsspec".',
-        store=mask(url),
-    )
+def _check_environment(names: Iterable[str]) -> None:
+    for name in names:
+        if os.environ.get(name):
+            raise Unlike(f"the environment variable {name}")

@@ -1,21 +1,20 @@
-"""Any fsspec filesystem as a store."""
+"""Any fsspec filesystem as the client of a store."""
 
 from __future__ import annotations
 
 import os
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from xr_nczarr.errors import AccessDeniedError, StorageError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, StorageError
 from xr_nczarr.storage.caching import cache_error
-from xr_nczarr.storage.fingerprint import digest
-from xr_nczarr.storage.keys import Listing, check_key, check_prefix, check_target
-from xr_nczarr.storage.ranges import ByteRange, Bytes, check_range, merge_ranges, windows
+from xr_nczarr.storage.keys import Listing, check_key
+from xr_nczarr.storage.ranges import Bytes, Versioned
+from xr_nczarr.storage.remote import ListedObject, RemoteClient, Request, Rules, cut_error
 from xr_nczarr.storage.retries import (
     foreign_errors,
     is_missing_bucket,
@@ -24,8 +23,7 @@ from xr_nczarr.storage.retries import (
     page_in,
     status_of,
 )
-from xr_nczarr.storage.store import Address, Store
-from xr_nczarr.storage.transport import IN_FLIGHT, Request, Transport, filesystem_at
+from xr_nczarr.storage.transport import Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
@@ -35,180 +33,127 @@ _Result = TypeVar("_Result")
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
 
-class FilesystemStore(Store):
-    """The objects below a root in a fsspec filesystem.
+class FilesystemClient(RemoteClient):
+    """The files below a root in a fsspec filesystem.
 
     Parameters
     ----------
+    filesystem
+        See `Transport`.
     root
         Path in the filesystem, as fsspec strips it.
+    rules
+        See `Rules`.
     name
         For messages; a URL without secrets.
-    filesystem, rules
-        See `Transport`.
     """
 
-    remote = True
-
     def __init__(
-        self, filesystem: Any, root: str, *, name: str | None = None, **rules: Any
+        self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
         self.web = _is_web(filesystem)
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
         self.name = name or mask(filesystem.unstrip_protocol(root))
-        self._rules = rules
+        self.rules = rules or Rules()
         self._shows_folders = False
-        self.answers_with_pages = bool(rules.get("pages_are_answers"))
-        secret = bool(self.query) or "@" in self.root
-        self._transport = Transport(filesystem, self.name, web=self.web, secret=secret, **rules)
+        self._transport = Transport(
+            filesystem,
+            self.name,
+            self.rules,
+            path_of=self.path,
+            web=self.web,
+            secret=bool(self.query) or "@" in self.root,
+        )
 
     @classmethod
     def connect(
         cls,
         url: str,
         storage_options: Mapping[str, Any] | None = None,
-        *,
+        rules: Rules | None = None,
         trust: Trust | None = None,
-        **rules: Any,
-    ) -> FilesystemStore:
-        """Return the store at a URL of fsspec, chained or not; see `filesystem_at`."""
-        filesystem, root = filesystem_at(url, storage_options or {}, trust, **rules)
-        return cls(filesystem, root, name=mask(url), **rules)
+    ) -> Self:
+        """Return the client of a URL of fsspec, chained or not; see `filesystem_at`."""
+        rules = rules or Rules()
+        filesystem, root = filesystem_at(url, storage_options or {}, rules, trust)
+        return cls(filesystem, root, rules, name=mask(url))
 
     @classmethod
     def within(
-        cls, filesystem: Any, url: str, *, trust: Trust | None = None, **rules: Any
-    ) -> FilesystemStore:
-        """Return the store at a URL of a filesystem that the caller made.
+        cls, filesystem: Any, url: str, rules: Rules | None = None, trust: Trust | None = None
+    ) -> Self:
+        """Return the client of a URL of a filesystem that the caller made.
 
         A filesystem of plain HTTP is made again with the same options, so that its answers are
         checked.
         """
         if _is_http(filesystem):
-            return cls.connect(url, filesystem.storage_options, trust=trust, **rules)
-        return cls(filesystem, filesystem._strip_protocol(url), **rules)
+            return cls.connect(url, filesystem.storage_options, rules, trust)
+        return cls(filesystem, filesystem._strip_protocol(url), rules)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rebuild = partial(type(self), name=self.name, **self._rules)
+        rebuild = partial(type(self), rules=self.rules, name=self.name)
         filesystem = self._transport.filesystem
         process = os.getpid() if filesystem.protocol == "memory" else None
         return _rebuilt, (filesystem, self.root + self.query, rebuild, process)
 
-    def __repr__(self) -> str:
-        return f"FilesystemStore({self.name!r})"
-
-    def bounded(self, max_bytes: int) -> FilesystemStore:
-        """Return the store that reads no object of more than `max_bytes`."""
-        return self._with(most_bytes=min(max_bytes, self._transport.most_bytes or max_bytes))
-
-    def probing(self) -> FilesystemStore:
-        """Return the store as one looks for documents in it; see `Store.probing`."""
-        return self._with(pages_are_answers=self.web, objects_are_small=True)
-
-    def of_small_objects(self) -> FilesystemStore:
-        """Return a store that fetches more objects at once, for those that fit in memory."""
-        return self._with(objects_are_small=True)
-
-    def _with(self, **rules: Any) -> FilesystemStore:
+    def with_rules(self, rules: Rules) -> FilesystemClient:
+        """Return a client of the same files with other rules."""
         filesystem = self._transport.filesystem
-        rules = {**self._rules, **rules}
-        store = type(self)(filesystem, self.root + self.query, name=self.name, **rules)
-        store._transport.take_turns_with(self._transport)
-        return store
+        client = type(self)(filesystem, self.root + self.query, rules, name=self.name)
+        client._transport.take_turns_with(self._transport)
+        return client
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
-        return self._transport.answers([Request(key, self._path(key)) for key in keys])
+    def path(self, key: str) -> str:
+        """Return the path of a key in the filesystem."""
+        check_key(key, self.name)
+        if self.web:
+            return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
+        return f"{self.root}/{key}" if self.root else key
 
-    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, and the error in place of one that is refused (403)."""
-        return self._transport.probes([Request(key, self._path(key)) for key in keys])
+    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+        """Yield what is requested in order, cut from the whole object if the server sent that."""
+        for request, answer in zip(requests, self._transport.answers(requests), strict=True):
+            if answer is None or request.start is None:
+                yield None if answer is None else Versioned(answer)
+            else:
+                yield Versioned(self._exactly(request, answer))
 
-    def at_once(
-        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
-    ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once where the filesystem can."""
-        return self._transport.at_once(work, items)
-
-    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object does not exist."""
-        for item in ranges:
-            check_range(item, self.name)
-        plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
-        wanted_ranges = [item.range for _, merged in plans for item in merged]
-        # A suffix is requested as such: its first byte is unknown.
-        answers = self._transport.answers(
-            [
-                Request(key, self._path(key), start, start + length or None)
-                for key, start, length in wanted_ranges
-            ]
-        )
-        for count, merged in plans:
-            results: list[bytes | None] = [None] * count
-            for wanted, parts in merged:
-                answer = next(answers)
-                if answer is not None:
-                    data = self._exactly(wanted, answer)
-                    for position, offset, length in parts:
-                        results[position] = data[offset : offset + length]
-            yield from results
-
-    def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
-        (answer,) = self._transport.answers([Request(key, self._path(key), -max_bytes)])
+    def end(self, key: str, max_bytes: int) -> Bytes | None:
+        """Return the last `max_bytes` of a file, all of a shorter one; None if it is absent."""
+        (answer,) = self._transport.answers([Request(key, -max_bytes, max_bytes)])
         if answer is not None and (page := page_in(answer)):
             raise page_error("expected an object", page, store=self.name, key=key)
         return None if answer is None else answer[-max_bytes:]
 
-    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, each in one request, replacing older ones.
+    def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield the answers in order, and the error in place of one that is refused (403)."""
+        return self._transport.probes(requests)
 
-        Several are under way at once. Write the last object of a commit by a call of its own.
-        """
-        self.check_writable()
-        source = iter(items)
+    def at_once(
+        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield ``work(item)`` for each item in order, several at once if the filesystem can."""
+        return map(work, items) if self._transport.alone else super().at_once(work, items)
 
-        def put(item: tuple[str, Bytes]) -> None:
-            self._transport.do(partial(_write, bytes(item[1])), self._path(item[0]), item[0])
+    def put(self, key: str, data: Bytes) -> None:
+        """Write a file in one request."""
+        self._transport.do(partial(_write, bytes(data)), self.path(key), key)
 
-        while batch := list(islice(source, IN_FLIGHT)):
-            self._transport.each(put, batch)
+    def create(self, key: str, data: Bytes) -> bool:
+        """Write a file unless it exists; return whether it did."""
+        with suppress(StorageError):
+            self._transport.do(partial(_write, bytes(data), mode="create"), self.path(key), key)
+            return True
+        return False
 
-    def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether `data` is stored now.
-
-        With conditional requests, as S3 has them, one of two concurrent writers wins. Other
-        filesystems look the object up first.
-        """
-        self.check_writable()
-        try:
-            self._transport.do(partial(_write, data, mode="create"), self._path(key), key)
-        except StorageError:
-            # It exists, perhaps by an earlier try whose answer was lost; or the filesystem has no
-            # conditional requests.
-            return super().create(key, data)
-        return True
-
-    def fingerprint(self) -> str | None:
-        """Return a text that changes whenever an object does, from the listing; None for HTTP."""
+    def children(self, prefix: str) -> Listing:
+        """Return one level below `prefix`, sorted; on the web, from the index page of a folder."""
         if self.web:
-            return None
-        states = []
-        for name, info in sorted(self._transport.do(_files_below, self.root, "").items()):
-            marks = [str(info[key]) for key in _CHANGE_MARKS if info.get(key)]
-            if not marks:
-                return None
-            states.append((name, info.get("size"), marks[0]))
-        return digest([self.name, *states])
-
-    def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty where nothing exists."""
-        check_prefix(prefix, self.name)
-        if self.web and not self._transport.pages_are_answers:
-            raise self._unlisted("plain HTTP cannot list objects", prefix)
-        if self.web:
+            if not self.rules.pages_are_answers:
+                raise self.unlisted(prefix)
             return self._index(prefix)
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
@@ -220,17 +165,41 @@ class FilesystemStore(Store):
                 names.append(name.rpartition("/")[2])
         return Listing(sorted(objects), sorted(prefixes))
 
-    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield key and size in bytes of every object below `prefix`."""
-        check_prefix(prefix, self.name)
-        if self.web:
-            raise self._unlisted("plain HTTP cannot list objects", prefix)
+    def below(self, prefix: str) -> Iterator[ListedObject]:
+        """Yield every file below `prefix`."""
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
-        for path, entry in self._transport.do(_files_below, folder, prefix).items():
+        for path, info in self._transport.do(_files_below, folder, prefix).items():
             if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
                 continue
-            size = entry.get("size")
-            yield path.strip("/").removeprefix(f"{root}/"), None if size is None else int(size)
+            key, size = path.strip("/").removeprefix(f"{root}/"), info.get("size")
+            marks = [str(info[name]) for name in _CHANGE_MARKS if info.get(name)]
+            yield ListedObject(
+                key, None if size is None else int(size), marks[0] if marks else None
+            )
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove files, as far as they exist."""
+
+        def remove(key: str) -> None:
+            # Not `rm`, which takes names with * and ? for patterns.
+            self._transport.do(_remove, self.path(key), key)
+
+        for _ in self.at_once(remove, keys):
+            pass
+
+    def size(self, key: str) -> int | None:
+        """Return the size of a file in bytes, None if it does not exist."""
+        return self._transport.size(self.path(key), key)
+
+    def address(self, key: str) -> str:
+        """Return the URL of a file, as fsspec understands it."""
+        return str(self._transport.filesystem.unstrip_protocol(self.path(key)))
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
+        super().check_writable()
+        if hasattr(self._transport.filesystem, "_check_file"):  # of fsspec's caches
+            raise cache_error(self.name)
 
     def _index(self, prefix: str) -> Listing:
         """Return the names on the index page of a folder on the web."""
@@ -244,8 +213,8 @@ class FilesystemStore(Store):
             # One that answers the same for a folder that cannot be there shows no folder.
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
-            raise self._unlisted(
-                "plain HTTP cannot list objects, and this server shows no index pages", prefix
+            raise self.unlisted(
+                prefix, "plain HTTP cannot list objects, and this server shows no index pages"
             )
         objects = [name for name in names if not name.endswith("/")]
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
@@ -254,75 +223,27 @@ class FilesystemStore(Store):
         """Return the page at a URL; empty if the server has no page or refuses it."""
         return self._transport.do(_page, url + self.query, prefix)
 
-    def _unlisted(self, problem: str, prefix: str) -> UnsupportedError:
-        return UnsupportedError(
-            problem,
-            remedy="Give consolidated metadata, or another URL of the same data.",
-            store=self.name,
-            key=prefix or None,
-        )
-
-    def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
-        self.check_writable()
-        if check_target(prefix, self.name):
-            paths = [self._path(prefix)]
-        else:
-            root = f"{self.root}/{prefix}".rstrip("/")
-            paths = list(self._transport.do(_files_below, root, prefix))
-        # Not `rm`, which takes names with * and ? for patterns.
-        self._transport.each(lambda path: self._transport.do(_remove, path, prefix), paths)
-
-    def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
-        return self._transport.size(self._path(key), key)
-
-    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size of each object in the order of `keys`, None for an absent one."""
-        return self._transport.sizes([(self._path(key), key) for key in keys])
-
-    def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the URLs of objects, as fsspec understands them."""
-        url = self._transport.filesystem.unstrip_protocol
-        return {key: Address(str(url(self._path(key)))) for key in keys}
-
-    def _path(self, key: str) -> str:
-        check_key(key, self.name)
-        if self.web:
-            return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
-        return f"{self.root}/{key}" if self.root else key
-
-    def _exactly(self, wanted: ByteRange, answer: bytes) -> bytes:
-        """Return the wanted bytes, cut from the whole object where the server sent that."""
-        problem = f"expected {wanted.length} bytes from {wanted.start}, got {len(answer)}"
+    def _exactly(self, request: Request, answer: bytes) -> bytes:
+        """Return the requested bytes, cut from the whole object where the server sent that."""
+        key, start, length = request
+        assert start is not None
+        problem = f"expected {length} bytes from {start}, got {len(answer)}"
         if page := page_in(answer):
-            raise page_error(problem, page, store=self.name, key=wanted.key)
-        if len(answer) == wanted.length:
+            raise page_error(problem, page, store=self.name, key=key)
+        if len(answer) == length:
             return answer
-        if wanted.length < len(answer) == self.size(wanted.key):
-            start = wanted.start + len(answer) if wanted.start < 0 else wanted.start
-            if start >= 0 and start + wanted.length <= len(answer):
-                return answer[start : start + wanted.length]
-        raise StorageError(
-            problem,
-            remedy="The object was cut or changed, or the server does not know byte ranges.",
-            store=self.name,
-            key=wanted.key,
-        )
-
-    def check_writable(self) -> None:
-        """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
-        if self.web:
-            raise UnsupportedError("plain HTTP is read only", store=self.name)
-        if hasattr(self._transport.filesystem, "_check_file"):  # of fsspec's caches
-            raise cache_error(self.name)
+        if length < len(answer) == self.size(key):
+            first = start + len(answer) if start < 0 else start
+            if first >= 0 and first + length <= len(answer):
+                return answer[first : first + length]
+        raise cut_error(request, len(answer), self.name)
 
 
-def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemStore:
-    """Return an unpickled store; objects in the memory of a `process` are seen there alone."""
-    store: FilesystemStore = rebuild(filesystem, root)
-    store._transport.elsewhere = process not in (None, os.getpid())
-    return store
+def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
+    """Return an unpickled client; objects in the memory of a `process` are seen there alone."""
+    client: FilesystemClient = rebuild(filesystem, root)
+    client._transport.elsewhere = process not in (None, os.getpid())
+    return client
 
 
 def _is_http(filesystem: Any) -> bool:

@@ -31,13 +31,18 @@ class Listing(NamedTuple):
 
 def check_key(key: str, store: str) -> None:
     """Raise RefusedError for a key that leads out of `store`, or that stores read differently."""
-    path = f"/{key}/"
-    if "//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path:
+    if not is_plain_key(key):
         raise RefusedError(
             f"the key {quote(repr(key))} is no plain relative path",
             remedy="Keys are names joined by '/'; none is empty, '.' or '..'; no '\\\\', no NUL.",
             store=store,
         )
+
+
+def is_plain_key(key: str) -> bool:
+    """Return whether all stores understand a key as the same relative path."""
+    path = f"/{key}/"
+    return not ("//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path)
 
 
 class Alike(NamedTuple):

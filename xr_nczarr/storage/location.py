@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
-from xr_nczarr.storage.store import Store
+from xr_nczarr.storage.obstore import ObstoreClient
+from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask, plain_filesystem
 
 Medium = Literal["file", "zip", "s3"]
@@ -252,12 +253,10 @@ def _of_zarr_store(store: Any, path: str) -> Location:
 
 def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
     """Return the location of a folder in a store of obstore."""
-    from xr_nczarr.storage.obstore import ObstoreStore
-
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
         location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
         return replace(location, read_only=read_only)
-    adapter: Store = ObstoreStore(store, path)
+    adapter = RemoteStore(ObstoreClient(store, path))
     return Location("", read_only=read_only, target=adapter)
 
 

@@ -16,11 +16,12 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.storage.caching import CachingStore
-from xr_nczarr.storage.clients import chosen_client, connect_obstore
-from xr_nczarr.storage.filesystem import FilesystemStore
+from xr_nczarr.storage.clients import connection
+from xr_nczarr.storage.filesystem import FilesystemClient
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.location import Location, Medium, check_unused, parse_url
 from xr_nczarr.storage.memory import MemoryStore
+from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
@@ -51,7 +52,7 @@ class Access:
     ----------
     storage_options
         For fsspec; they go before those of the URL itself. Of a reference set: `ReferenceOptions`.
-        Those of this package are `retry` and `missing_status`, see `FilesystemStore`, `sync`, see
+        Those of this package are `retry` and `missing_status`, see `Rules`, `sync`, see
         `LocalStore`, and the client.
     limits
         Larger objects are refused before anything is allocated.
@@ -136,20 +137,17 @@ def open_store(
         local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)
         # fsspec would overwrite files in place: a killed write would leave half of one.
         return local if location.folder else _open_local(location, local)
-    rules: Any = {
-        "retry": access.retry,
-        "missing_status": access.missing_status,
-        "most_bytes": largest,
-    }
+    rules = Rules(
+        retry=access.retry,
+        missing_status=access.missing_status,
+        max_object_bytes=largest,
+    )
 
     def connect(url: str, options: Mapping[str, Any]) -> Store:
-        # What may redirect elsewhere goes through the client that checks where.
-        if chosen_client(options) == "obstore" and access.trusted:
-            return connect_obstore(url, options, **rules)
         trust = None if access.trusted else Trust.below(url)
         if location.filesystem is not None:
-            return FilesystemStore.within(location.filesystem, url, trust=trust, **rules)
-        return FilesystemStore.connect(url, options, trust=trust, **rules)
+            return RemoteStore(FilesystemClient.within(location.filesystem, url, rules, trust))
+        return RemoteStore(connection(url, options, rules, trust))
 
     if location.filesystem is None:
         options = merge_options(location.storage_options, access.options)

@@ -178,11 +178,16 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
             "storage_options asks without any, as public buckets allow."
         )
     elif is_missing_bucket(error):
-        remedy = "The bucket itself does not exist: check its name."
+        return missing_bucket_error(store, key)
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
     reason = " ".join(str(text).split())[:200] or type(error).__name__
     problem = reason if status is None else f"the server answered {status} ({reason})"
     return kind(problem, remedy=remedy, store=store, key=key)
+
+
+def missing_bucket_error(store: str, key: str | None) -> StorageError:
+    """Return the error for a bucket that does not exist."""
+    return StorageError("the bucket does not exist", remedy="Check its name.", store=store, key=key)
 
 
 def page_in(data: Bytes) -> str:

@@ -76,6 +76,11 @@ class Store(ABC):
     transactional: bool = False
     consolidated: bool = False
 
+    @property
+    def max_threads(self) -> int | None:
+        """How many threads that read one chunk each save time; None for one each processor."""
+        return None
+
     @abstractmethod
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for an absent one.

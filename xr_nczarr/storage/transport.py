@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -22,8 +22,8 @@ from xr_nczarr.errors import (
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import too_large
+from xr_nczarr.storage.remote import IN_FLIGHT, Request, Rules
 from xr_nczarr.storage.retries import (
-    Retry,
     foreign_errors,
     is_missing_bucket,
     is_transient,
@@ -35,31 +35,17 @@ from xr_nczarr.storage.retries import (
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import is_web, mask, plain_filesystem
 
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
 _HELPERS = 2
-_BATCH_REQUESTS = 32  # of each helper
-IN_FLIGHT = _HELPERS * _BATCH_REQUESTS
+_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # of each helper
 _SMALL_BATCH = 64  # of each helper, for documents
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # of each batch, as far as the sizes are known
 _FIRST_BATCH = 8  # while they are not
-
-
-class Request(NamedTuple):
-    """Bytes from `start` up to `end` of the file at `path`; a negative start counts from the end.
-
-    `key` is its name in messages.
-    """
-
-    key: str
-    path: str
-    start: int | None = None
-    end: int | None = None
 
 
 class Transport:
@@ -75,46 +61,34 @@ class Transport:
         Whether this is plain HTTP, where `http` sees how long an answer is.
     secret
         Whether texts of errors can hold secrets of the URL.
-    retry
-        How transient failures are tried again.
-    missing_status
-        HTTP answers that mean *not found*. Some stores answer 403 for absent objects.
-    most_bytes
-        Limit of a whole object; None for no limit. No more than that is read.
-    pages_are_answers
-        Whether a web page in place of a whole object is an answer; otherwise it is an error.
-    objects_are_small
-        Whether many objects fit in memory, so that more requests are made at once.
+    path_of
+        Returns the path of a key in the filesystem, or raises RefusedError.
     """
 
     def __init__(
         self,
         filesystem: Any,
         store: str,
+        rules: Rules,
         *,
+        path_of: Callable[[str], str],
         web: bool,
         secret: bool,
-        retry: Retry | None = None,
-        missing_status: tuple[int, ...] = (404,),
-        most_bytes: int | None = None,
-        pages_are_answers: bool = False,
-        objects_are_small: bool = False,
     ) -> None:
         self.store = store
-        self.retry = retry or Retry()
-        self.missing_status = missing_status
-        self.most_bytes = most_bytes
-        self.pages_are_answers = pages_are_answers
-        self._batch = _SMALL_BATCH if objects_are_small else _BATCH_REQUESTS
-        self._first_batch = _SMALL_BATCH if objects_are_small else _FIRST_BATCH
+        self.rules = rules
+        self._path_of = path_of
+        self._batch = _SMALL_BATCH if rules.objects_are_small else _BATCH_REQUESTS
+        self._first_batch = _SMALL_BATCH if rules.objects_are_small else _FIRST_BATCH
         self._web = web
         self._secret = secret
         self._filesystem = filesystem
         self.elsewhere = False
         self._process = os.getpid()
-        # Caches and filesystems without concurrency of their own need not be safe in threads.
-        self._alone = not filesystem.async_impl or hasattr(filesystem, "fs")
-        self._turn = ProcessLock() if self._alone else nullcontext()
+        # Whether requests are made one by one: caches and filesystems without concurrency of their
+        # own need not be safe in threads.
+        self.alone = not filesystem.async_impl or hasattr(filesystem, "fs")
+        self._turn = ProcessLock() if self.alone else nullcontext()
 
     @property
     def filesystem(self) -> Any:
@@ -147,7 +121,7 @@ class Transport:
                     count = max(1, min(2 * count, _MAX_BATCH, _BYTES_AHEAD // largest))
 
         source = batches()
-        if self._alone or len(requests) <= self._batch:
+        if self.alone or len(requests) <= self._batch:
             for batch in source:
                 yield from self._request(batch)
             return
@@ -172,24 +146,9 @@ class Transport:
         answers = self._request(requests, refusals)
         return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
 
-    def at_once(
-        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
-    ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once where the filesystem can."""
-        if self._alone or len(items) < 2:
-            yield from map(work, items)
-            return
-        with ThreadPoolExecutor(IN_FLIGHT, "at-once") as helpers:
-            yield from helpers.map(work, items)
-
-    def each(self, work: Callable[[_Item], None], items: Sequence[_Item]) -> None:
-        """Do something for each item, several at once where the filesystem can."""
-        for _ in self.at_once(work, items):
-            pass
-
     def do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Do something with a path of the filesystem, again as long as its failure may pass."""
-        for _ in self.retry.tries():
+        for _ in self.rules.retry.tries():
             try:
                 return action(self.filesystem, path)
             except NotImplementedError as error:
@@ -200,19 +159,15 @@ class Transport:
                 if not is_transient(error):
                     break
                 self._log_retry(error, key)
-        raise self._failure(failure, Request(key, path))
+        raise self._failure(failure, Request(key))
 
     def size(self, path: str, key: str) -> int | None:
         """Return the size of a file in bytes, None if it does not exist."""
         size = self.do(self._size, path, key)
         if size is None or size >= 0:
             return size
-        (answer,) = self._request([Request(key, path)])
+        (answer,) = self._request([Request(key)])
         return None if answer is None else len(answer)
-
-    def sizes(self, items: Sequence[tuple[str, str]]) -> Iterator[int | None]:
-        """Yield the sizes of files at (path, key), several at once if the filesystem can."""
-        return self.at_once(lambda item: self.size(*item), items)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
         """Return a size, None for an absent file, and -1 where a web server does not say it."""
@@ -239,7 +194,7 @@ class Transport:
         """
         answers: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
-        for _ in self.retry.tries():
+        for _ in self.rules.retry.tries():
             failed: dict[int, Exception] = {}
             batch = self._cat([requests[index] for index in pending])
             for index, answer in zip(pending, batch, strict=True):
@@ -275,16 +230,18 @@ class Transport:
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
         """Return an answer or an error for each request. Names are never patterns."""
-        most = None if self._web else self.most_bytes
+        most = None if self._web else self.rules.max_object_bytes
         whole = (None, None) if most is None else (0, most + 1)
         bounds = [
-            whole if request.start is None else (request.start, request.end) for request in requests
+            whole if start is None else (start, start + length or None)
+            for _, start, length in requests
         ]
         starts, ends = map(list, zip(*bounds, strict=True))
-        options = {"on_error": "return", **({} if self._alone else {"batch_size": self._batch})}
-        if self._web and not self._alone:
-            options["trace_request_ctx"] = self.most_bytes  # which our client finds there
-        paths = [request.path for request in requests]
+        options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
+        if self._web and not self.alone:
+            # Which our own client finds there.
+            options["trace_request_ctx"] = self.rules.max_object_bytes
+        paths = [self._path_of(request.key) for request in requests]
         try:
             with self._turn:
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
@@ -318,13 +275,13 @@ class Transport:
         """
         if request.start is not None:
             return answer
-        most = self.most_bytes
+        most = self.rules.max_object_bytes
         if most is not None and len(answer) > most:
             problem = f"the object has {most + 1:,} bytes or more"
             raise too_large(problem, most, self.store, request.key)
-        page = "" if self.pages_are_answers else page_in(answer)
+        page = "" if self.rules.pages_are_answers else page_in(answer)
         if page:
-            self._forget(request.path)
+            self._forget(self._path_of(request.key))
             raise page_error("expected an object", page, store=self.store, key=request.key)
         return answer
 
@@ -332,7 +289,7 @@ class Transport:
         """Return whether an object has no bytes to give some of: S3 says so by an error."""
         if request.start is not None or status_of(error) != 416:
             return False
-        return self.size(request.path, request.key) == 0
+        return self.size(self._path_of(request.key), request.key) == 0
 
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -340,7 +297,7 @@ class Transport:
         if isinstance(error, KeyError):  # of zipfile: fsspec's chained zips hand it on, until 2026
             return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)
-        return status in self.missing_status
+        return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
         """Return a NczarrError for `error`, without its text where that can hold secrets.
@@ -354,27 +311,23 @@ class Transport:
         ours = storage_error(error, store=self.store, key=key)
         if is_transient(error):
             ours.remedy = "The retries are used up: try again later."
-        if request.start is not None:
-            end = "the end" if request.end is None else request.end
-            ours.place = f"bytes {request.start} to {end}"
+        ours.place = request.place or ours.place
         ours.problem = mask(ours.problem) if "://" in ours.problem else ours.problem
         ours.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return ours
 
 
 def filesystem_at(
-    url: str, storage_options: Mapping[str, Any], trust: Trust | None = None, **rules: Any
+    url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
 ) -> tuple[Any, str]:
     """Return the filesystem of a URL of fsspec, chained or not, and the path in it.
 
-    Only an archive in a chain is requested now. `trust` limits redirects of a web server; `rules`
-    are arguments of `Transport`.
+    Only an archive in a chain is requested now. `trust` limits redirects of a web server.
     """
     # Event loops of the caller are for asynchronous calls.
     options = {
         k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop", "client")
     }
-    retry = rules.get("retry") or Retry()
     try:
         if is_web(url):
             from xr_nczarr.storage.http import web_options
@@ -382,12 +335,12 @@ def filesystem_at(
             chained, _, last = url.rpartition("::")
             scheme = last.partition("://")[0]
             own = options.get(scheme, {}) if chained else options
-            checked = web_options(own, retry, trust, rules.get("most_bytes"))
+            checked = web_options(own, rules.retry, trust, rules.max_object_bytes)
             options = {**options, scheme: checked} if chained else checked
         if url.startswith(("s3://", "s3a://")):
             from xr_nczarr.storage.s3 import S3, s3_options
 
-            filesystem = S3(**s3_options(options, retry, CONNECTIONS))
+            filesystem = S3(**s3_options(options, rules.retry, CONNECTIONS))
             root = filesystem._strip_protocol(url)
         else:
             from fsspec.core import url_to_fs

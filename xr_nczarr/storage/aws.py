@@ -1,0 +1,223 @@
+"""What s3fs and botocore make of storage options, environment and configuration files.
+
+Names of environment variables and files are those of botocore's documentation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
+
+_OPTIONS = {"key", "secret", "token", "anon", "requester_pays", "endpoint_url", "profile"}
+_OPTIONS_OF_CLIENT = {"endpoint_url", "region_name"}
+_FILES = {
+    "AWS_CONFIG_FILE": "~/.aws/config",
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+}
+_PROFILES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+# Variables that are taken into account here, or that name where botocore finds credentials.
+_VARIABLES = {
+    *_FILES,
+    *_PROFILES,
+    *_ENDPOINTS,
+    *_CREDENTIALS,
+    "AWS_DEFAULT_REGION",
+    "AWS_REGION",  # which botocore ignores
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_CA_BUNDLE",  # which `clients` takes into account
+    "AWS_CREDENTIAL_EXPIRATION",
+    "AWS_EXECUTION_ENV",
+    "AWS_PAGER",
+}
+# Keys of a profile that botocore's credentials and region come from.
+_KEYS = {"region", "output", "cli_pager", "credential_source", "credential_process"}
+_PREFIXES_OF_KEYS = ("aws_", "role_", "sso_", "source_profile", "web_identity_token_file", "mfa_")
+_LIFETIME = timedelta(minutes=5)
+
+
+class Unlike(Exception):  # noqa: N818 (no failure: another client serves)
+    """Something that obstore has no exact counterpart of."""
+
+
+@dataclass(frozen=True)
+class StaticCredentials:
+    """Credentials that the caller passed, as obstore requests them."""
+
+    key: str
+    secret: str
+    token: str | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the credentials."""
+        return {
+            "access_key_id": self.key,
+            "secret_access_key": self.secret,
+            "token": self.token,
+            "expires_at": None,
+        }
+
+
+class FoundCredentials:
+    """Credentials that botocore finds and refreshes, as obstore requests them.
+
+    Raises
+    ------
+    Unlike
+        If it finds none.
+    """
+
+    def __init__(self, profile: str | None) -> None:
+        self.profile = profile
+        self._credentials = _session(profile).get_credentials()
+        if self._credentials is None:
+            raise Unlike("no credentials")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FoundCredentials, (self.profile,)
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the credentials of today."""
+        frozen = self._credentials.get_frozen_credentials()
+        # botocore keeps them as long as they are valid, and renews them in time.
+        return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
+            "expires_at": datetime.now(UTC) + _LIFETIME
+        }
+
+
+def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of obstore's ``S3Store`` for storage options of s3fs.
+
+    Without a region in them, the store is on AWS, in the `bucket_region`.
+
+    Raises
+    ------
+    Unlike
+        If obstore would not do what s3fs does.
+    """
+    nested = options.get("client_kwargs") or {}
+    _check_names({**options, "client_kwargs": None}, _OPTIONS, "the storage option")
+    _check_names(nested, _OPTIONS_OF_CLIENT, "the option of client_kwargs")
+    _check_names(
+        {name: value for name, value in os.environ.items() if name.startswith("AWS_")},
+        _VARIABLES,
+        "the environment variable",
+    )
+    profile = options.get("profile")
+    is_configured = profile is not None or _is_configured()
+    region = nested.get("region_name") or os.environ.get("AWS_DEFAULT_REGION")
+    if is_configured:
+        configured = _region(profile)
+        region = region or configured
+    endpoints = options.get("endpoint_url"), nested.get("endpoint_url")
+    endpoint = next(filter(None, (*endpoints, *map(os.environ.get, _ENDPOINTS))), None)
+    config: dict[str, Any] = {}
+    if endpoint is not None:
+        config = {"endpoint": endpoint.rstrip("/"), "region": region or "us-east-1"}
+    if options.get("requester_pays"):
+        config["request_payer"] = True
+    if options.get("anon"):
+        return {"config": {**config, "skip_signature": True}}
+    credentials = _static([options.get(name) for name in ("key", "secret", "token")])
+    if credentials is None and not is_configured:
+        credentials = _static([os.environ.get(name) for name in _CREDENTIALS])
+    return {"config": config, "credential_provider": credentials or FoundCredentials(profile)}
+
+
+def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
+    for name, value in options.items():
+        if value is not None and name not in known:
+            raise Unlike(f"{kind} {name}")
+
+
+def _is_configured() -> bool:
+    """Return whether there are files of AWS with profiles."""
+    return any(map(os.environ.get, _PROFILES)) or any(
+        os.path.exists(os.path.expanduser(os.environ.get(name, path)))
+        for name, path in _FILES.items()
+    )
+
+
+def _static(words: Sequence[str | None]) -> StaticCredentials | None:
+    """Return credentials from key, secret and token, None without any of them."""
+    key, secret, token = words
+    if key and secret:
+        return StaticCredentials(key, secret, token)
+    if any(words):
+        raise Unlike("a part of the credentials")
+    return None
+
+
+@lru_cache(256)
+def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
+    """Return the region of a bucket on AWS, which any endpoint of S3 says without credentials.
+
+    Raises
+    ------
+    Unlike
+        If it does not.
+    """
+    request = HttpRequest(f"{endpoint}/{bucket}", method="HEAD")  # noqa: S310 (https)
+    try:
+        with urlopen(request, timeout=10) as answer:  # noqa: S310
+            headers = answer.headers
+    except HTTPError as error:  # also a redirect to the region, and a refusal
+        headers = error.headers
+    except OSError as error:
+        raise Unlike(f"the unknown region of the bucket ({error})") from error
+    region = headers.get("x-amz-bucket-region")
+    if not region:
+        raise Unlike("the unknown region of the bucket")
+    return str(region)
+
+
+def _region(profile: str | None) -> str | None:
+    """Return the region of a profile.
+
+    Raises
+    ------
+    Unlike
+        If the profile says more than credentials and region.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    session = _session(profile)
+    try:
+        keys = session.get_scoped_config()
+    except BotoCoreError as error:
+        raise Unlike(f"the AWS profile ({error})") from error
+    for key in keys:
+        if key not in _KEYS and not key.startswith(_PREFIXES_OF_KEYS):
+            raise Unlike(f"{key} in the AWS profile")
+    region: str | None = session.get_config_variable("region")
+    return region
+
+
+def _session(profile: str | None) -> Any:
+    """Return a session of botocore.
+
+    Raises
+    ------
+    Unlike
+        Without botocore, which comes with s3fs.
+    """
+    try:
+        from botocore.session import Session
+    except ImportError as error:
+        raise Unlike("AWS profiles and roles, without botocore") from error
+    return Session(profile=profile)
