@@ -76,7 +76,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
         unit = "bytes" if dtype.kind == "S" else "characters"
         raise misfit(
-            f"the text {longest!r}",
+            f"Mismatched dtypes for variable {name}: the text {longest!r}",  # as xarray says
             {},
             dtype,
             f"Pass a type of {len(longest)} {unit}, or none; write a variable that is stored "
@@ -91,7 +91,7 @@ def as_bytes(values: Any) -> list[Any]:
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
-            for item in values.ravel()
+            for item in values.ravel().tolist()
         ]
     except UnicodeEncodeError as error:
         raise ConflictError(f"the text is not Unicode ({error.reason})") from error
@@ -100,7 +100,8 @@ def as_bytes(values: Any) -> list[Any]:
 def _as_texts(values: Any) -> list[Any]:
     """Return the items of texts or bytes as texts."""
     try:
-        return [item.decode() if isinstance(item, bytes) else item for item in values.ravel()]
+        items = values.ravel().tolist()
+        return [item.decode() if isinstance(item, bytes) else item for item in items]
     except UnicodeDecodeError as error:
         raise ConflictError(
             f"the bytes are not text in UTF-8 ({error.reason})", remedy="Pass a type of bytes"
