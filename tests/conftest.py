@@ -1,4 +1,4 @@
-"""Fixtures that every layer's tests share."""
+"""Fixtures shared by the tests of all layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.servers import HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 
-# How busy the machine is decides no test.
+# No test depends on how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -58,7 +58,7 @@ def s3_server(running_s3_server: S3Server) -> S3Server:
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[Any]:
-    """A client of two worker processes, which is nobody's default."""
+    """A client of two worker processes, which is not dask's default client."""
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
     with (
         LocalCluster(dashboard_address=":0", **options) as cluster,

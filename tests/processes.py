@@ -1,4 +1,4 @@
-"""Functions called in other processes, which end or are ended."""
+"""Function calls in other processes, which exit or are killed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# More where more is asked for.
-_SECONDS = 100 + sum(int(os.environ.get(f"NCZARR_{each}", "0")) * 4 for each in ("FORKS", "ROUNDS"))
+# Environment variables that ask for more rounds extend the time limit.
+_SECONDS = 100 + sum(4 * int(os.environ.get(f"NCZARR_{name}", "0")) for name in ("FORKS", "ROUNDS"))
 _CALL = """
 import pickle, sys
 function, arguments = pickle.load(sys.stdin.buffer)
@@ -22,10 +22,10 @@ pickle.dump(function(*arguments), sys.stdout.buffer)
 
 
 def in_a_new_interpreter(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a module in an interpreter of its own, and give what it gives.
+    """Call a function of a module in a new interpreter and return its result.
 
-    A fork of the test process would inherit the locks of whatever threads its earlier tests and
-    their libraries have left, and could wait for them without end.
+    A fork of the test process would inherit the locks of threads that earlier tests and their
+    libraries have left, and could wait for them forever.
     """
     command = [sys.executable, "-c", _CALL]
     with subprocess.Popen(
@@ -45,6 +45,6 @@ def in_a_new_interpreter(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def in_a_child(method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a child that was forked or spawned, and give what it gives."""
+    """Call a function in a forked or spawned child and return its result."""
     with multiprocessing.get_context(method).Pool(1) as pool:
         return pool.apply_async(function, arguments).get(_SECONDS)

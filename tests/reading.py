@@ -1,4 +1,4 @@
-"""Opening with the engine in three ways, and comparing what comes out with what is in a store."""
+"""Open with the engine in three ways, and compare the result with the content of a store."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ RAW: dict[str, Any] = {
 
 
 def read(target: Any, way: Any = "eager", **options: Any) -> xr.Dataset:
-    """The dataset, loaded eagerly, by threaded dask, or by the workers of the client `way`."""
+    """Return the dataset, loaded eagerly, by threaded dask, or by the workers of client `way`."""
     return load(xr.open_dataset(target, engine="nczarr", **chunked(way), **options), way)
 
 
 def read_groups(target: Any, way: Any = "eager", **options: Any) -> dict[str, xr.Dataset]:
-    """All groups by path, loaded in one of the three ways."""
-    found = xr.open_groups(target, engine="nczarr", **chunked(way), **options)
-    return {path: load(dataset, way) for path, dataset in found.items()}
+    """Return all groups by path, loaded in one of the three ways."""
+    opened = xr.open_groups(target, engine="nczarr", **chunked(way), **options)
+    return {path: load(dataset, way) for path, dataset in opened.items()}
 
 
 def peak_memory(work: Callable[[], object]) -> int:
-    """The bytes that `work` and what it returned held at most."""
+    """Return the peak of the bytes that `work` and its result occupied."""
     tracemalloc.start()
     try:
         work()
@@ -45,12 +45,12 @@ def peak_memory(work: Callable[[], object]) -> int:
 
 
 def chunked(way: Any) -> dict[str, Any]:
-    """The option that makes xarray use dask, but for the eager way."""
+    """Return the option that makes xarray use dask, or none for the eager way."""
     return {} if way == "eager" else {"chunks": {}}
 
 
 def load(dataset: xr.Dataset, way: Any) -> xr.Dataset:
-    """The dataset with its values, which come from the store in the given way."""
+    """Return the dataset with its values loaded from the store in the given way."""
     if way == "eager":
         return dataset.load()
     assert all(
@@ -59,10 +59,10 @@ def load(dataset: xr.Dataset, way: Any) -> xr.Dataset:
     return dataset.compute(scheduler=way)
 
 
-def assert_reads_as(found: Mapping[str, xr.Dataset], expected: Group) -> None:
-    """Compare groups that were opened `RAW`, variable by variable, with what is in the store."""
+def assert_reads_as(result: Mapping[str, xr.Dataset], expected: Group) -> None:
+    """Compare groups that were opened with `RAW` with the content of the store."""
     groups = dict(expected.walk())
-    assert set(found) == set(groups)
+    assert set(result) == set(groups)
     unlimited = {
         name
         for group in groups.values()
@@ -70,7 +70,7 @@ def assert_reads_as(found: Mapping[str, xr.Dataset], expected: Group) -> None:
         if isinstance(size, Size)
     }
     for path, group in groups.items():
-        dataset = found[path]
+        dataset = result[path]
         assert set(dataset.variables) == set(group.variables), path
         assert_attributes(dataset.attrs, group.attrs, path)
         used = unlimited & set(dataset.sizes)
@@ -79,48 +79,48 @@ def assert_reads_as(found: Mapping[str, xr.Dataset], expected: Group) -> None:
             assert_variable(dataset[name], variable, f"{path}:{name}")
 
 
-def assert_variable(found: xr.DataArray, expected: Var, place: str) -> None:
+def assert_variable(result: xr.DataArray, expected: Var, place: str) -> None:
     """Compare dimensions, dtype, values, and attributes with their types."""
-    assert found.dims == tuple(name.rpartition("/")[2] for name in expected.dims), place
-    assert_values(found.values, np.asarray(expected.values), place)
-    assert_attributes(found.attrs, expected.attrs, place)
+    assert result.dims == tuple(name.rpartition("/")[2] for name in expected.dims), place
+    assert_values(result.values, np.asarray(expected.values), place)
+    assert_attributes(result.attrs, expected.attrs, place)
 
 
-def assert_values(found: np.ndarray, expected: np.ndarray, place: str) -> None:
-    """Compare values exactly (NaN is itself), and dtypes but for the byte order."""
-    assert found.shape == expected.shape, place
+def assert_values(result: np.ndarray, expected: np.ndarray, place: str) -> None:
+    """Compare values exactly (NaN equals NaN), and dtypes except for their byte order."""
+    assert result.shape == expected.shape, place
     if expected.dtype.kind in "OU":
-        assert found.dtype.kind in "OUT", place
-        assert (found.dtype.kind == "U") == (expected.dtype.kind == "U"), place
-        items = zip(found.ravel().tolist(), expected.ravel().tolist(), strict=True)
-        assert all(type(a) is type(b) and a == b for a, b in items), (place, found, expected)
+        assert result.dtype.kind in "OUT", place
+        assert (result.dtype.kind == "U") == (expected.dtype.kind == "U"), place
+        items = zip(result.ravel().tolist(), expected.ravel().tolist(), strict=True)
+        assert all(type(a) is type(b) and a == b for a, b in items), (place, result, expected)
     else:
-        assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("="), place
-        np.testing.assert_array_equal(found, expected, place)
+        assert result.dtype.newbyteorder("=") == expected.dtype.newbyteorder("="), place
+        np.testing.assert_array_equal(result, expected, place)
 
 
-def assert_attributes(found: Mapping[Any, Any], expected: Mapping[str, Any], place: str) -> None:
-    """Compare attributes: names, the types of texts and numbers or JSON, exact values."""
-    assert set(found) == set(expected), place
+def assert_attributes(result: Mapping[Any, Any], expected: Mapping[str, Any], place: str) -> None:
+    """Compare the names, types and exact values of attributes."""
+    assert set(result) == set(expected), place
     for name, value in expected.items():
-        given, where = found[name], f"{place}@{name}"
+        original, where = result[name], f"{place}@{name}"
         if isinstance(value, str):
-            assert type(given) is str, where
-            assert given == value, where
+            assert type(original) is str, where
+            assert original == value, where
         elif isinstance(value, int | float | dict) or (
             isinstance(value, list) and not all(isinstance(item, str) for item in value)
         ):
-            assert repr(given) == repr(value), where
+            assert repr(original) == repr(value), where
         elif isinstance(value, list):
-            assert [type(item) for item in given] == [str] * len(value), where
-            assert list(given) == value, where
+            assert [type(item) for item in original] == [str] * len(value), where
+            assert list(original) == value, where
         else:
-            assert isinstance(given, np.generic | np.ndarray), (where, given)
-            assert_values(np.asarray(given), np.asarray(value), where)
+            assert isinstance(original, np.generic | np.ndarray), (where, original)
+            assert_values(np.asarray(original), np.asarray(value), where)
 
 
 def open_store(target: Any, *, must_exist: bool = True, **access: Any) -> Store:
-    """Open the store that a target names; storage options of this package may stand alone."""
+    """Open the store of a target; storage options may contain only options of this package."""
     own = {name: access.pop(name) for name in ("retry", "missing_status") if name in access}
     options = {**(access.pop("storage_options", None) or {}), **own}
     access = Access(storage_options=options, **access)

@@ -1,7 +1,7 @@
-"""The pictures of the documentation, rendered again: ``python -m tests.screenshots``.
+"""Render the images of the documentation: ``python -m tests.screenshots``.
 
 Representations are drawn by headless Chromium, the notebooks' plots by matplotlib.
-``python -m tests.screenshots pages docs/_build`` draws every built page, to be looked at.
+``python -m tests.screenshots pages docs/_build`` draws every built page, for inspection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DARK = "body { background: #111; color: #eee; }"
 
 
 def render(folder: Path, content: str, size: str = "1000,700", style: str = "") -> Path:
-    """Return a screenshot by headless Chromium of a page with this content."""
+    """Return a screenshot of a page with this content, rendered by headless Chromium."""
     page, image = folder / "page.html", folder / "page.png"
     head = f"<!doctype html><meta charset=utf-8><style>{style}</style>"
     page.write_text(f"{head}<body>{content}", encoding="utf-8")
@@ -34,7 +34,7 @@ def render(folder: Path, content: str, size: str = "1000,700", style: str = "") 
 
 
 def draw_page(page: Path, image: Path, size: str, profile: Path, *flags: str) -> None:
-    """Write a screenshot by headless Chromium of a page."""
+    """Write a screenshot of a page, rendered by headless Chromium."""
     command = ["chromium", *FLAGS.split(), *flags, f"--user-data-dir={profile}"]
     command += [f"--window-size={size}", f"--screenshot={image}", page.as_uri()]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -52,7 +52,7 @@ def draw_pages(built: Path, folder: Path) -> None:
 
 
 def climate(folder: Path) -> str:
-    """Write the store that is shown, with some chunks missing."""
+    """Write the store that the images show, with some chunks missing."""
     rng = np.random.default_rng(0)
     smooth = rng.normal(size=(40, 90, 180)).cumsum(-1).astype("f4").round(1)
     dims, attributes = ("time", "lat", "lon"), {"units": "K", "long_name": "air temperature at 2 m"}
@@ -72,7 +72,7 @@ def climate(folder: Path) -> str:
 
 
 def representations(folder: Path) -> dict[str, str]:
-    """Return the HTML of what a notebook shows of a store, by the name of the picture."""
+    """Return the HTML representations of a store in a notebook, by the name of the image."""
     store = climate(folder)
     dataset = xr.open_dataset(store, engine="nczarr")
     selection = {"time": slice(5, 15), "lat": slice(40, 70), "lon": slice(0, 50)}
@@ -102,7 +102,7 @@ def draw(name: str, figure: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Replace all pictures, or draw all pages."""
+    """Replace all images, or draw all pages."""
     if arguments[:1] == ["pages"]:
         folder = Path(tempfile.mkdtemp(prefix="pages-"))
         draw_pages(Path(arguments[1]), folder)

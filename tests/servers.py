@@ -50,7 +50,7 @@ LOGIN_PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>L
 
 
 class Request(NamedTuple):
-    """What a client asked for: the path as sent, the Range header and all headers."""
+    """A request: the path as sent, the Range header and all headers."""
 
     method: str
     path: str
@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
 @dataclass
 class Fault:
-    """What goes wrong with the requests that match `path`, after `after` of them, `times` times."""
+    """A fault of requests that match `path`: it skips `after` of them and occurs `times` times."""
 
     kind: FaultKind
     path: str = "*"
@@ -88,7 +88,7 @@ class Waves:
     """Hold requests until no more arrive, then answer all of them: a wave.
 
     `count` is the number of round trips that a client with free connections waits for. No more
-    arrive when this process, which the client runs in, has been idle for some ticks.
+    requests arrive once this process, in which the client runs, has been idle for some ticks.
     """
 
     ticks, tick_seconds, idle_seconds = 10, 0.02, 0.002
@@ -100,7 +100,7 @@ class Waves:
         self._changed = threading.Condition()
 
     def enter(self, request: Request) -> None:
-        """Wait until the wave that the request belongs to is answered."""
+        """Wait until the wave of the request is answered."""
         with self._changed:
             self.requests.append(request)
             self._events += 1
@@ -121,16 +121,16 @@ class Waves:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Count an answer that is sent."""
+        """Count a response that is sent."""
         with self._changed:
             self._events += 1
             self._answering -= 1
 
 
 def _is_starved() -> bool:
-    """Return whether another thread of this process waits for a processor, as far as it is known.
+    """Return whether another thread of this process waits for a processor, if the system shows it.
 
-    On a busy machine a process that takes no processor time need not be idle.
+    On a busy machine, a process that uses no processor time is not necessarily idle.
     """
     own = str(threading.get_native_id())
     tasks = Path("/proc/self/task")
@@ -142,7 +142,7 @@ def _is_starved() -> bool:
 
 
 class _Counted:
-    """A log of requests and the greatest number of them that were under way at once."""
+    """A log of requests, and the largest number of concurrent ones."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -166,7 +166,7 @@ class _Counted:
 
     @contextmanager
     def _counting(self, request: Request) -> Iterator[None]:
-        """Log a request that is answered in the block, as part of the waves that it began in."""
+        """Log a request that is answered in the block, and add it to its wave."""
         waves = self._waves
         with self._mutex:
             self.requests.append(request)
@@ -194,7 +194,7 @@ class _Counted:
 
 @contextmanager
 def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Waves]:
-    """Check how many requests and waves the block takes."""
+    """Check that the block takes at most this many requests and waves."""
     with server.waves() as waves:
         yield waves
     shown = "\n".join(f"{item.method} {item.path}" for item in waves.requests)
@@ -205,7 +205,7 @@ def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Waves]:
 class HttpServer(_Counted):
     """A threaded HTTP/1.1 server over a directory (GET and HEAD, ranges, keep-alive).
 
-    What is not there, as a directory, is answered with 404; with `fallback` by 200 and that page.
+    Missing files and directories are answered with 404, or with 200 and the page `fallback`.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -235,7 +235,7 @@ class HttpServer(_Counted):
         self._thread.join()
 
     def fault(self, kind: FaultKind, **options: Any) -> Fault:
-        """Add a fault; the first one that applies to a request decides."""
+        """Add a fault; the first one that applies to a request is used."""
         fault = Fault(kind, **options)
         self.faults.append(fault)
         return fault
@@ -256,7 +256,7 @@ class _QuietServer(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are part of the tests."""
+        """Ignore clients that hang up, which is part of the tests."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -372,9 +372,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class IndexServer(_Counted):
-    """Python's own web server, which shows what is in a directory, as ``python -m http.server``.
+    """Python's own web server, which lists directories, as ``python -m http.server``.
 
-    With `hidden` its pages are those of nginx, without names that begin with a dot.
+    With `hidden` it serves pages like nginx, without names that begin with a dot.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, hidden: bool = False) -> None:
@@ -414,7 +414,7 @@ class IndexServer(_Counted):
 
 
 def _nginx_index(path: str, folder: str) -> bytes:
-    """The page that nginx' autoindex shows of a folder."""
+    """Return the page of nginx's autoindex for a folder."""
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     rows = []
     for name in names:
@@ -428,7 +428,7 @@ def _nginx_index(path: str, folder: str) -> bytes:
 
 
 def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
-    """Give the half-open interval that a Range header asks for, None without one."""
+    """Return the half-open interval of a Range header, or None without one."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
     if match is None:
         return None
@@ -439,7 +439,7 @@ def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 class S3Server(_Counted):
-    """moto's S3 server in this process, with a bucket and what fsspec needs to reach it."""
+    """moto's S3 server in this process, with a bucket and the options for fsspec."""
 
     bucket = "bucket"
     region = "us-east-1"
@@ -489,7 +489,7 @@ class S3Server(_Counted):
         return counted
 
     def _damaged(self, application: Any, environ: Any, start_response: Any, kind: str) -> bytes:
-        """Answer as `FaultKind` says, or break the connection off."""
+        """Respond as `FaultKind` says, or close the connection."""
         if kind == "reset":
             # Werkzeug itself would keep the connection, and wait for the next request.
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -539,17 +539,19 @@ class S3Server(_Counted):
         self._thread.join()
 
     def reset(self) -> None:
-        """Empty the server, make the bucket anew, and forget requests and faults."""
+        """Empty the server, recreate the bucket, and forget requests and faults."""
         self.fail = None
         self.restore({})
         self.clear()
 
     def objects(self) -> dict[str, bytes]:
-        """Give what is in the bucket, without a request."""
-        return {key: one.value for key, one in self._backend().buckets[self.bucket].keys.items()}
+        """Return the objects of the bucket, without a request."""
+        return {
+            key: value.value for key, value in self._backend().buckets[self.bucket].keys.items()
+        }
 
     def restore(self, objects: Mapping[str, bytes]) -> None:
-        """Let there be just these objects, without a request."""
+        """Replace the content of the bucket with these objects, without a request."""
         backend = self._backend()
         backend.reset()
         backend.create_bucket(self.bucket, self.region)
@@ -577,7 +579,7 @@ class S3Server(_Counted):
         self._client().put_object(Bucket=self.bucket, Key=key, Body=data)
 
     def upload(self, folder: str | os.PathLike[str], prefix: str) -> str:
-        """Store all files below a folder under a prefix, and give its URL."""
+        """Store all files below a folder under a prefix, and return its URL."""
         client = self._client()
         for key, path in files_below(folder):
             client.upload_file(path, self.bucket, f"{prefix}/{key}")
@@ -585,7 +587,7 @@ class S3Server(_Counted):
 
 
 def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
-    """Give (key, path) of each file below a folder."""
+    """Yield (key, path) of each file below a folder."""
     root = os.fspath(folder)
     for parent, _, names in os.walk(root):
         for name in names:

@@ -1,7 +1,7 @@
-"""Stores of every writer and vintage, made on the spot, with what is in them.
+"""Stores of every writer and vintage, written on demand, with their content as plain values.
 
-netcdf-c, ncgen, zarr-python and xarray write their own. What no installed program writes any more
-is written out by hand from the table `VINTAGES`. All functions take a directory to be made.
+netcdf-c, ncgen, zarr-python and xarray write their own layouts. Layouts that no installed program
+writes any more are written by hand from the table `VINTAGES`. All functions create a directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import zarr.dtype
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
-# ---- what is in a store
+# ---- the content of a store
 
 
 class Size(int):
@@ -34,9 +34,9 @@ class Size(int):
 
 @dataclass
 class Var:
-    """A variable: dimensions by fully qualified name, values as a reader gives them.
+    """A variable: dimensions by fully qualified name, values as a reader returns them.
 
-    `fill` is what a chunk is padded with, and goes into `.zarray`; characters are ``S1`` arrays,
+    `fill` pads chunks and is written to `.zarray`; characters are ``S1`` arrays,
     strings arrays of ``object``.
     """
 
@@ -66,7 +66,7 @@ class Group:
 
 
 def file_url(path: Path, mode: str = "nczarr") -> str:
-    """The NCZarr URL of a directory."""
+    """Return the NCZarr URL of a directory."""
     return f"file://{path}#mode={mode},file"
 
 
@@ -81,7 +81,7 @@ def put(path: Path, documents: Mapping[str, Any]) -> Path:
 
 
 def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> dict[str, Any]:
-    """A `.zarray` of one uncompressed chunk unless `members` say otherwise."""
+    """Return a `.zarray` of one uncompressed chunk, with `members` replaced or added."""
     document = {"zarr_format": 2, "shape": [*shape], "dtype": dtype, "chunks": [*shape]}
     document |= {"fill_value": None, "order": "C", "compressor": None, "filters": None}
     return document | members
@@ -91,13 +91,13 @@ def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> 
 
 
 def shuffled(data: bytes, size: int) -> bytes:
-    """HDF5's shuffle: what does not fill an element stays at the end."""
+    """Apply HDF5's shuffle: bytes that do not fill an element stay at the end."""
     whole = len(data) // size * size
     return np.frombuffer(data[:whole], "u1").reshape(-1, size).T.tobytes() + data[whole:]
 
 
 def encoded(data: bytes, codecs: Iterable[Mapping[str, Any]], size: int) -> bytes:
-    """Bytes after netcdf-c's filters, whose shuffle knows the size better than its parameter."""
+    """Encode with netcdf-c's filters, whose shuffle uses the item size and not its parameter."""
     for codec in codecs:
         if codec["id"] == "shuffle":
             data = shuffled(data, size)
@@ -113,7 +113,7 @@ def encoded(data: bytes, codecs: Iterable[Mapping[str, Any]], size: int) -> byte
 
 @dataclass(frozen=True)
 class Vintage:
-    """How one release spells its annotations; `place` is where groups and arrays keep them."""
+    """The annotations of one release; `place` is where groups and arrays store them."""
 
     place: Literal["objects", "members", "attributes"]
     names: tuple[str, str, str, str]
@@ -149,11 +149,11 @@ _NC_TYPES = {kind: number for number, kind in enumerate(_NETCDF_TYPES, 1)}
 
 
 class Bare(str):
-    """Text that stands in the JSON as it is, without quotes."""
+    """Text that is written to the JSON without quotes."""
 
 
 def spell(value: Any, quoted_nan: bool = True) -> str:
-    """JSON as netcdf-c spells it."""
+    """Return JSON as netcdf-c spells it."""
     if isinstance(value, Bare):
         return str(value)
     if isinstance(value, dict):
@@ -168,12 +168,12 @@ def spell(value: Any, quoted_nan: bool = True) -> str:
 
 
 def _is_json_like(text: str) -> bool:
-    # What netcdf-c's lax parser takes for JSON, of the texts that are used here.
+    # Of the texts in these tests, netcdf-c's lax parser takes these for JSON.
     return text[:1] in tuple("0123456789+-[{") or text in ("nan", "TRUE")
 
 
 def _attribute(value: Any, vintage: Vintage) -> tuple[Any, str]:
-    """The JSON and the recorded type of an attribute."""
+    """Return the JSON and the recorded type of an attribute."""
     numbered = vintage.place == "objects"
     if isinstance(value, str):
         bare = vintage.bare_text and _is_json_like(value)
@@ -189,7 +189,7 @@ def _attribute(value: Any, vintage: Vintage) -> tuple[Any, str]:
 
 
 def write_vintage(path: Path, content: Group, release: str) -> Path:
-    """Write a store as a release of netcdf-c did."""
+    """Write a store as a release of netcdf-c does."""
     vintage = VINTAGES[release]
     documents: dict[str, Any] = {}
     for group_path, group in content.walk():
@@ -215,7 +215,7 @@ def write_vintage(path: Path, content: Group, release: str) -> Path:
 
 
 def _group_notes(group: Group, is_root: bool, vintage: Vintage, release: str) -> dict[str, Any]:
-    """The annotations of a group, the root's superblock first."""
+    """Return the annotations of a group, with the root's superblock first."""
     notes: dict[str, Any] = {vintage.names[0]: {"version": "2.0.0"}} if is_root else {}
     if is_root and vintage.place == "objects":
         notes[vintage.names[0]] = {"zarr_format": 2, "nczarr_version": "1.0.0"}
@@ -233,7 +233,7 @@ def _group_notes(group: Group, is_root: bool, vintage: Vintage, release: str) ->
 def _node(
     key: str, document: dict, attrs: dict, notes: dict[str, Any], vintage: Vintage
 ) -> dict[str, Any]:
-    """The documents of one node, its annotations where the vintage keeps them."""
+    """Return the documents of a node, with its annotations where the vintage stores them."""
     prefix = key[: key.rindex("/") + 1] if "/" in key else ""
     spelled = {name: _attribute(value, vintage) for name, value in attrs.items()}
     values = {name: value for name, (value, _) in spelled.items()}
@@ -256,7 +256,7 @@ def _node(
 
 
 def _array(variable: Var, vintage: Vintage, release: str) -> tuple[dict, dict, dict[str, bytes]]:
-    """The `.zarray`, the inner annotation and the chunks of a variable."""
+    """Return the `.zarray`, the inner annotation and the chunks of a variable."""
     values = variable.values
     scalar = values.ndim == 0
     type_name, stored = values.dtype.str.replace("|", "<"), values
@@ -287,20 +287,20 @@ def _array(variable: Var, vintage: Vintage, release: str) -> tuple[dict, dict, d
 
 
 def _chunks(values: np.ndarray, shape: tuple[int, ...], fill: Any) -> dict[str, bytes]:
-    """The whole chunks of an array, padded with `fill`."""
-    found = {}
+    """Yield the complete chunks of an array, padded with `fill`."""
+    result = {}
     counts = [-(-size // chunk) for size, chunk in zip(values.shape, shape, strict=True)]
     for index in np.ndindex(*counts):
         corner = tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, shape, strict=True))
         part = values[corner]
         chunk = np.full(shape, fill if fill not in (None, "") else 0, values.dtype)
         chunk[tuple(map(slice, part.shape))] = part
-        found[".".join(map(str, index))] = chunk.tobytes()
-    return found
+        result[".".join(map(str, index))] = chunk.tobytes()
+    return result
 
 
 def sample(release: str) -> Group:
-    """Everything that a release could express."""
+    """Return a group with everything that a release could express."""
     vintage = VINTAGES[release]
     texts = {"title": "a title", "accent": 'é \\ "q"', "empty": "", "two": "line\nfeed\ttab"}
     texts |= {"t001": "001", "tjson": '{"a": 1}', "tlist": "[0.,0.,1.]", "tnan": "nan"}
@@ -357,7 +357,7 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
 
 
 def write_netcdf_c(path: Path, mode: str = "nczarr") -> Path:
-    """A store by netcdf-c 4.10 with all that it can express in that mode."""
+    """Write a store by netcdf-c 4.10 with everything that it can express in this mode."""
     annotated = mode.startswith("nczarr") and "noxarray" not in mode
     with netCDF4.Dataset(file_url(path, mode), "w") as root:
         _write_attributes(root, annotated)
@@ -421,25 +421,25 @@ def _write_attributes(target: Any, annotated: bool) -> None:
 
 
 def read_with_netcdf4(dataset: Any) -> Group:
-    """What netCDF4 makes of an open dataset or group."""
-    found = Group(attrs=_read_attributes(dataset))
+    """Return an open dataset or group as netCDF4 reads it."""
+    result = Group(attrs=_read_attributes(dataset))
     for name, dimension in dataset.dimensions.items():
         size = dimension.size
-        found.dims[name] = Size(size) if dimension.isunlimited() else size
+        result.dims[name] = Size(size) if dimension.isunlimited() else size
     for name, variable in dataset.variables.items():
         variable.set_auto_maskandscale(False)
         variable.set_auto_chartostring(False)
         values = np.asarray(variable[...])
         if values.dtype == "f8":
-            # netcdf-c knows its own default fill with six digits only where it reads it back.
+            # netcdf-c reads its own default fill value back with six digits.
             values[values == 9.96921e36] = netCDF4.default_fillvals["f8"]
-        found.variables[name] = Var(variable.dimensions, values, _read_attributes(variable))
-    found.groups = {name: read_with_netcdf4(child) for name, child in dataset.groups.items()}
-    return found
+        result.variables[name] = Var(variable.dimensions, values, _read_attributes(variable))
+    result.groups = {name: read_with_netcdf4(child) for name, child in dataset.groups.items()}
+    return result
 
 
 def _read_attributes(target: Any) -> dict[str, Any]:
-    # Virtual, or of layouts that this netcdf-c does not know: it shows them, users did not.
+    # Virtual, or of layouts unknown to this netcdf-c: it shows them, but users did not write them.
     return {
         name: target.getncattr(name)
         for name in target.ncattrs()
@@ -448,7 +448,7 @@ def _read_attributes(target: Any) -> dict[str, Any]:
 
 
 def write_with_ncgen(path: Path, cdl: str, options: str = "") -> Path:
-    """A store by Debian's ncgen 4.9.0 from a CDL file."""
+    """Write a store by Debian's ncgen 4.9.0 from a CDL file."""
     url = file_url(path, f"nczarr{options}")
     command = ["ncgen", "-4", "-lb", "-o", url, str(FIXTURES / "cdl" / cdl)]
     subprocess.run(command, check=True, timeout=60)
@@ -463,7 +463,7 @@ has_ncgen = shutil.which("ncgen") is not None
 
 @dataclass
 class Stored:
-    """How zarr-python is to store an array."""
+    """An array and how zarr-python stores it."""
 
     values: np.ndarray
     options: dict[str, Any] = field(default_factory=dict)
@@ -519,13 +519,13 @@ ZARR_ARRAYS = {
 
 
 def write_with_zarr_python(path: Path) -> Path:
-    """A plain Zarr v2 group with every dtype and codec, each chunked so that edges stand over."""
+    """Write a plain Zarr v2 group with every dtype and codec, each with partial edge chunks."""
     group = zarr.open_group(path, mode="w", zarr_format=2, attributes={"title": "plain"})
     for name, stored in ZARR_ARRAYS.items():
         values, options = stored.values, stored.options
         chunks = tuple(max(1, size - 1) for size in values.shape)
-        given = {"dtype": values.dtype, "chunks": chunks, "compressors": None, **options}
-        array = group.create_array(name, shape=values.shape, **given)
+        arguments = {"dtype": values.dtype, "chunks": chunks, "compressors": None, **options}
+        array = group.create_array(name, shape=values.shape, **arguments)
         if values.size:
             array[...] = values
         array.attrs["_ARRAY_DIMENSIONS"] = [f"{name}_{axis}" for axis in range(values.ndim)]
@@ -534,7 +534,7 @@ def write_with_zarr_python(path: Path) -> Path:
 
 
 def cf_dataset() -> xr.Dataset:
-    """A dataset such as people keep: times, coordinates, text, masked and packed data."""
+    """Return a typical dataset: times, coordinates, text, masked and packed data."""
     time = np.datetime64("2000-01-01", "ns") + np.arange(5).astype("m8[D]")
     values = np.arange(20.0).reshape(5, 4)
     values[1, 2] = np.nan

@@ -1,4 +1,4 @@
-"""``ds.nczarr``: what a dataset still knows of its store; and what reading it logs."""
+"""``ds.nczarr`` finds the store of a dataset; and reading logs fill values and repairs."""
 
 import copy
 import logging
@@ -51,7 +51,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_info_finds_the_store_after(operation, directory):
+def test_the_accessor_finds_the_store_after(operation, directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
     overview = OPERATIONS[operation](dataset).nczarr.info()
     assert repr(overview) == repr(xr_nczarr.info(directory))
@@ -64,23 +64,23 @@ def test_info_opens_the_store_with_the_same_options(directory):
     assert "dialect" in repr(dataset.nczarr.info())
 
 
-def test_a_mapping_is_found_in_its_own_process_alone(store):
+def test_a_mapping_is_found_only_in_its_own_process(store):
     dataset = xr.open_dataset(store, engine="nczarr")
     assert repr(dataset.load().nczarr.info()) == repr(xr_nczarr.info(store))
     with pytest.raises(NotFoundError, match="another process"):
         pickle.loads(pickle.dumps(dataset)).nczarr.info()
 
 
-def test_verify_of_a_dataset_is_that_of_its_store(directory):
+def test_verify_of_a_dataset_verifies_its_store(directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
-    found = dataset.nczarr.verify()
-    assert str(found) == str(xr_nczarr.verify(directory))
-    assert "chunks are missing" in str(found)
+    result = dataset.nczarr.verify()
+    assert str(result) == str(xr_nczarr.verify(directory))
+    assert "chunks are missing" in str(result)
     assert dataset.nczarr.verify(sample=1).decoded == 2
-    assert len(dataset.nczarr.verify(readers=True).findings) > len(found.findings)
+    assert len(dataset.nczarr.verify(readers=True).findings) > len(result.findings)
 
 
-def test_the_accessor_shows_what_it_can_do(directory):
+def test_the_representation_of_the_accessor_lists_its_methods(directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
     assert repr(dataset.nczarr).startswith(
         f"<xr_nczarr methods of a Dataset opened from {directory}>"
@@ -104,7 +104,7 @@ def test_an_object_without_a_store_is_an_error_with_a_remedy(store):
             other.nczarr.info()
 
 
-def test_how_a_dataset_was_opened_shows_no_secrets_and_changes_no_token(store):
+def test_the_accessor_shows_no_secrets_and_changes_no_token(store):
     MemoryFileSystem().pipe({f"/opened/{key}": data for key, data in store.items()})
     url = "memory://opened"
     options = {"storage_options": {"password": "secret"}}
@@ -162,7 +162,7 @@ def nested(tmp_path):
 
 @pytest.mark.parametrize("group", [None, "diag", "diag/inner"])
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_a_whole_store_logs_no_repairs_whichever_group_is_opened(
+def test_an_undamaged_store_logs_no_repairs_whichever_group_is_opened(
     group, consolidated, nested, caplog
 ):
     if consolidated:
@@ -172,7 +172,7 @@ def test_a_whole_store_logs_no_repairs_whichever_group_is_opened(
     assert caplog.messages == []
 
 
-def test_what_lies_within_a_store_is_opened_as_a_store(nested):
+def test_a_group_of_a_store_is_opened_as_a_store(nested):
     for name, count in (("t2m", 1), ("diag", 1), ("diag/inner", 1)):
         overview = repr(xr_nczarr.info(nested / name))
         assert "unreadable" not in overview
@@ -191,7 +191,7 @@ def test_repaired_metadata_are_logged(store, caplog):
 
 
 class Faltering(MemoryFileSystem):
-    """A filesystem each of whose objects times out the first time."""
+    """A filesystem on which the first request for each object times out."""
 
     def __init__(self):
         super().__init__()

@@ -171,14 +171,14 @@ OUTSIDE_FORMATS = [path for path in FILES if layer_of(path) != "formats"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE_FORMATS, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_formats_compare_versions(path):
+def test_only_formats_compares_versions(path):
     assert not list(compared_versions(path))
 
 
 def test_one_module_knows_the_operating_system():
     asking = re.compile(r"sys\.platform|os\.name\b|fcntl|msvcrt|ctypes|(?:has|get)attr\(os\b")
     found = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
-    # What forks and counts processors knows no files, and netcdf-c is no operating system.
+    # Other uses of `os` and `ctypes`: forks and processor counts, and netcdf-c.
     others = {"locks.py", "chunks/array.py"}
     others |= {f"tools/netcdf_{name}.py" for name in ("c", "input", "output")}
     assert found == {"storage/system.py", *others}

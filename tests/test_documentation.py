@@ -1,13 +1,13 @@
-"""Every code block of the documentation runs, and prints what the page says that it prints.
+"""Every code block of the documentation runs and prints the output on the page.
 
 Blocks of a page run one after another, in one namespace and one new directory:
 
-- ``python`` is executed; a ``text`` block right behind it is what it prints,
+- ``python`` is executed; a ``text`` block directly after it is its output,
 - ``console`` has lines of ``$ nczarr …`` (or another command), each with its output,
-- ``sh`` is for what changes the machine, and is not run.
+- ``sh`` changes the machine, and is not run.
 
-Outputs are compared like doctests, with ``...`` for anything. Addresses that no test can
-reach stand for servers that run here: see `places`.
+Outputs are compared like doctests, with ``...`` for anything. Servers that run here replace the
+example addresses of a page: see `addresses`.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(text: str) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the kind of each block that runs, its code, what it prints, and its line."""
-    found = list(BLOCK.finditer(text))
-    for at, block in enumerate(found):
+    """Yield the kind of each block that runs, its code, its output and its line."""
+    result = list(BLOCK.finditer(text))
+    for at, block in enumerate(result):
         kind, code = block.groups()
-        after = found[at + 1] if at + 1 < len(found) else None
+        after = result[at + 1] if at + 1 < len(result) else None
         follows = after is not None and not text[block.end() : after.start()].strip()
         output = after[2] if after is not None and follows and after[1] == "text" else ""
         if kind in ("python", "console"):
             yield kind, code, output, text.count("\n", 0, block.start()) + 1
 
 
-def check_output(expected: str, found: str, where: str) -> None:
-    if not doctest.OutputChecker().check_output(expected, found, FLAGS):
-        raise AssertionError(f"{where}: expected\n{expected}\nfound\n{found}")
+def check_output(expected: str, result: str, where: str) -> None:
+    if not doctest.OutputChecker().check_output(expected, result, FLAGS):
+        raise AssertionError(f"{where}: expected\n{expected}\nfound\n{result}")
 
 
 def run_command(line: str) -> str:
-    """Give what a command prints; ``nczarr`` runs in this process unless the shell is needed."""
+    """Return the output of a command; ``nczarr`` runs in this process unless it needs a shell."""
     words = shlex.split(line)
     if words[0] == "nczarr" and not set(line) & set("|>;"):
         printed = io.StringIO()
@@ -97,9 +97,9 @@ def run_page(page: str, places: dict[str, str], namespace: dict[str, Any]) -> No
             continue
         for command in re.split(r"^\$ ", code, flags=re.M)[1:]:
             head, _, output = command.partition("\n")
-            found = run_command(head)
+            result = run_command(head)
             if output.strip():
-                check_output(output, found, f"{where}: {head}")
+                check_output(output, result, f"{where}: {head}")
 
 
 def _set_variables(variables: dict[str, str]) -> None:
@@ -108,7 +108,7 @@ def _set_variables(variables: dict[str, str]) -> None:
 
 @pytest.fixture
 def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Give the addresses of a page with those of the servers here, which run if it names them."""
+    """Return a function that starts the servers of a page and maps its addresses to theirs."""
 
     def found(text: str) -> dict[str, str]:
         places: dict[str, str] = {}
@@ -137,11 +137,11 @@ def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     return found
 
 
-# Other libraries warn, of each other and of what they will change.
+# Other libraries warn about each other and about their own deprecations.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs_and_prints_what_it_says(
+def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
     page: str, places: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "import icechunk" in (ROOT / page).read_text():
@@ -174,23 +174,23 @@ def test_a_notebook_runs_and_draws(
     plt.close("all")
 
 
-def test_the_pages_of_the_reference_leave_nothing_out() -> None:
-    found = {name: (DOCS / f"reference/{name}.md").read_text() for name in ("errors", "encoding")}
-    classes = [name for name, each in vars(errors).items() if name.endswith("Error")]
+def test_the_reference_lists_every_error_key_function_and_limit() -> None:
+    result = {name: (DOCS / f"reference/{name}.md").read_text() for name in ("errors", "encoding")}
+    classes = [name for name, value in vars(errors).items() if name.endswith("Error")]
     for name in classes:
-        assert f"`{name}`" in found["errors"], name
+        assert f"`{name}`" in result["errors"], name
     for key in ENCODING_KEYS:
-        assert f"`{key}`" in found["encoding"], key
+        assert f"`{key}`" in result["encoding"], key
     pages = [(DOCS / f"reference/{name}.md").read_text() for name in ("api", "options")]
     for name in xr_nczarr.__all__:
         documented = any(f"xr_nczarr.{name}" in page for page in pages)
-        assert documented or f"`{name}`" in found["errors"], name
+        assert documented or f"`{name}`" in result["errors"], name
     security = (DOCS / "explanation/security.md").read_text()
     for limit in dataclasses.fields(Limits):
         assert f"`{limit.name}`" in security, limit
 
 
-def test_the_links_of_the_readme_are_absolute_and_lead_somewhere() -> None:
+def test_the_links_of_the_readme_are_absolute_and_valid() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pages, source = project["urls"]["Documentation"], project["urls"]["Source"]
     raw = source.replace("github.com", "raw.githubusercontent.com")
@@ -209,7 +209,7 @@ def test_the_links_of_the_readme_are_absolute_and_lead_somewhere() -> None:
             assert link == pages, link
 
 
-def test_the_version_and_the_floors_are_the_same_everywhere() -> None:
+def test_the_version_and_the_minimum_versions_agree_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     recipe = (ROOT / ".github/conda/recipe.yaml").read_text()
     versions = (DOCS / "reference/versions.md").read_text()

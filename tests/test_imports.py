@@ -1,4 +1,4 @@
-"""What a fresh process imports, and that ``ds.nczarr`` is there whatever the order of imports."""
+"""The imports of a fresh process, and the accessor ``ds.nczarr`` in any order of imports."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The public names and signatures: a change here is a change for users, and for the changelog."""
+"""The public names and signatures. A change here changes the interface for users."""
 
 import dataclasses
 import doctest
@@ -22,7 +22,7 @@ SNAPSHOT = Path(__file__).parent / "fixtures/public_api.txt"
 
 
 def signatures() -> Iterator[str]:
-    """Yield each public name, with its parameters and their defaults, one a line."""
+    """Yield a line for each public name and for each parameter with its default."""
     for name in sorted(xr_nczarr.__all__):
         yield from described(name, getattr(xr_nczarr, name))
     for name in ("expand", "write"):
@@ -52,8 +52,8 @@ def described(name: str, value: Any) -> Iterator[str]:
                 yield from described(f"{name}.{member}", method)
 
 
-def test_the_public_names_and_signatures_are_those_of_the_snapshot():
-    """Call `python -m tests.test_public_api` to write the snapshot of a change that is meant."""
+def test_the_public_names_and_signatures_equal_the_snapshot():
+    """Run `python -m tests.test_public_api` to record an intended change."""
     assert SNAPSHOT.read_text().splitlines() == [*signatures()]
 
 
@@ -62,7 +62,7 @@ def test_every_public_name_is_documented(name):
     assert inspect.getdoc(getattr(xr_nczarr, name))
 
 
-def test_the_public_names_are_completed_and_helped_before_they_are_imported():
+def test_completion_and_help_know_the_public_names_before_their_import():
     code = "import xr_nczarr; assert {*xr_nczarr.__all__} <= {*dir(xr_nczarr)}"
     code += "; import pydoc; page = pydoc.plain(pydoc.render_doc(xr_nczarr))"
     code += "; assert 'to_nczarr(obj' in ''.join(page.split())"  # Python 3.13 folds signatures
@@ -70,14 +70,14 @@ def test_the_public_names_are_completed_and_helped_before_they_are_imported():
 
 
 @pytest.mark.parametrize("name", xr_nczarr.__all__)
-def test_the_examples_of_the_public_functions_are_true(name):
-    found = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
-    for example in found:
+def test_the_examples_of_the_public_functions_run(name):
+    result = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
+    for example in result:
         assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
 @pytest.mark.parametrize("name", [name for name in xr_nczarr.__all__ if name.endswith("Error")])
-def test_an_error_travels_to_another_process_with_all_that_it_says(name):
+def test_a_pickled_error_keeps_its_message_and_fields(name):
     fields = {"remedy": "r", "store": "s", "key": "k", "place": "p", "variable": "/v"}
     error = getattr(xr_nczarr, name)("problem", chunk=(1, 2), **fields)
     error.problem = "another"
@@ -116,7 +116,7 @@ def test_the_functions_for_reference_sets_are_there_after_importing_the_package(
 
 @pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
 def test_importing_the_engine_imports_nothing_that_reads(module):
-    """xarray imports the entry points of all engines, whichever it is asked for."""
+    """xarray imports the entry points of all engines, whichever one is used."""
     rooms = [f"xr_nczarr.{room}" for room in ("storage", "chunks", "hierarchy", "references")]
     code = f"import sys, xarray, {module}; print([n for n in {rooms} if n in sys.modules])"
     run = subprocess.run(

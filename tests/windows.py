@@ -1,8 +1,8 @@
-"""A process that finds what Windows offers, on Linux: see `become_windows`.
+"""Simulate Windows in a process on Linux: see `become_windows`.
 
-This is no Windows. It holds the package to the rules that Microsoft and Python document for files:
-paths of `ntpath`, names that are refused or fall together, files that stay while they are open, and
-none of the calls that only POSIX has.
+The simulation enforces the rules that Microsoft and Python document for files: paths of `ntpath`,
+names that are invalid or equal to others, open files that cannot be removed, and no calls that
+only POSIX has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-# Before anything is taken away from them.
+# These modules are imported before any of their functions is removed.
 import dask.array
 import dask.diagnostics  # noqa: F401
 import distributed  # noqa: F401
@@ -56,7 +56,7 @@ _readlink, _lseek = os.readlink, os.lseek
 
 
 def on_windows(drive: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a test module in a process that has become Windows; return its result."""
+    """Call a function of a test module in a process that simulates Windows; return its result."""
     name = function.__module__, function.__qualname__
     return in_a_new_interpreter(_call_on_windows, str(drive), name, arguments)
 
@@ -69,7 +69,7 @@ def _call_on_windows(drive: str, name: tuple[str, str], arguments: tuple[Any, ..
 def take_away(*names: str) -> None:
     """Remove modules, names of `os` and functions of the C library, as on systems without them.
 
-    The package is to be imported later, all else that needs them is imported here.
+    The package must be imported later; all other modules that need them are imported here.
     """
     assert not any(name.partition(".")[0] == "xr_nczarr" for name in sys.modules)
     _load_library = ctypes.CDLL
@@ -92,10 +92,10 @@ def take_away(*names: str) -> None:
 
 
 def become_windows(drive: str) -> None:
-    r"""Let this process see the folder `drive` as ``C:\``, and nothing of POSIX; not to be undone.
+    r"""Show this process the folder `drive` as ``C:\``, without POSIX calls. It cannot be undone.
 
-    Paths that begin with ``/`` are those of Linux still: the interpreter and other libraries need
-    them. Shares (``\\server\share``) fail a test that touches them.
+    Paths that begin with ``/`` remain Linux paths, because the interpreter and other libraries need
+    them. A test that accesses a share (``\\server\share``) fails.
     """
     disk = _Disk(drive)
     os.makedirs(f"{drive}/work", exist_ok=True)
@@ -136,11 +136,11 @@ def _absolute(path: Any, **_: Any) -> str:
 
 
 class _Disk:
-    """A folder of Linux with the names and the sharing rules of Windows."""
+    """A folder of Linux with the file names and the sharing rules of Windows."""
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.realpath(folder).rstrip("/")
-        # One operation at a time of all processes: none comes between a look and what follows.
+        # Processes take turns, so no operation comes between a check and the action after it.
         self.turns = _open(f"{self.folder}.turns", os.O_RDWR | os.O_CREAT)
         self.processes = f"{self.folder}.processes"
         os.makedirs(f"{self.processes}/{os.getpid()}")
@@ -211,7 +211,7 @@ class _Disk:
             fcntl.flock(self.turns, fcntl.LOCK_UN)
 
     def check_closed(self, path: str) -> None:
-        """Refuse what Windows refuses of a file that is open, or of a directory that holds one."""
+        """Raise the error of Windows for an open file, or for a directory that contains one."""
         for process in _listdir(self.processes):
             try:
                 numbers = _listdir(f"/proc/{process}/fd")
@@ -226,7 +226,7 @@ class _Disk:
                     raise _error(errno.EACCES, path)
 
     def real(self, path: Any) -> Any:
-        """Return the path on Linux of one that Windows would take."""
+        """Return the Linux path of a Windows path."""
         if isinstance(path, int):
             return path
         text = os.fsdecode(path)
@@ -267,7 +267,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 def _msvcrt() -> types.ModuleType:
-    """Make a module whose locks are held by handles, and end with their process, as there."""
+    """Return a module whose locks belong to handles and end with the process, as on Windows."""
     module: Any = types.ModuleType("msvcrt")
     module.LK_UNLCK, module.LK_LOCK, module.LK_NBLCK = 0, 1, 2
 

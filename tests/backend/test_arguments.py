@@ -1,4 +1,4 @@
-"""Arguments of other engines, names of groups, and what opening an empty group says."""
+"""Arguments of other engines, names of groups, and the message of an empty group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(target, **options):
 
 @pytest.fixture
 def stored(tmp_path):
-    """The folder of a store, one that netcdf-c wrote."""
+    """The folder of a store that netcdf-c wrote."""
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("x", 4)
         file.createVariable("t", "f8", ("x",))[:] = VALUES
@@ -59,7 +59,11 @@ def test_arguments_of_other_engines_that_change_nothing_are_accepted(stored, opt
 
 def test_engine_zarr_has_no_argument_that_is_unknown_here(stored):
     parameters = signature(ZarrBackendEntrypoint.open_dataset).parameters.values()
-    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.default is not parameter.empty
+    }
     assert "mode" in defaults
     assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
 
@@ -68,8 +72,8 @@ def test_options_of_engine_kerchunk_are_those_of_open_dataset(document):
     options = {"group": "sub"}
     assert read(document, open_dataset_options=options) == [97, 98]
     options["drop_variables"] = "t"
-    found = xr.open_dataset(document, engine="nczarr", open_dataset_options=options)
-    assert not found.variables
+    opened = xr.open_dataset(document, engine="nczarr", open_dataset_options=options)
+    assert not opened.variables
     with pytest.raises(TypeError, match="nonsense"):
         xr.open_dataset(document, engine="nczarr", open_dataset_options={"nonsense": 1})
 
@@ -84,7 +88,7 @@ def test_options_of_engine_kerchunk_are_those_of_open_dataset(document):
     ],
     ids=str,
 )
-def test_other_values_of_theirs_say_what_to_do(stored, options, message):
+def test_other_values_of_these_arguments_are_errors_with_a_remedy(stored, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         read(stored, **options)
 

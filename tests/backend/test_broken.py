@@ -1,4 +1,4 @@
-"""One broken variable keeps none of the others from being opened, wherever the store is."""
+"""A broken variable does not keep the others from being opened, in every kind of store."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ each_opener = pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
 
 @pytest.fixture(params=["directory", "zip", "mapping", "http", "s3", "references"])
 def served(request, tmp_path):
-    """Give a function that puts a directory to where the engine finds it, and its options."""
+    """Return a function that serves a directory and returns its target and options."""
 
     def serve(folder):
         if request.param == "zip":
@@ -98,7 +98,7 @@ IMPOSSIBLE = {
 
 @each_opener
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_a_variable_that_cannot_be_decoded_is_opened_as_it_is_stored(attribute, opener, store):
+def test_a_variable_that_cannot_be_decoded_is_opened_undecoded(attribute, opener, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     message = f"^/t is opened as it is stored: .*store, attribute {attribute}: xarray cannot"
     with pytest.warns(xr.SerializationWarning, match=message) as caught:
@@ -112,7 +112,7 @@ def test_a_variable_that_cannot_be_decoded_is_opened_as_it_is_stored(attribute, 
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_what_cannot_be_decoded_raises_or_is_left_out_on_request(attribute, store):
+def test_a_variable_that_cannot_be_decoded_raises_or_is_skipped_on_request(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -131,19 +131,19 @@ def test_what_cannot_be_decoded_raises_or_is_left_out_on_request(attribute, stor
     ],
     ids=str,
 )
-def test_what_is_not_decoded_is_no_reason_to_warn(options, store):
+def test_without_decoding_there_is_no_warning(options, store):
     change(store, "t", **IMPOSSIBLE["units"])
     dataset = xr.open_dataset(store, engine="nczarr", **options)
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_an_option_that_nothing_can_be_decoded_with_is_the_callers_error(store):
+def test_an_invalid_decoding_option_is_an_error_of_the_caller(store):
     options = {"decode_times": xr.coders.CFDatetimeCoder(), "use_cftime": True}
     with pytest.raises(ValueError, match="Usage of 'use_cftime'"):
         xr.open_dataset(store, engine="nczarr", **options)
 
 
-def test_a_coordinate_of_impossible_units_is_an_index_of_stored_numbers(store):
+def test_a_coordinate_of_impossible_units_is_indexed_by_stored_numbers(store):
     change(store, "time", units="months since 2000-01-01")
     with pytest.warns(xr.SerializationWarning, match=r"^/time is opened as it is stored: .*units"):
         dataset = xr.open_dataset(store, engine="nczarr")
@@ -155,7 +155,7 @@ def test_a_coordinate_of_impossible_units_is_an_index_of_stored_numbers(store):
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_coordinate_without_one_of_its_chunks_is_no_index(number, store, served):
+def test_a_coordinate_with_a_missing_chunk_gets_no_index(number, store, served):
     (store / f"time/{number}").unlink()
     target, options = served(store)
     message = f"^/time is opened as it is stored and without an index: .*time/{number}: no such ch"
@@ -169,7 +169,7 @@ def test_a_coordinate_without_one_of_its_chunks_is_no_index(number, store, serve
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_an_attribute_is_blamed_although_a_chunk_is_missing(attribute, store):
+def test_the_warning_names_the_attribute_although_a_chunk_is_missing(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     (store / "t/0.0").unlink()
     with pytest.warns(xr.SerializationWarning, match=f"^/t .*attribute {attribute}: xarray cannot"):
@@ -177,7 +177,7 @@ def test_an_attribute_is_blamed_although_a_chunk_is_missing(attribute, store):
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_coordinate_with_a_damaged_chunk_is_no_index(number, store, served):
+def test_a_coordinate_with_a_damaged_chunk_gets_no_index(number, store, served):
     path = store / f"time/{number}"
     path.write_bytes(path.read_bytes()[:-3])
     target, options = served(store)
@@ -194,7 +194,7 @@ def test_a_coordinate_with_a_damaged_chunk_is_no_index(number, store, served):
 
 
 @each_opener
-def test_a_coordinate_that_cannot_be_read_is_no_index(opener, store):
+def test_a_coordinate_that_cannot_be_read_gets_no_index(opener, store):
     document = json.loads((store / "x/.zarray").read_text()) | {"compressor": {"id": "nobody's"}}
     (store / "x/.zarray").write_text(json.dumps(document))
     with pytest.warns(xr.SerializationWarning, match=r"^/x is opened without an index: .*nobody's"):
@@ -204,7 +204,7 @@ def test_a_coordinate_that_cannot_be_read_is_no_index(opener, store):
         dataset.x.load()
 
 
-def test_a_coordinate_that_may_not_lack_chunks_is_no_index(store):
+def test_a_missing_chunk_of_a_coordinate_with_missing_chunks_raise_prevents_its_index(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x is opened as .* without an index: .*x/0"):
@@ -214,7 +214,7 @@ def test_a_coordinate_that_may_not_lack_chunks_is_no_index(store):
         dataset.x.load()
 
 
-def test_other_groups_of_a_tree_are_not_concerned(tmp_path):
+def test_a_broken_variable_does_not_affect_other_groups_of_a_tree(tmp_path):
     child = xr.Dataset({"a": ("y", [1.0, 2.0])}, {"y": [3, 4]})
     tree = xr.DataTree.from_dict({"/": child.rename(y="x"), "/g": child})
     xr_nczarr.to_nczarr(tree, tmp_path / "s")
@@ -226,7 +226,7 @@ def test_other_groups_of_a_tree_are_not_concerned(tmp_path):
     assert opened["g/a"].values.tolist() == [1, 2]
 
 
-def test_bounds_that_take_impossible_units_from_their_time_do_not_concern_it(tmp_path):
+def test_bounds_with_impossible_units_do_not_affect_their_time(tmp_path):
     bounds = np.array([[0, 1e300]])
     dataset = xr.Dataset(
         {"bounds": (("t", "two"), bounds), "other": ("two", [1, 2])},
@@ -240,13 +240,13 @@ def test_bounds_that_take_impossible_units_from_their_time_do_not_concern_it(tmp
     assert "units" not in opened.bounds.attrs
 
 
-def test_attributes_of_a_dropped_variable_upset_nothing(store):
+def test_invalid_attributes_of_a_dropped_variable_are_ignored(store):
     change(store, "t", **IMPOSSIBLE["bounds"])
     dataset = xr.open_dataset(store, engine="nczarr", drop_variables="t")
     assert sorted(dataset.variables) == ["time", "x"]
 
 
-def test_characters_are_text_beside_some_that_cannot_be_read(tmp_path):
+def test_characters_are_decoded_although_other_characters_cannot_be_read(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     for name, codec in (("good", None), ("bad", {"id": "nobody's"})):
         members[f"{name}/.zarray"] = array_document((2, 3), "|S1", compressor=codec)
@@ -270,7 +270,7 @@ def test_a_scalar_with_the_name_of_a_dimension_is_left_out(tmp_path):
     assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
 
 
-def test_an_array_larger_than_numpy_counts_upsets_nothing_where_it_is_not_read(store):
+def test_an_unread_array_beyond_the_size_limit_of_numpy_does_no_harm(store):
     document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
     put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
     options = {"consolidated": False, "drop_variables": "y"}
@@ -286,13 +286,13 @@ def test_a_warning_names_the_line_that_opens(store):
         assert caught[0].filename == __file__
 
 
-def test_a_warning_that_is_an_error_stays_one(store):
+def test_a_warning_turned_into_an_error_is_raised(store):
     change(store, "t", **IMPOSSIBLE["units"])
     with pytest.raises(xr.SerializationWarning, match=r"^/t is opened as it is stored"):
         xr.open_dataset(store, engine="nczarr")
 
 
-def test_a_connection_that_fails_is_no_broken_variable(store, http_server):
+def test_a_failed_connection_is_an_error_and_not_a_broken_variable(store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     http_server.fault("reset", path="*/time/0", times=None)
     options = {"storage_options": {"retry": {"attempts": 1}}, "chunks": {}}
@@ -306,7 +306,7 @@ def test_without_indexes_coordinates_are_not_read(opener, store, http_server):
     opener(
         f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False
     )
-    assert not [one.path for one in http_server.requests if one.path[-1].isdigit()]
+    assert not [request.path for request in http_server.requests if request.path[-1].isdigit()]
 
 
 def test_coordinates_are_decoded_as_xarray_decodes_them(tmp_path):
@@ -321,12 +321,12 @@ def test_coordinates_are_decoded_as_xarray_decodes_them(tmp_path):
     packing = {"packed": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}}
     dataset.to_zarr(tmp_path / "s", zarr_format=2, encoding=packing, consolidated=False)
     decoding = {"decode_timedelta": True}
-    found = xr.open_dataset(tmp_path / "s", engine="nczarr", **decoding)
+    opened = xr.open_dataset(tmp_path / "s", engine="nczarr", **decoding)
     with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False, **decoding) as expected:
         for name in dataset.coords:
-            assert found.indexes[name].dtype == expected.indexes[name].dtype
-            assert found.indexes[name].equals(expected.indexes[name])
-            assert found[name].attrs == expected[name].attrs
+            assert opened.indexes[name].dtype == expected.indexes[name].dtype
+            assert opened.indexes[name].equals(expected.indexes[name])
+            assert opened[name].attrs == expected[name].attrs
 
 
 def test_each_of_many_broken_variables_is_named():
@@ -342,8 +342,8 @@ def test_each_of_many_broken_variables_is_named():
     assert len(dataset) == len(caught) == 200
 
 
-def test_a_damaged_chunk_that_decoding_asks_for_is_read_once(http_server):
-    """xarray reads the first value of a time: its chunk is not read again to find the culprit."""
+def test_a_damaged_chunk_that_decoding_needs_is_read_once(http_server):
+    """xarray reads the first value of a time; its chunk is not read again to find the cause."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}
     members = {

@@ -1,4 +1,4 @@
-"""Workers of dask that die while they write."""
+"""Dask workers that die while they write."""
 
 import os
 import signal
@@ -24,10 +24,10 @@ ENCODING = {"a": {"chunks": (4, 5)}, "n": {"chunks": (4,)}, "t": {"chunks": (16,
 
 
 def die_once(block, marker):
-    """End the worker between a chunk's temporary file and its name, at the first block alone.
+    """End the worker before the temporary file of its first chunk is renamed, in one block only.
 
-    A worker that dies before its nanny has heard that it began is not started again by dask: were
-    the next ones to die as well, there could be none left, and the write would wait forever.
+    dask does not restart a worker that dies before its nanny has learned that it started. If the
+    next workers died as well, none could be left, and the write would wait forever.
     """
 
     def die(event, _arguments):
@@ -42,7 +42,7 @@ def die_once(block, marker):
 
 @pytest.fixture
 def mortals():
-    """A client of worker processes of its own, one more than die: not all of them come back."""
+    """A client with one more worker process than will die, because dask may not restart all."""
     with (
         LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -70,8 +70,8 @@ def test_a_dask_worker_that_dies_is_replaced_or_an_error(tmp_path, mortals, appe
     with pytest.raises(KilledWorker):
         write()
     if append:
-        with xr.open_dataset(path, engine="nczarr") as found:
-            xr.testing.assert_identical(found.load(), rows(0, 4))
+        with xr.open_dataset(path, engine="nczarr") as opened:
+            xr.testing.assert_identical(opened.load(), rows(0, 4))
     else:
         assert {*os.listdir(tmp_path)} == {"marker", "whole"}
     monkeypatch.undo()

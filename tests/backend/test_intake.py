@@ -1,4 +1,4 @@
-"""Catalogs of intake-esm, which hand over an opened file for each engine but zarr."""
+"""Catalogs of intake-esm, which passes an opened file to every engine except zarr."""
 
 from __future__ import annotations
 
@@ -56,27 +56,27 @@ def test_a_catalog_of_stores_on_s3_is_opened(parts, s3_server, suffix, data_form
     if repeated:
         opening["backend_kwargs"] = {"storage_options": options}
     paths = [f"{url}/{number}.{suffix}" for number in range(2)]
-    found = catalog(paths, data_format).to_dask(
+    opened = catalog(paths, data_format).to_dask(
         xarray_open_kwargs=opening, storage_options=options, progressbar=False
     )
-    assert found.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
-    assert found.tas.chunks is not None
+    assert opened.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert opened.tas.chunks is not None
 
 
 def test_a_catalog_of_local_zip_files_is_opened(parts):
-    """A local folder is refused by intake-esm itself: it opens it as a file."""
+    """intake-esm itself rejects a local folder, because it opens it as a file."""
     paths = [f"file://{parts}/{number}.zip" for number in range(2)]
-    found = catalog(paths, "zarr").to_dask(
+    opened = catalog(paths, "zarr").to_dask(
         xarray_open_kwargs={"engine": "nczarr"}, progressbar=False
     )
-    assert found.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert opened.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_catalog_of_zip_files_on_the_web_is_opened(parts, http_server):
     for number in range(2):
         (parts / f"{number}.zip").rename(f"{http_server.root}/{number}.zip")
     paths = [f"{http_server.url}/{number}.zip" for number in range(2)]
-    found = catalog(paths, "zarr").to_dask(
+    opened = catalog(paths, "zarr").to_dask(
         xarray_open_kwargs={"engine": "nczarr"}, progressbar=False
     )
-    assert found.tas.values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert opened.tas.values.tolist() == [0, 1, 2, 3, 4, 5]

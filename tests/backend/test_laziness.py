@@ -1,4 +1,4 @@
-"""What is read when: nothing at open, then each touched chunk once; from anywhere."""
+"""Opening reads only metadata, and a selection reads each of its chunks once."""
 
 import asyncio
 import pickle
@@ -35,7 +35,7 @@ def stored(tmp_path_factory):
 
 
 def unwrapped(data):
-    """What our engine handed to xarray."""
+    """Return the lazy array that the engine passed to xarray."""
     while not isinstance(data, SelectedArray):
         data = data.array
     return data
@@ -58,7 +58,7 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def of_every_kind(tmp_path_factory):
-    """A store of variables that are decoded in all ways, and what they hold."""
+    """A store with variables of every kind of decoding, and their values."""
     path, shape = tmp_path_factory.mktemp("kinds") / "store", (4, 5, 3)
     numbers = np.arange(np.prod(shape)).reshape(shape)
     words = np.array(["", "ä", "Bergen", "x"], object)[numbers % 4]
@@ -86,9 +86,9 @@ def of_every_kind(tmp_path_factory):
 
 @st.composite
 def selections(draw, sizes):
-    """What to do with a variable of these sizes, by the name of a method and its arguments.
+    """Draw selections of a variable of these sizes: names of methods and their arguments.
 
-    One index in a hundred or so lies outside of its dimension.
+    About one index in a hundred is outside its dimension.
     """
     how = draw(st.sampled_from(["orthogonal", "pointwise", "transpose"]))
     if how == "transpose":
@@ -137,7 +137,7 @@ def index(size, *, outside=False):
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
-def test_any_sequence_of_selections_gives_what_it_gives_in_memory(of_every_kind, data, name):
+def test_any_sequence_of_selections_equals_the_same_in_memory(of_every_kind, data, name):
     path, held = of_every_kind
     lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
     eager = held[name].variable
@@ -174,36 +174,36 @@ def test_an_index_outside_a_dimension_is_an_error_when_it_is_selected(tmp_path, 
         opened(tmp_path / "store").v.isel(x=outside)
 
 
-def test_a_transposed_variable_is_read_by_chunks_not_point_by_point(stored):
+def test_a_transposed_variable_is_read_chunk_by_chunk(stored):
     variable = opened(stored)["v"].transpose("x", "t", "y")
     request = unwrapped(variable.variable._data).selection.request()
     assert not request.pointwise
     np.testing.assert_array_equal(variable[2:, ::-1].values, VALUES.transpose(2, 0, 1)[2:, ::-1])
 
 
-def test_none_of_the_dates_of_any_calendar_can_be_selected(tmp_path):
-    """xarray's own arrays fail: they look for the first date to decode."""
+def test_an_empty_selection_of_dates_works_in_any_calendar(tmp_path):
+    """xarray's own arrays fail, because they decode the first date."""
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("t", 3)
         dates = file.createVariable("t", "i4", ("t",))
         dates.setncatts({"units": "days since 2000-01-01", "calendar": "360_day"})
         dates[:] = [1, 2, 3]
-    found = xr.open_dataset(url, engine="nczarr", create_default_indexes=False).t
+    dataset = xr.open_dataset(url, engine="nczarr", create_default_indexes=False).t
     for chosen in (slice(0), np.zeros(3, bool), []):
-        selected = found.isel(t=chosen)
+        selected = dataset.isel(t=chosen)
         assert (selected.values.shape, selected.dtype) == ((0,), object)
-    if hasattr(found, "load_async"):  # since xarray 2025.8
-        assert asyncio.run(found.isel(t=[]).load_async()).size == 0
+    if hasattr(dataset, "load_async"):  # since xarray 2025.8
+        assert asyncio.run(dataset.isel(t=[]).load_async()).size == 0
 
 
-def test_opening_reads_metadata_alone(http_server, stored, tmp_path):
+def test_opening_reads_only_metadata(http_server, stored, tmp_path):
     shutil.copytree(stored, Path(http_server.root, "s"))
     opened(f"{http_server.url}/s")
-    asked = {request.path.rpartition("/")[2] for request in http_server.requests}
-    assert all(name.startswith((".z", ".ncz", "zarr.json", "meta", "attrs")) for name in asked), (
-        asked
-    )
+    requested = {request.path.rpartition("/")[2] for request in http_server.requests}
+    assert all(
+        name.startswith((".z", ".ncz", "zarr.json", "meta", "attrs")) for name in requested
+    ), requested
 
 
 @pytest.mark.parametrize(
@@ -226,14 +226,14 @@ def test_each_touched_chunk_is_fetched_once_and_no_other(selection, chunks, http
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["v"]
     http_server.clear()
-    found = variable.isel(selection).values
+    result = variable.isel(selection).values
     expected = xr.DataArray(VALUES, dims=tuple("tyx")).isel(selection).values
-    np.testing.assert_array_equal(found, expected)
-    asked = [request.path.rpartition("/")[2] for request in http_server.requests]
-    assert sorted(asked) == sorted(chunks)
+    np.testing.assert_array_equal(result, expected)
+    requested = [request.path.rpartition("/")[2] for request in http_server.requests]
+    assert sorted(requested) == sorted(chunks)
 
 
-def test_an_uncompressed_chunk_gives_only_the_bytes_of_a_row(http_server, stored):
+def test_a_row_of_an_uncompressed_chunk_is_read_alone(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["raw"]
     http_server.clear()
@@ -242,7 +242,7 @@ def test_an_uncompressed_chunk_gives_only_the_bytes_of_a_row(http_server, stored
     assert request.range == "bytes=16-31"
 
 
-def test_the_number_of_requests_to_open_is_known(s3_server, stored, tmp_path):
+def test_opening_takes_a_fixed_number_of_requests(s3_server, stored, tmp_path):
     options = {"storage_options": s3_server.storage_options}
     url = s3_server.upload(stored, "single")
     s3_server.clear()
@@ -279,7 +279,7 @@ def test_all_coordinates_are_fetched_in_one_wave_and_once(http_server, tmp_path)
 
 @pytest.mark.skipif(not hasattr(xr.Dataset, "load_async"), reason="xarray is older than 2025.8")
 @pytest.mark.parametrize("options", [{}, {"decode_cf": False}, {"chunks": {}}], ids=str)
-def test_load_async_gives_what_load_gives(of_every_kind, options):
+def test_load_async_equals_load(of_every_kind, options):
     path, _ = of_every_kind
 
     async def load():
@@ -349,12 +349,12 @@ def _sum_here_and_in_a_child(method, path, options):
 def test_reading_works_after(method, where, stored, s3_server):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     path = s3_server.upload(stored, "s") if where == "s3" else stored
-    found = in_a_new_interpreter(_sum_here_and_in_a_child, method, path, options)
-    assert found == VALUES.sum()
+    result = in_a_new_interpreter(_sum_here_and_in_a_child, method, path, options)
+    assert result == VALUES.sum()
 
 
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_workers_read_in_processes_of_their_own(where, stored, s3_server, workers):
+def test_worker_processes_read_by_themselves(where, stored, s3_server, workers):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     url = s3_server.upload(stored, "s") if where == "s3" else stored
     total = opened(url, chunks={}, **options)["v"].sum().data
@@ -380,13 +380,13 @@ def test_a_graph_holds_no_values(stored):
     assert len(pickle.dumps(dict(graph))) < 30_000
 
 
-def test_threaded_dask_gives_the_same(stored):
+def test_threaded_dask_returns_the_same_values(stored):
     with dask.config.set(scheduler="threads"):
-        found = opened(stored, chunks={"t": 2})["v"]
-        np.testing.assert_array_equal((found + 1).values, VALUES + 1)
+        dataset = opened(stored, chunks={"t": 2})["v"]
+        np.testing.assert_array_equal((dataset + 1).values, VALUES + 1)
 
 
-def test_threads_are_counted_where_the_system_tells_no_affinity(stored, monkeypatch):
+def test_threads_are_counted_on_systems_without_processor_affinity(stored, monkeypatch):
     import os
 
     monkeypatch.delattr(os, "sched_getaffinity")

@@ -1,4 +1,4 @@
-"""Everything that can be opened, and everything xarray's users do with it."""
+"""Every kind of target, and the functions of xarray that users call on it."""
 
 import io
 import shutil
@@ -20,7 +20,7 @@ TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """A store that netcdf-c wrote: an unlimited dimension, a group, deflated chunks."""
+    """A store written by netcdf-c: an unlimited dimension, a group, deflated chunks."""
     path = tmp_path_factory.mktemp("stores") / "store.nczarr"
     with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
         file.title = "store"
@@ -97,7 +97,7 @@ def test_plain_http_opens_without_a_listing(spell, stored, http_server):
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
 
-def test_http_says_how_to_open_what_cannot_be_listed(http_server, stored):
+def test_the_error_for_an_unlistable_http_store_says_how_to_open_it(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "plain"))
     for file in Path(http_server.root, "plain").rglob(".zattrs"):
         file.write_text("{}")
@@ -114,15 +114,15 @@ def test_s3_opens(fragment, stored, s3_server):
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
-def test_s3_opens_and_explains_what_may_be_read_and_not_listed(release, tmp_path, s3_server):
+def test_an_s3_store_without_list_permission_is_opened_and_explained(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
     s3_server.restore({f"store/{k}": data for k, data in objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options
     s3_server.fail = lambda request: 403 if "list-type" in request.path else None
-    found = xr.open_groups(url, engine="nczarr", storage_options=options)
+    opened = xr.open_groups(url, engine="nczarr", storage_options=options)
     expected = xr.open_groups(tmp_path / "store", engine="nczarr")
-    assert found.keys() == expected.keys()
-    assert found["/g"].identical(expected["/g"])
+    assert opened.keys() == expected.keys()
+    assert opened["/g"].identical(expected["/g"])
     assert "requests" in repr(xr_nczarr.explain(url, storage_options=options))
 
 
@@ -145,7 +145,7 @@ def test_a_missing_store_is_not_an_empty_one(tmp_path, s3_server, http_server):
             xr.open_dataset(target, engine="nczarr", **options)
 
 
-def test_a_fragment_that_contradicts_what_is_there_is_an_error(stored, tmp_path):
+def test_a_fragment_that_contradicts_the_store_is_an_error(stored, tmp_path):
     archive = zipped(stored, tmp_path / "store.zip")
     for url in (f"file://{stored}#mode=nczarr,zip", f"file://{archive}#mode=nczarr,file"):
         with pytest.raises((ValueError, OSError), match=r"zip|directory"):
@@ -156,7 +156,7 @@ def test_a_fragment_that_contradicts_what_is_there_is_an_error(stored, tmp_path)
         xr.open_dataset(f"file://{stored}#mode=nczarr,nonsense", engine="nczarr")
 
 
-def test_only_strong_evidence_guesses_the_engine(stored, tmp_path):
+def test_the_engine_is_guessed_only_from_strong_evidence(stored, tmp_path):
     check(xr.open_dataset(stored))
     guess = xr.backends.list_engines()["nczarr"].guess_can_open
     url = f"file://{stored}#mode=nczarr,file"
@@ -205,7 +205,7 @@ def test_chunks_mean_what_they_mean_to_xarray(chunks, expected, stored):
         np.testing.assert_array_equal(dataset["t"].values, TEMPERATURE)
 
 
-def test_xarrays_decoding_options_are_obeyed(tmp_path):
+def test_the_decoding_options_of_xarray_work(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("n", 3)
@@ -257,7 +257,7 @@ def test_xarrays_decoding_options_are_obeyed(tmp_path):
         ("codecs", ["mine"]),
     ],
 )
-def test_an_option_of_another_kind_is_refused_and_not_taken_for_another_value(option, value):
+def test_an_option_of_the_wrong_type_is_rejected(option, value):
     store = {".zgroup": b'{"zarr_format": 2}'}
     with pytest.raises(ValueError, match=f"{option}.*found"):
         xr.open_dataset(store, engine="nczarr", **{option: value})
@@ -275,7 +275,7 @@ def test_an_option_of_another_kind_is_refused_and_not_taken_for_another_value(op
     ],
     ids=str,
 )
-def test_a_storage_option_of_this_package_of_another_kind_is_refused(option, value, tmp_path):
+def test_an_own_storage_option_of_the_wrong_type_is_rejected(option, value, tmp_path):
     with pytest.raises(ValueError, match=f"{option}.*found"):
         xr.open_dataset(tmp_path, engine="nczarr", storage_options={option: value})
 
@@ -287,7 +287,7 @@ def test_options_may_be_numbers_of_numpy():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_a_variable_without_name_that_cannot_be_read_raises_its_reason(tmp_path):
+def test_a_broken_variable_with_an_empty_name_raises_its_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]
@@ -295,7 +295,7 @@ def test_a_variable_without_name_that_cannot_be_read_raises_its_reason(tmp_path)
         nameless.load()
 
 
-def test_consolidated_metadata_are_used_refused_and_checked(tmp_path):
+def test_consolidated_metadata_are_used_ignored_or_checked_on_request(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)
@@ -313,7 +313,7 @@ def test_consolidated_metadata_are_used_refused_and_checked(tmp_path):
         xr_nczarr.open_hierarchy(url, consolidated=True)
 
 
-def test_the_picture_of_a_store_tells_what_is_in_it(stored):
+def test_the_representation_of_a_store_shows_its_content(stored):
     text = repr(xr_nczarr.open_hierarchy(stored))
     assert "Zarr 2, dialect nczarr-4.9.3" in text
     assert "time unlimited, now 3" in text
@@ -321,7 +321,7 @@ def test_the_picture_of_a_store_tells_what_is_in_it(stored):
     assert "group /inner" in text
 
 
-def test_d20_arrays_of_undefined_fill_are_told(tmp_path):
+def test_d20_arrays_with_an_undefined_fill_value_are_listed(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("x", 4)
@@ -331,7 +331,7 @@ def test_d20_arrays_of_undefined_fill_are_told(tmp_path):
     assert "note: no fill value in unfilled: missing chunks read as zero" in picture
 
 
-def test_the_others_are_decoded_by_what_dropped_variables_say(tmp_path):
+def test_dropped_variables_still_affect_the_decoding_of_others(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         for name in ("t", "two", "letters"):
@@ -343,9 +343,9 @@ def test_the_others_are_decoded_by_what_dropped_variables_say(tmp_path):
         file.createVariable("word", "S1", ("t", "letters"))[:] = np.array([[b"a", b"b"]] * 2)
         file.createVariable("number", "i4", ("letters",))[:] = [3, 4]
     options = {"drop_variables": ["t", "number"], "decode_coords": "all"}
-    found = xr.open_dataset(url, engine="nczarr", **options)
+    opened = xr.open_dataset(url, engine="nczarr", **options)
     with xr.open_dataset(url, engine="netcdf4", **options) as expected:
-        xr.testing.assert_identical(found, expected.load())
-    assert (found.bounds.dtype.kind, found.word.dims) == ("M", ("t", "letters"))
+        xr.testing.assert_identical(opened, expected.load())
+    assert (opened.bounds.dtype.kind, opened.word.dims) == ("M", ("t", "letters"))
     bounded = xr.open_dataset(url, engine="nczarr", drop_variables="bounds", decode_coords="all")
     assert bounded.t.encoding["bounds"] == "bounds"

@@ -1,4 +1,4 @@
-"""Plain Zarr reads as with engine zarr, but for the rows of docs/reference/engine-zarr.md."""
+"""Plain Zarr reads as with engine zarr, except for the rows of docs/reference/engine-zarr.md."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ HAS_GDAL = shutil.which("gdalmdimtranslate") is not None
 
 
 def written(version, /, **members):
-    """A store with the array ``v`` along ``x``, by zarr-python; `data` are its values."""
+    """Write a store with the array ``v`` along ``x`` by zarr-python; `data` are its values."""
     store = zarr.storage.MemoryStore()
     data = members.pop("data", np.arange(3))
     members.setdefault("dtype", data.dtype)
@@ -43,7 +43,7 @@ def written(version, /, **members):
 
 
 def opened(store, engine="nczarr", **options):
-    """The variable ``v`` as an engine opens it."""
+    """Return the variable ``v`` as an engine opens it."""
     if engine == "zarr":
         return xr.open_dataset(store, engine="zarr", consolidated=False, **options).v.variable
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
@@ -80,12 +80,12 @@ PRODUCERS = [
 
 @pytest.mark.parametrize("produce", PRODUCERS)
 def test_missing_values_of_packed_data_are_missing_whoever_wrote_them(tmp_path, produce):
-    found = xr.open_dataset(produce(tmp_path), engine="nczarr").t
-    np.testing.assert_allclose(found, TEMPERATURE.t, atol=1e-4)
-    assert found.encoding["_FillValue"] == -32767
+    dataset = xr.open_dataset(produce(tmp_path), engine="nczarr").t
+    np.testing.assert_allclose(dataset, TEMPERATURE.t, atol=1e-4)
+    assert dataset.encoding["_FillValue"] == -32767
     again = {}
-    xr_nczarr.to_nczarr(found.to_dataset(), again)
-    np.testing.assert_array_equal(xr.open_dataset(again, engine="nczarr").t, found)
+    xr_nczarr.to_nczarr(dataset.to_dataset(), again)
+    np.testing.assert_array_equal(xr.open_dataset(again, engine="nczarr").t, dataset)
 
 
 def test_zero_is_missing_in_an_image_and_stays_so_when_it_is_written_again(tmp_path):
@@ -124,7 +124,7 @@ def test_a_fill_value_is_masked_in_the_chunk_loop(attributes, unpacking, dtype):
 
 
 def zeros(path):
-    """A reference set with zeros of numbers, of text, and beside a declared value."""
+    """A reference set with zeros in numbers, in text, and in an array with a declared value."""
     numbers = array_document((2,), "<i2", fill_value=0)
     documents = {
         ".zgroup": {"zarr_format": 2},
@@ -141,21 +141,21 @@ def zeros(path):
     return path
 
 
-def test_zero_masks_nothing_in_a_reference_set_and_is_logged_once(tmp_path, caplog):
+def test_zero_does_not_mask_in_a_reference_set_and_is_logged_once(tmp_path, caplog):
     path = zeros(tmp_path / "refs.json")
     with caplog.at_level(logging.INFO, logger="xr_nczarr"):
-        found = xr.open_dataset(path, engine="nczarr")
-    assert found.a.dtype == "int16"
-    assert found.a.values.tolist() == [0, 1]
-    assert found.text.values.tolist() == [b" ", b"a"]
-    np.testing.assert_array_equal(found.declared, [0, np.nan])
+        dataset = xr.open_dataset(path, engine="nczarr")
+    assert dataset.a.dtype == "int16"
+    assert dataset.a.values.tolist() == [0, 1]
+    assert dataset.text.values.tolist() == [b" ", b"a"]
+    np.testing.assert_array_equal(dataset.declared, [0, np.nan])
     (record,) = caplog.records
     assert record.name == "xr_nczarr.dataset"
     assert "the fill_value 0 of /a, /b does not mask" in record.getMessage()
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
 
-def test_zero_masks_nothing_however_a_reference_set_is_opened(tmp_path):
+def test_zero_does_not_mask_however_a_reference_set_is_opened(tmp_path):
     path = zeros(tmp_path / "refs.json")
     references = json.loads(path.read_text())
     options = {"storage_options": {"fo": references}}
@@ -165,11 +165,13 @@ def test_zero_masks_nothing_however_a_reference_set_is_opened(tmp_path):
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_the_option_says_what_zero_means_in_a_reference_set(tmp_path, caplog, masks, expected):
+def test_the_option_decides_whether_zero_masks_in_a_reference_set(
+    tmp_path, caplog, masks, expected
+):
     path = zeros(tmp_path / "refs.json")
     options = {"use_zarr_fill_value_as_mask": masks}
-    found = xr.open_dataset(path, engine="nczarr", **options)
-    np.testing.assert_array_equal(found.a, expected)
+    dataset = xr.open_dataset(path, engine="nczarr", **options)
+    np.testing.assert_array_equal(dataset.a, expected)
     assert not caplog.records
 
 
@@ -177,9 +179,9 @@ def test_the_option_says_what_zero_means_in_a_reference_set(tmp_path, caplog, ma
 def test_an_attribute_masks_in_the_type_of_the_array(version):
     data = np.array([1, 2, 1e20], "f4")
     store = written(version, data=data, fill_value=1, attributes={"_FillValue": 1e20})
-    found = opened(store)
-    np.testing.assert_array_equal(found, [1, 2, np.nan])
-    assert found.encoding["_FillValue"] == np.float32(1e20)
+    dataset = opened(store)
+    np.testing.assert_array_equal(dataset, [1, 2, np.nan])
+    assert dataset.encoding["_FillValue"] == np.float32(1e20)
     store = written(version, data=data, fill_value=None, attributes={"_FillValue": [1e20]})
     np.testing.assert_array_equal(opened(store), [1, 2, np.nan])
 
@@ -207,16 +209,16 @@ def test_the_fill_value_of_big_endian_integers_that_are_unsigned_masks():
 
 
 @pytest.mark.parametrize("fill", [np.datetime64(0, "ns"), np.datetime64("NaT", "ns")])
-def test_a_fill_value_of_times_is_an_attribute_and_masks_nothing(fill):
+def test_a_fill_value_of_times_is_an_attribute_and_does_not_mask(fill):
     store = written(2, data=np.array([0, 1], "M8[ns]"), fill_value=fill)
-    found, expected = opened(store), opened(store, "zarr")
-    assert found.attrs.keys() == expected.attrs.keys() == {"_FillValue"}
-    np.testing.assert_equal(found.attrs["_FillValue"], fill)
-    np.testing.assert_array_equal(found, expected)
+    dataset, expected = opened(store), opened(store, "zarr")
+    assert dataset.attrs.keys() == expected.attrs.keys() == {"_FillValue"}
+    np.testing.assert_equal(dataset.attrs["_FillValue"], fill)
+    np.testing.assert_array_equal(dataset, expected)
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     for dialect in ("zarr", "nczarr"):
         again, copied = {}, {}
-        xr_nczarr.to_nczarr(xr.Dataset({"v": found}), again, dialect=dialect)
+        xr_nczarr.to_nczarr(xr.Dataset({"v": dataset}), again, dialect=dialect)
         xr_nczarr.copy(objects, copied, dialect=dialect)
         for target in (again, copied):
             np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, expected)
@@ -225,18 +227,18 @@ def test_a_fill_value_of_times_is_an_attribute_and_masks_nothing(fill):
 @pytest.mark.parametrize("dtype", ["V3", "i2,f4"])
 def test_arrays_that_xarray_cannot_mask_do_not_block_the_others(dtype):
     data = np.zeros(2, dtype)
-    found = opened(written(2, data=data, fill_value=data[0]))
-    assert "_FillValue" not in found.attrs | found.encoding
-    assert found.values.tobytes() == data.tobytes()
+    dataset = opened(written(2, data=data, fill_value=data[0]))
+    assert "_FillValue" not in dataset.attrs | dataset.encoding
+    assert dataset.values.tobytes() == data.tobytes()
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_missing_values_among_truth_values_raise(version):
+def test_missing_values_among_booleans_raise(version):
     attributes = {"dtype": "bool", "_FillValue": 0}
-    found = opened(written(version, data=np.array([0, 1], "i1"), attributes=attributes))
-    assert found.dtype == bool
+    dataset = opened(written(version, data=np.array([0, 1], "i1"), attributes=attributes))
+    assert dataset.dtype == bool
     with pytest.raises(MetadataError, match="missing value"):
-        found.load()
+        dataset.load()
 
 
 def test_the_option_masks_in_version_3_too():
@@ -262,9 +264,9 @@ def test_the_option_masks_in_version_3_too():
 def test_values_do_not_wrap_in_an_integer_scale_factor(version, data, scale):
     fill = None if version == 2 else 0
     store = written(version, data=data, fill_value=fill, attributes={"scale_factor": scale})
-    found = opened(store)
-    assert found.values.tolist() == [number * scale for number in data.tolist()]
-    assert found.dtype == opened(store, "zarr").dtype == "int64"
+    dataset = opened(store)
+    assert dataset.values.tolist() == [number * scale for number in data.tolist()]
+    assert dataset.dtype == opened(store, "zarr").dtype == "int64"
 
 
 def test_values_do_not_wrap_in_a_typed_integer_scale_factor():
@@ -272,15 +274,15 @@ def test_values_do_not_wrap_in_a_typed_integer_scale_factor():
     raw = xr.Dataset({"v": ("x", np.array([2**40, 7]), {"scale_factor": np.int32(1)})})
     xr_nczarr.to_nczarr(raw, store)
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [2**40, 7]
-    found = xr.open_dataset(store, engine="nczarr", decode_cf=False).v.attrs["scale_factor"]
-    assert (found, found.dtype) == (1, "int32")
+    dataset = xr.open_dataset(store, engine="nczarr", decode_cf=False).v.attrs["scale_factor"]
+    assert (dataset, dataset.dtype) == (1, "int32")
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_integer_scale_factor_beside_missing_values_gives_floats(version):
+def test_an_integer_scale_factor_with_missing_values_returns_floats(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
-    # The warning is that of xarray 2025, which goes on with whatever the cast made of NaN.
+    # xarray 2025 only warns, and continues with whatever NaN was cast to.
     reasons = "cannot convert float NaN to integer|invalid value encountered in cast"
     with pytest.raises((ValueError, RuntimeWarning), match=reasons):
         opened(store, "zarr").load()
@@ -299,7 +301,7 @@ def test_an_integer_scale_factor_beside_missing_values_gives_floats(version):
     ],
     ids=lambda attributes: "-".join(attributes),
 )
-def test_null_in_attributes_of_cf_reads_as_with_engine_zarr(version, attributes):
+def test_null_in_cf_attributes_reads_as_with_engine_zarr(version, attributes):
     fill = None if version == 2 else 0
     store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
     xr.testing.assert_identical(
@@ -331,13 +333,13 @@ def test_attributes_are_json_and_stay_json_however_they_are_written_again(tmp_pa
     variable = xr.Variable("x", [1, 2], JSON)
     first = tmp_path / "first"
     xr.Dataset({"v": variable}, attrs=JSON).to_zarr(first, zarr_format=version, consolidated=False)
-    found = xr.open_dataset(first, engine="nczarr")
-    assert json.dumps(found.attrs) == json.dumps(found.v.attrs) == json.dumps(JSON)
-    assert list(map(type, found.attrs.values())) == list(map(type, JSON.values()))
+    dataset = xr.open_dataset(first, engine="nczarr")
+    assert json.dumps(dataset.attrs) == json.dumps(dataset.v.attrs) == json.dumps(JSON)
+    assert list(map(type, dataset.attrs.values())) == list(map(type, JSON.values()))
     targets = [tmp_path / name for name in ("nczarr", "copy", "zarr")]
-    xr_nczarr.to_nczarr(found, targets[0], dialect="zarr", zarr_format=version)
+    xr_nczarr.to_nczarr(dataset, targets[0], dialect="zarr", zarr_format=version)
     xr_nczarr.copy(first, targets[1], dialect="zarr", zarr_format=version)
-    found.to_zarr(targets[2], zarr_format=version, consolidated=False)
+    dataset.to_zarr(targets[2], zarr_format=version, consolidated=False)
     for target in targets:
         group = zarr.open_group(target, mode="r", use_consolidated=False)
         assert json.dumps(dict(group.attrs)) == json.dumps(JSON)
@@ -373,9 +375,9 @@ def test_an_array_that_zarr_added_to_nczarr_has_attributes_of_json(tmp_path):
     group.create_array("new", shape=(2,), dtype="i4", fill_value=None, attributes=attributes)
     listed = dict(group.attrs["_nczarr_group"])
     group.attrs["_nczarr_group"] = listed | {"arrays": ["v", "new"]}
-    found = xr.open_dataset(tmp_path / "s", engine="nczarr", consolidated=False)
-    assert found.new.attrs == {"deep": {"a": 1}}
-    assert type(found.attrs["n"]) is np.int16
+    dataset = xr.open_dataset(tmp_path / "s", engine="nczarr", consolidated=False)
+    assert dataset.new.attrs == {"deep": {"a": 1}}
+    assert type(dataset.attrs["n"]) is np.int16
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -389,24 +391,24 @@ def test_reserved_names_are_hidden_and_others_shown(version):
 # ---- Types, encoding, order
 
 
-def test_text_of_variable_length_is_of_objects():
+def test_text_of_variable_length_has_dtype_object():
     data = np.array(["a", "", "bc"], object)
     for version in (2, 3):
         fill = None if version == 2 else ""
         store = written(version, data=data, dtype=VariableLengthUTF8(), fill_value=fill)
-        found = opened(store)
-        assert found.dtype == object
-        assert found.values.tolist() == ["a", "", "bc"]
-        dataset = xr.Dataset({"v": found}).where(np.array([True, False, True]))
+        result = opened(store)
+        assert result.dtype == object
+        assert result.values.tolist() == ["a", "", "bc"]
+        dataset = xr.Dataset({"v": result}).where(np.array([True, False, True]))
         assert dataset.v.isnull().values.tolist() == [False, True, False]
 
 
 @pytest.mark.filterwarnings("ignore:The data type")
-def test_times_in_multiples_of_a_unit_are_in_the_unit():
+def test_times_in_multiples_of_a_unit_are_converted_to_the_unit():
     data = np.array([0, 1], "M8[10s]")
-    found = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
-    assert found.dtype == "M8[s]"
-    np.testing.assert_array_equal(found, data)
+    dataset = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
+    assert dataset.dtype == "M8[s]"
+    np.testing.assert_array_equal(dataset, data)
 
 
 def test_the_encoding_of_a_scalar_has_no_chunks():
@@ -415,8 +417,8 @@ def test_the_encoding_of_a_scalar_has_no_chunks():
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)
         for engine in ("nczarr", "zarr"):
             encoding = opened(store, engine).encoding
-            found = {key: encoding[key] for key in ("chunks", "preferred_chunks", "shards")}
-            assert found == {"chunks": (), "preferred_chunks": {}, "shards": None}
+            result = {key: encoding[key] for key in ("chunks", "preferred_chunks", "shards")}
+            assert result == {"chunks": (), "preferred_chunks": {}, "shards": None}
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ((), 1.5)}), objects)
     assert xr.open_dataset(objects, engine="nczarr").v.encoding["chunks"] == ()
@@ -425,17 +427,17 @@ def test_the_encoding_of_a_scalar_has_no_chunks():
 def test_a_block_of_a_sharded_array_is_a_shard():
     store = written(3, data=np.arange(8), chunks=(2,), shards=(4,))
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
-    found = xr.open_dataset(objects, engine="nczarr", chunks={}).v
-    assert found.chunks == ((4, 4),)
-    assert (found.encoding["chunks"], found.encoding["shards"]) == ((2,), (4,))
+    dataset = xr.open_dataset(objects, engine="nczarr", chunks={}).v
+    assert dataset.chunks == ((4, 4),)
+    assert (dataset.encoding["chunks"], dataset.encoding["shards"]) == ((2,), (4,))
     with pytest.warns(UserWarning, match="separate the stored chunks"):
         assert xr.open_dataset(objects, engine="nczarr", chunks={"x": 2}).v.chunks == ((2,) * 4,)
 
 
 def test_the_byte_order_is_kept_in_the_encoding():
-    found = opened(written(2, data=np.arange(3, dtype=">i4"), fill_value=None))
-    assert found.dtype == np.dtype("=i4")
-    assert found.encoding["dtype"] == np.dtype(">i4")
+    dataset = opened(written(2, data=np.arange(3, dtype=">i4"), fill_value=None))
+    assert dataset.dtype == np.dtype("=i4")
+    assert dataset.encoding["dtype"] == np.dtype(">i4")
 
 
 ORDER = ["z", "c", "lat", "a"]
@@ -448,12 +450,12 @@ def test_variables_have_the_order_of_consolidated_metadata(version):
     xr_nczarr.to_nczarr(
         dataset, objects := {}, dialect="zarr", zarr_format=version, consolidated=True
     )
-    found = xr.open_dataset(objects, engine="nczarr")
-    assert list(found.variables) == ["z", "c", "a", "lat"]  # as xarray has coordinates
+    result = xr.open_dataset(objects, engine="nczarr")
+    assert list(result.variables) == ["z", "c", "a", "lat"]  # as xarray has coordinates
     store._store_dict = {
         key: zarr.core.buffer.cpu.Buffer.from_bytes(data) for key, data in objects.items()
     }
-    assert list(xr.open_dataset(store, engine="zarr").variables) == list(found.variables)
+    assert list(xr.open_dataset(store, engine="zarr").variables) == list(result.variables)
 
 
 def test_without_recorded_order_variables_are_sorted_by_name(tmp_path):
@@ -463,23 +465,23 @@ def test_without_recorded_order_variables_are_sorted_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "..", "lat/lon", "/"])
-def test_any_name_of_a_dimension_is_read(tmp_path, name):
+def test_dimensions_with_any_name_are_read(tmp_path, name):
     dataset = xr.Dataset({"v": ((name, "x"), [[1, 2]])})
     for version in (2, 3):
         dataset.to_zarr(tmp_path / f"{version}", zarr_format=version, consolidated=False)
-        found = xr.open_dataset(tmp_path / f"{version}", engine="nczarr")
-        xr.testing.assert_identical(found, dataset)
+        result = xr.open_dataset(tmp_path / f"{version}", engine="nczarr")
+        xr.testing.assert_identical(result, dataset)
 
 
-def test_text_and_scalars_of_netcdf_cs_plain_zarr_are_as_it_means_them(tmp_path):
+def test_text_and_scalars_in_plain_zarr_of_netcdf_c_have_netcdf_types(tmp_path):
     url = f"file://{tmp_path}/a#mode=zarr,file"
     with netCDF4.Dataset(url, "w") as dataset:
         dataset.createDimension("x", 2)
         dataset.createVariable("s", str, ("x",))[:] = np.array(["a", "é"], object)
         dataset.createVariable("n", "f4", ())[...] = 3.5
-    found = xr.open_dataset(tmp_path / "a", engine="nczarr")
-    assert found.s.values.tolist() == ["a", "é"]
-    assert (found.n.dims, found.n.item()) == ((), 3.5)
+    result = xr.open_dataset(tmp_path / "a", engine="nczarr")
+    assert result.s.values.tolist() == ["a", "é"]
+    assert (result.n.dims, result.n.item()) == ((), 3.5)
 
 
 # ---- NCZarr
@@ -501,8 +503,8 @@ def test_nczarr_of_old_layouts_with_big_endian_numbers_warns_once(tmp_path):
     assert len(seen) == 1
     assert wrong[1] == 1 << 24
     with warnings.catch_warnings(action="error"):
-        found = xr.open_dataset(store, engine="nczarr", assume_endian="little").v
-    assert found.values.tolist() == [0, 1, 2]
+        dataset = xr.open_dataset(store, engine="nczarr", assume_endian="little").v
+    assert dataset.values.tolist() == [0, 1, 2]
 
 
 def test_big_endian_numbers_of_later_layouts_do_not_warn():

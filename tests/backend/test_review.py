@@ -1,4 +1,4 @@
-"""What a second reader found: stores of other programs, compared with what these programs read."""
+"""Stores of other programs, compared with the values that these programs read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_d20_zeros_that_xarray_does_not_store_come_back(tmp_path: Path) -> None:
         assert_values(read(tmp_path / "s")[name].values, variable.values, name)
 
 
-def test_d20_chunks_without_fill_value_are_what_netcdf_c_reads(tmp_path: Path) -> None:
+def test_d20_missing_chunks_without_a_fill_value_read_as_in_netcdf_c(tmp_path: Path) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
         dataset.createDimension("x", 4)
         for kind in ("i4", "f8"):
@@ -46,9 +46,7 @@ def test_d20_chunks_without_fill_value_are_what_netcdf_c_reads(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["nczarr,file", "zarr,file"])
-def test_fill_values_of_strings_that_look_like_base64_are_the_text_that_they_are(
-    tmp_path: Path, mode: str
-) -> None:
+def test_string_fill_values_that_look_like_base64_are_text(tmp_path: Path, mode: str) -> None:
     url = f"file://{tmp_path}/s#mode={mode}"
     fills = {"a": "none", "b": "é", "c": "AAAA", "d": "Zg==", "cut": "fill"}
     with netCDF4.Dataset(url, "w") as dataset:
@@ -58,13 +56,13 @@ def test_fill_values_of_strings_that_look_like_base64_are_the_text_that_they_are
             if name == "cut":
                 variable.setncattr("_nczarr_maxstrlen", np.int32(3))
             variable[0] = "w"
-    found = xr.open_dataset(tmp_path / "s", engine="nczarr", **RAW)
+    opened = xr.open_dataset(tmp_path / "s", engine="nczarr", **RAW)
     with pytest.raises(xr_nczarr.MetadataError, match="at most 3 bytes"):
-        found.cut.load()
+        opened.cut.load()
     with netCDF4.Dataset(url) as dataset:
-        for name in found.drop_vars("cut"):
-            assert found[name].values.tolist() == dataset[name][:].tolist(), name
-            assert found[name].values.tolist() == ["w", *3 * [fills[name]]]
+        for name in opened.drop_vars("cut"):
+            assert opened[name].values.tolist() == dataset[name][:].tolist(), name
+            assert opened[name].values.tolist() == ["w", *3 * [fills[name]]]
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -85,30 +83,30 @@ def test_a_refused_chunk_names_store_variable_chunk_key_and_remedy(
         assert error.remedy
 
 
-def test_the_statuses_that_mean_not_found_are_the_callers(http_server: HttpServer) -> None:
+def test_the_caller_defines_the_statuses_that_mean_not_found(http_server: HttpServer) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
         dataset.createDimension("x", 4)
         dataset.createVariable("v", "i4", ("x",), chunksizes=[2], fill_value=7)[:2] = 5
     http_server.fault("status", path="*/v/1", status=403, times=None)
-    found = read(f"{http_server.url}/s", storage_options={"missing_status": [403, 404]}, **RAW)
-    assert found.v.values.tolist() == [5, 5, 7, 7]
+    opened = read(f"{http_server.url}/s", storage_options={"missing_status": [403, 404]}, **RAW)
+    assert opened.v.values.tolist() == [5, 5, 7, 7]
 
 
 @pytest.mark.parametrize(("group", "others"), [(None, "/a/"), ("a", "/b/"), ("a/b", "/c/")])
-def test_a_dataset_asks_for_nothing_below_its_group(
+def test_opening_a_group_requests_nothing_below_it(
     group: str | None, others: str, http_server: HttpServer
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
         for holder in (dataset, dataset.createGroup("a"), dataset.createGroup("a/b/c").parent):
             holder.createDimension("x", 2)
             holder.createVariable("v", "i4", ("x",))[:] = 5
-    found = xr.open_dataset(f"{http_server.url}/s", engine="nczarr", group=group)
-    assert list(found) == ["v"]
+    opened = xr.open_dataset(f"{http_server.url}/s", engine="nczarr", group=group)
+    assert list(opened) == ["v"]
     below = [request.path.partition(others)[2] for request in http_server.requests_for("/s/*")]
     assert not [path for path in below if "/" in path]
 
 
-def test_a_senseless_level_of_compression_breaks_only_its_own_variable() -> None:
+def test_an_invalid_compression_level_breaks_only_its_own_variable() -> None:
     store = {".zgroup": b'{"zarr_format": 2}'}
     for name, level in {"text": "4", "number": 4, "word": "x", "list": []}.items():
         document = array_document((2,), compressor={"id": "zlib", "level": level})
@@ -133,9 +131,9 @@ def test_the_fill_value_of_big_endian_unsigned_integers_is_the_stored_one(way: s
         "v/.zattrs": json.dumps(attributes).encode(),
         "v/0": np.array([255, -256, 3], ">i2").tobytes(),
     }
-    found = read(objects, way).v
-    np.testing.assert_array_equal(found, [np.nan, 65280, 3])
-    assert found.encoding["endian"] == "big"
+    opened = read(objects, way).v
+    np.testing.assert_array_equal(opened, [np.nan, 65280, 3])
+    assert opened.encoding["endian"] == "big"
 
 
 def test_a_missing_value_among_booleans_is_not_true() -> None:

@@ -1,4 +1,4 @@
-"""What a target names is what opens, however it is spelled, and no part of it is passed over."""
+"""A target opens the same store in every spelling, and no part of it is ignored."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def memory():
 
 
 def put_records(filesystem, folder, url):
-    """Write a set of two chunks in a file with fsspec, as kerchunk does."""
+    """Write a set of two chunks in one file through fsspec, as kerchunk does."""
     out = LazyReferenceMapper.create(folder, fs=filesystem, record_size=10, engine="pyarrow")
     for key, document in DOCUMENTS.items():
         out[key] = json.dumps(document)
@@ -72,7 +72,7 @@ def data():
 
 @pytest.fixture(params=["set.parq", "combined", "combined_parq"])
 def folder(request):
-    """Names that say what is in a folder, and names that don't."""
+    """A name that describes the content of a folder, or one that does not."""
     return request.param
 
 
@@ -85,7 +85,7 @@ OPENINGS = {
 
 
 @pytest.mark.parametrize("options", OPENINGS.values(), ids=OPENINGS)
-def test_a_folder_of_records_is_a_reference_set_whatever_its_name(memory, folder, options):
+def test_a_folder_of_records_is_a_reference_set_with_any_name(memory, folder, options):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"
@@ -109,7 +109,9 @@ def test_reference_urls_and_filesystems_may_name_a_folder_of_records(memory, fol
     assert read(f"reference::{url}") == VALUES
 
 
-def test_it_is_one_on_a_disk_on_the_web_and_on_s3(tmp_path, folder, http_server, s3_server):
+def test_a_folder_of_records_is_a_reference_set_in_every_storage(
+    tmp_path, folder, http_server, s3_server
+):
     for root in (tmp_path / "local", Path(http_server.root)):
         root.mkdir(exist_ok=True)
         (root / "data.bin").write_bytes(data())
@@ -129,7 +131,7 @@ def test_it_is_one_on_a_disk_on_the_web_and_on_s3(tmp_path, folder, http_server,
     assert read("reference://", storage_options={"fo": s3, **options}) == VALUES
 
 
-def test_it_is_one_within_a_zip_file_and_a_mapping(tmp_path, monkeypatch):
+def test_a_folder_of_records_is_a_reference_set_in_a_zip_file_and_a_mapping(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     files = [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
@@ -145,7 +147,7 @@ def test_it_is_one_within_a_zip_file_and_a_mapping(tmp_path, monkeypatch):
     assert read(references) == VALUES
 
 
-def test_it_is_read_by_other_processes(tmp_path, workers):
+def test_a_folder_of_records_is_read_by_other_processes(tmp_path, workers):
     (tmp_path / "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     for target in (f"{tmp_path}/set", fsspec.get_mapper(f"{tmp_path}/set")):
@@ -153,7 +155,7 @@ def test_it_is_read_by_other_processes(tmp_path, workers):
         assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES
 
 
-def test_opening_it_takes_one_wave_of_requests(http_server):
+def test_opening_a_folder_of_records_takes_one_wave_of_requests(http_server):
     Path(http_server.root, "data.bin").write_bytes(data())
     put_records(fsspec.filesystem("file"), f"{http_server.root}/set", "data.bin")
     xr.open_dataset(f"{http_server.url}/set", engine="nczarr")
@@ -162,7 +164,7 @@ def test_opening_it_takes_one_wave_of_requests(http_server):
     assert "/set/t/.zarray" not in paths
 
 
-def test_options_of_a_set_hold_for_a_folder_too(memory, tmp_path):
+def test_options_of_a_set_apply_to_a_folder_too(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(fsspec.filesystem("file"), f"{tmp_path}/set", "data.bin")
     options = {"remote_protocol": "memory"}
@@ -174,14 +176,14 @@ def test_options_of_a_set_hold_for_a_folder_too(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_a_plain_store_may_be_named_like_a_set(memory, tmp_path):
+def test_a_plain_store_may_have_the_name_of_a_set(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)
         assert read(target) == VALUES
 
 
-def test_references_that_are_not_flushed_are_an_error(memory):
+def test_unflushed_references_are_an_error(memory):
     memory.pipe("/data.bin", data())
     out = put_records(memory, "/refs/set", "memory://data.bin")
     out["t/1"] = ["memory://data.bin", 8, 16]
@@ -252,7 +254,7 @@ def groups(memory):
         ("sub#mode=zarr", None, 4),
     ],
 )
-def test_the_path_behind_reference_names_a_group(groups, path, group, first):
+def test_the_path_after_reference_names_a_group(groups, path, group, first):
     options = {"storage_options": {"fo": groups}, "group": group}
     assert read(f"reference://{path}", **options) == [first, first + 1]
     path, mark, fragment = path.partition("#")
@@ -263,7 +265,7 @@ def test_the_path_behind_reference_names_a_group(groups, path, group, first):
         assert read(mapper, group=group) == [first, first + 1]
 
 
-def test_trees_begin_in_the_group_that_the_url_names(groups):
+def test_trees_start_at_the_group_that_the_url_names(groups):
     options = {"engine": "nczarr", "storage_options": {"fo": groups}}
     assert list(xr.open_groups("reference://sub", **options)) == ["/", "/deep"]
     tree = xr.open_datatree("reference://sub", **options)
@@ -271,7 +273,7 @@ def test_trees_begin_in_the_group_that_the_url_names(groups):
     assert tree["deep/t"].values.tolist() == [8, 9]
 
 
-def test_a_group_that_is_not_there_is_an_error_that_names_those_that_are(groups, tmp_path):
+def test_a_missing_group_is_an_error_that_names_the_existing_ones(groups, tmp_path):
     names = r"groups are 'other', 'sub', 'sub/deep'"
     options = {"storage_options": {"fo": groups}}
     for target, group, missing in (
@@ -291,7 +293,7 @@ def test_a_group_that_is_not_there_is_an_error_that_names_those_that_are(groups,
         read(tmp_path / "flat", group="d")
 
 
-def test_what_takes_a_whole_store_takes_no_group_of_one(groups, tmp_path):
+def test_functions_on_whole_stores_reject_a_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
     for work in (xr_nczarr.copy, xr_nczarr.references.write):
         with pytest.raises(UnsupportedError, match="names its group 'sub'"):
@@ -299,10 +301,10 @@ def test_what_takes_a_whole_store_takes_no_group_of_one(groups, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-# What a target brings along ----------------------------------------------------------------------
+# Options in a target -----------------------------------------------------------------------------
 
 
-def test_a_filesystem_of_references_is_read_as_the_set_that_it_holds(groups, memory):
+def test_a_filesystem_of_references_is_read_as_its_set(groups, memory):
     plain = fsspec.filesystem("reference", fo=groups, remote_protocol="memory")
     waiting = fsspec.filesystem("reference", fo=groups, fs=memory, asynchronous=True)
     for filesystem in (plain, waiting):
@@ -315,16 +317,16 @@ def test_a_filesystem_of_references_is_read_as_the_set_that_it_holds(groups, mem
 
 @pytest.mark.parametrize("way", ["filesystem", "by protocol", "options", "default"])
 def test_the_filesystem_of_the_targets_is_an_option(groups, memory, way):
-    given = {
+    arguments = {
         "filesystem": memory,
         "by protocol": {"memory": memory},
         "options": {"memory": {}},
         "default": {None: memory},
     }[way]
-    assert read("reference://", storage_options={"fo": groups, "fs": given}) == [0, 1]
+    assert read("reference://", storage_options={"fo": groups, "fs": arguments}) == [0, 1]
     if way != "options":
         bare = {**groups, "t/0": ["data.bin", 0, 2]}
-        options = {"fo": bare, "fs": given}
+        options = {"fo": bare, "fs": arguments}
         if way == "by protocol":
             options["remote_protocol"] = "memory"
         assert read("reference://", storage_options=options) == [0, 1]
@@ -364,7 +366,7 @@ def test_options_that_change_nothing_are_accepted(groups):
     assert read("reference://", storage_options=older) == [0, 1]
 
 
-def test_a_document_may_lie_at_the_root_of_a_filesystem(groups, memory):
+def test_a_document_may_be_at_the_root_of_a_filesystem(groups, memory):
     for target in ("memory://set.json", "memory:///set.json", "reference::memory://set.json"):
         assert read(target) == [0, 1]
     assert read("set.json", storage_options={"target_protocol": "memory"}) == [0, 1]
@@ -381,7 +383,7 @@ def test_a_document_may_lie_at_the_root_of_a_filesystem(groups, memory):
 
 @pytest.fixture
 def stored(tmp_path):
-    """The folder of a store, one that netcdf-c wrote."""
+    """The folder of a store that netcdf-c wrote."""
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("x", 4)
         file.createVariable("t", "f8", ("x",))[:] = VALUES
@@ -396,7 +398,7 @@ def zipped(folder, target):
     return target
 
 
-def test_an_opened_file_stands_for_the_place_that_it_names(stored, tmp_path, s3_server, groups):
+def test_an_opened_file_opens_the_store_at_its_path(stored, tmp_path, s3_server, groups):
     path = zipped(stored, tmp_path / "store.zip")
     s3_server.upload(tmp_path, "deep")
     s3_server.put("deep/set.json", json.dumps(groups).encode())
@@ -416,7 +418,7 @@ def test_an_opened_file_stands_for_the_place_that_it_names(stored, tmp_path, s3_
     assert read(folder) == VALUES
 
 
-def test_a_filesystem_that_others_await_is_asked_anew(stored, tmp_path, s3_server, http_server):
+def test_an_asynchronous_mapper_is_read(stored, tmp_path, s3_server, http_server):
     s3_server.upload(stored, "store")
     url, options = f"{s3_server.url}/store", s3_server.storage_options
     assert read(fsspec.get_mapper(url, asynchronous=True, **options)) == VALUES
@@ -430,7 +432,7 @@ def test_a_filesystem_that_others_await_is_asked_anew(stored, tmp_path, s3_serve
     assert read(fsspec.FSMap(f"{http_server.root}/store", wrapped)) == VALUES
 
 
-def test_storage_options_that_have_no_use_are_an_error(stored, memory, s3_server):
+def test_storage_options_without_effect_are_an_error(stored, memory, s3_server):
     with pytest.raises(UnsupportedError, match="option anon has no effect"):
         read({".zgroup": b'{"zarr_format": 2}'}, storage_options={"anon": True})
     mapper = fsspec.get_mapper("memory://x")
@@ -446,12 +448,12 @@ def test_storage_options_that_have_no_use_are_an_error(stored, memory, s3_server
         assert read(target, storage_options={"s3": options}) == VALUES
 
 
-# A part too many ---------------------------------------------------------------------------------
+# Superfluous parts -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def places(stored, tmp_path, memory, http_server, s3_server, groups):
-    """The same store in every kind of place, and a document of references."""
+    """The same store in every kind of location, and a document of references."""
     zipped(stored, tmp_path / "store.zip")
     (tmp_path / "set.json").write_text(json.dumps(groups))
     put_records(fsspec.filesystem("file"), f"{tmp_path}/records", "data.bin")
@@ -545,8 +547,8 @@ def test_no_part_of_a_target_and_its_options_is_dropped(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_each_place_opens_without_the_part_too_many(places, s3_server):
-    """So that those errors are about the part."""
+def test_each_target_opens_without_its_superfluous_part(places, s3_server):
+    """The superfluous part is therefore the cause of the errors above."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

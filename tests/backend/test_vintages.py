@@ -1,4 +1,4 @@
-"""Every vintage of NCZarr, plain Zarr v2 by zarr-python, and what xarray itself writes."""
+"""Stores of every vintage of NCZarr, plain Zarr v2 by zarr-python, and stores of xarray."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DIALECTS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", VINTAGES)
-def test_every_vintage_comes_out_with_its_values_and_types(
+def test_every_vintage_is_read_with_its_values_and_types(
     tmp_path: Path, release: str, way: str
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -48,7 +48,7 @@ def test_every_vintage_comes_out_with_its_values_and_types(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_worker_processes_read_what_this_process_reads(
+def test_worker_processes_read_the_same_as_this_process(
     tmp_path: Path, release: str, workers: Any
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -56,7 +56,7 @@ def test_worker_processes_read_what_this_process_reads(
 
 
 @pytest.mark.parametrize(("release", "dialect"), DIALECTS.items())
-def test_the_dialect_that_was_found_is_told(tmp_path: Path, release: str, dialect: str) -> None:
+def test_the_dialect_of_a_store_is_reported(tmp_path: Path, release: str, dialect: str) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     assert xr.open_dataset(store, engine="nczarr").encoding["dialect"] == dialect
     assert xr_nczarr.open_hierarchy(store).dialect == dialect
@@ -70,7 +70,7 @@ def test_a_store_that_cannot_be_listed_opens_by_its_annotations(
     assert_reads_as(read_groups(f"{http_server.url}/store", **RAW), sample(release))
 
 
-def test_a_datatree_holds_all_groups(tmp_path: Path) -> None:
+def test_a_datatree_contains_all_groups(tmp_path: Path) -> None:
     content = sample("4.10")
     content.groups["g"].dims["x"] = content.dims["x"]
     del content.groups["g"].variables["own"], content.groups["g"].variables["mixed"]
@@ -90,27 +90,27 @@ def test_a_missing_group_is_named_in_the_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("release", ["4.9.0", "4.10"])
-def test_xarray_decodes_on_top(tmp_path: Path, release: str, way: str) -> None:
-    found = read(write_vintage(tmp_path / "store", sample(release), release), way)
-    assert found.letters.dims == ("x",)
-    assert found.letters.dtype == "S5"
-    assert found.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
-    np.testing.assert_allclose(found.packed.values, [0.1, np.nan, 0.3, 0.4])
-    assert found.time.values[1] == np.datetime64("2000-01-02")
-    assert found.empty.dtype == "i2"
-    assert found.holes.encoding["_FillValue"].dtype == "f8"
+def test_xarray_decodes_the_stored_values(tmp_path: Path, release: str, way: str) -> None:
+    opened = read(write_vintage(tmp_path / "store", sample(release), release), way)
+    assert opened.letters.dims == ("x",)
+    assert opened.letters.dtype == "S5"
+    assert opened.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
+    np.testing.assert_allclose(opened.packed.values, [0.1, np.nan, 0.3, 0.4])
+    assert opened.time.values[1] == np.datetime64("2000-01-02")
+    assert opened.empty.dtype == "i2"
+    assert opened.holes.encoding["_FillValue"].dtype == "f8"
 
 
-def test_encoding_speaks_as_netcdf_does(tmp_path: Path) -> None:
+def test_the_encoding_has_the_keys_of_netcdf(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
-    found = xr.open_dataset(store, engine="nczarr")
+    opened = xr.open_dataset(store, engine="nczarr")
     expected = {"zlib": True, "complevel": 4, "shuffle": True, "fletcher32": False}
     expected |= {"chunksizes": (2, 3), "preferred_chunks": {"time": 2, "x": 3}}
-    assert expected.items() <= found.field.encoding.items()
-    assert found.packed.encoding["fletcher32"]
-    assert found.packed.encoding["dtype"] == np.dtype("i2")
-    assert found.big.encoding["endian"] == "big"
-    assert found.encoding["unlimited_dims"] == {"time"}
+    assert expected.items() <= opened.field.encoding.items()
+    assert opened.packed.encoding["fletcher32"]
+    assert opened.packed.encoding["dtype"] == np.dtype("i2")
+    assert opened.big.encoding["endian"] == "big"
+    assert opened.encoding["unlimited_dims"] == {"time"}
 
 
 SCALARS = {
@@ -130,9 +130,9 @@ def test_every_spelling_of_a_scalar_has_no_dimensions(
     shape, members, key, attributes = SCALARS[spelling]
     documents = {".zgroup": {"zarr_format": 2}, f"s/{key}": np.int32(7).tobytes()}
     documents |= {"s/.zarray": array_document(shape) | members, "s/.zattrs": attributes}
-    found = read(put(tmp_path / "store", documents), way)
-    assert found.s.dims == ()
-    assert found.s.values[()] == 7
+    opened = read(put(tmp_path / "store", documents), way)
+    assert opened.s.dims == ()
+    assert opened.s.values[()] == 7
 
 
 @pytest.mark.parametrize("spelling", [False, Bare("False"), Bare("True")])
@@ -149,11 +149,11 @@ def test_the_development_branch_may_write_only_zmetadata_and_python_words(
     if single:
         documents = {".zmetadata": {"metadata": documents, "zarr_consolidated_format": 1}}
     store = {key: spell(document) for key, document in documents.items()}
-    found = read(put(tmp_path / "store", store | {"v/0": np.arange(2, dtype="i4").tobytes()}))
-    assert found.v.dims == ("x",)
-    assert found.v.values.tolist() == [0, 1]
-    assert type(found.v.attrs["n"]) is np.int16
-    assert found.encoding["unlimited_dims"] == ({"x"} if spelling == "True" else set())
+    opened = read(put(tmp_path / "store", store | {"v/0": np.arange(2, dtype="i4").tobytes()}))
+    assert opened.v.dims == ("x",)
+    assert opened.v.values.tolist() == [0, 1]
+    assert type(opened.v.attrs["n"]) is np.int16
+    assert opened.encoding["unlimited_dims"] == ({"x"} if spelling == "True" else set())
 
 
 @pytest.fixture(scope="module")
@@ -163,49 +163,49 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_what_zarr_python_wrote_reads_as_zarr_python_reads_it(
+def test_stores_of_zarr_python_read_as_in_zarr_python(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]
-    found = read(plain_zarr, way, drop_variables=others, **RAW)[name]
+    opened = read(plain_zarr, way, drop_variables=others, **RAW)[name]
     stored = zarr.open_group(plain_zarr, mode="r")[name]
     expected = np.asarray(stored[...])
     if expected.dtype.kind == "T":
         expected = expected.astype(object)
     if expected.dtype.kind == "M":
         # xarray decides about the unit of times that it shows.
-        found, expected = found.astype("M8[ns]"), expected.astype("M8[ns]")
-    assert found.dims == tuple(f"{name}_{axis}" for axis in range(expected.ndim))
-    assert found.attrs["n"] == 5
-    assert_values(found.values, expected, name)
+        opened, expected = opened.astype("M8[ns]"), expected.astype("M8[ns]")
+    assert opened.dims == tuple(f"{name}_{axis}" for axis in range(expected.ndim))
+    assert opened.attrs["n"] == 5
+    assert_values(opened.values, expected, name)
 
 
 def test_worker_processes_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
-    found = read(plain_zarr, workers, **RAW)
+    opened = read(plain_zarr, workers, **RAW)
     for name in ("<f4", "texts", "records", "fortran_big", "scaled"):
         expected = np.asarray(zarr.open_group(plain_zarr, mode="r")[name][...])
         expected = expected.astype(object) if expected.dtype.kind == "T" else expected
-        assert_values(found[name].values, expected, name)
+        assert_values(opened[name].values, expected, name)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_what_xarray_wrote_reads_as_xarray_reads_it(
+def test_stores_of_xarray_read_as_with_engine_zarr(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"
     cf_dataset().to_zarr(store, zarr_format=2, consolidated=consolidated is not False)
     expected = xr.open_dataset(store, engine="zarr", consolidated=consolidated is not False)
-    found = read(store, way, consolidated=consolidated)
-    xr.testing.assert_identical(found, expected)
+    opened = read(store, way, consolidated=consolidated)
+    xr.testing.assert_identical(opened, expected)
     for name, variable in expected.variables.items():
-        # xarray's own engine makes NumPy's variable-length text of vlen-utf8, or says that it was.
+        # xarray's own engine returns NumPy's variable-length text for vlen-utf8, or records it.
         text = "T" in (variable.dtype.kind, np.dtype(variable.encoding.get("dtype")).kind)
-        assert found[name].dtype == ("O" if text else variable.dtype), name
+        assert opened[name].dtype == ("O" if text else variable.dtype), name
         same = ("dtype", "scale_factor", "_FillValue", "chunks", "units", "calendar")
         for key in same:
             if key in variable.encoding and variable.ndim and not text:
-                left = found[name].encoding.get("chunksizes" if key == "chunks" else key)
+                left = opened[name].encoding.get("chunksizes" if key == "chunks" else key)
                 np.testing.assert_equal(left, variable.encoding[key], f"{name}.{key}")
 
 
@@ -213,8 +213,8 @@ def test_damaged_json_is_located_by_key(tmp_path: Path) -> None:
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     documents |= {"good/.zarray": array_document((2,)), "good/0": bytes(8)}
     documents |= {"bad/.zarray": json.dumps(array_document((2,)))[:-9], "bad/0": bytes(8)}
-    found = xr.open_dataset(put(tmp_path / "store", documents), engine="nczarr")
-    assert found.good.values.tolist() == [0, 0]
+    opened = xr.open_dataset(put(tmp_path / "store", documents), engine="nczarr")
+    assert opened.good.values.tolist() == [0, 0]
     with pytest.raises(xr_nczarr.MetadataError) as caught:
-        found.bad.load()
+        opened.bad.load()
     assert caught.value.key == "bad/.zarray"

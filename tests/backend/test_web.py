@@ -1,4 +1,4 @@
-"""Stores on web servers that show index pages, or pages for what is not there."""
+"""Stores on web servers that show index pages, or pages instead of missing objects."""
 
 from __future__ import annotations
 
@@ -46,34 +46,34 @@ def opened(url, **options):
 @pytest.mark.parametrize("spell", ["{}/data%20set", "{}/data set/", "simplecache::{}/data%20set"])
 def test_a_store_is_found_by_the_index_pages_of_its_folders(served, hidden, spell):
     with IndexServer(served, hidden=hidden) as server:
-        found = opened(spell.format(server.url))
-        assert found.identical(tree())
+        dataset = opened(spell.format(server.url))
+        assert dataset.identical(tree())
         paths = {request.path for request in server.requests}
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_it_reads_as_with_engine_zarr(tmp_path):
+def test_a_store_with_index_pages_reads_as_with_engine_zarr(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
-        found = [
+        result = [
             xr.open_dataset(f"{server.url}/store", engine=engine, **options).load()
             for engine, options in (("nczarr", {}), ("zarr", {"consolidated": False}))
         ]
-    assert found[0].identical(found[1])
+    assert result[0].identical(result[1])
 
 
-def test_old_stores_and_those_in_the_root_of_a_server_are_found_too(tmp_path):
+def test_old_stores_and_stores_in_the_root_of_a_server_are_found(tmp_path):
     write_vintage(tmp_path / "store", sample("4.8.0"), "4.8.0")
     with IndexServer(tmp_path / "store", hidden=True) as server:
-        found = xr.open_dataset(server.url, engine="nczarr")
-        assert found.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
+        dataset = xr.open_dataset(server.url, engine="nczarr")
+        assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_a_server_is_asked_once_whether_it_shows_any_folder(served):
+def test_one_request_checks_whether_a_server_shows_any_folder(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
-        nothing = [one for one in server.requests if "/nothing-" in one.path]
+        nothing = [request for request in server.requests if "/nothing-" in request.path]
         assert len(nothing) == 1
 
 
@@ -86,8 +86,8 @@ def test_a_server_that_answers_with_errors_lists_nothing(http_server, served, st
         opened(f"{http_server.url}/store", storage_options={"retry": {"attempts": 1}})
 
 
-def test_the_page_of_a_portal_is_no_index(served, http_server):
-    """With a title of its own, or shown for what cannot be there as well."""
+def test_the_page_of_a_portal_is_not_an_index(served, http_server):
+    """A portal's page has another title, or is also shown for a folder that cannot exist."""
     for page in (PAGE, b"<html><title>Index of /data set/</title><a href='g/'>g</a></html>"):
         http_server.fallback = page
         link = Path(http_server.root, "data set")
@@ -148,7 +148,7 @@ def test_the_index_pages_of_common_servers_are_read(page):
         "",
     ],
 )
-def test_a_link_out_of_the_folder_names_nothing_in_it(link):
+def test_a_link_out_of_the_folder_is_ignored(link):
     page = f'<title>Index of /data/a b/</title><a href="{link}">x</a><a href="t/">t</a>'
     assert names_in_index(page.encode(), URL) == ["t/"]
 
@@ -167,17 +167,17 @@ def test_a_link_out_of_the_folder_names_nothing_in_it(link):
     ],
     ids=str,
 )
-def test_other_pages_are_no_index_of_the_folder(page):
+def test_other_pages_are_not_an_index_of_the_folder(page):
     assert names_in_index(page.encode(), URL) is None
 
 
-def test_an_empty_folder_is_shown_as_such():
+def test_the_index_of_an_empty_folder_is_empty():
     page = "<title>Index of /data/a b/</title><a href='../'>..</a>"
     assert names_in_index(page.encode(), URL) == []
 
 
-def test_only_documents_are_looked_for_so(served):
-    """Index pages may hide objects: what is done with all of them is not done by these."""
+def test_index_pages_are_used_only_to_find_documents(served):
+    """Index pages may hide objects, so they are not used to count or copy chunks."""
     with IndexServer(served) as server:
         url = f"{server.url}/data set"
         store = open_store(url)
@@ -188,7 +188,7 @@ def test_only_documents_are_looked_for_so(served):
         xr.testing.assert_identical(opened(served / "set.json"), opened(url))
 
 
-# Pages for what is not there ---------------------------------------------------------------------
+# Pages instead of missing objects ----------------------------------------------------------------
 
 
 @pytest.fixture(params=["", "simplecache::"], ids=["plain", "cached"])
@@ -198,31 +198,31 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_a_server_that_shows_a_page_for_what_is_not_there(
+def test_a_store_is_read_with_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree().to_zarr(f"{http_server.root}/store", zarr_format=zarr_format, consolidated=True)
     http_server.fallback = PAGE
-    found = opened(f"{cached}{http_server.url}/store", consolidated=consolidated)
-    assert found.identical(tree())
+    dataset = opened(f"{cached}{http_server.url}/store", consolidated=consolidated)
+    assert dataset.identical(tree())
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_it_serves_stores_of_netcdf_c_too(http_server, cached, release):
+def test_stores_of_netcdf_c_are_read_with_pages_for_missing_objects(http_server, cached, release):
     write_vintage(Path(http_server.root, "store"), sample(release), release)
     expected = xr.open_groups(f"{http_server.root}/store", engine="nczarr")
     http_server.fallback = PAGE
-    found = xr.open_groups(f"{cached}{http_server.url}/store", engine="nczarr")
-    assert found.keys() == expected.keys()
+    groups = xr.open_groups(f"{cached}{http_server.url}/store", engine="nczarr")
+    assert groups.keys() == expected.keys()
     for path, dataset in expected.items():
         unwritten = [name for name in dataset.variables if name == "empty"]
-        assert found[path].drop_vars(unwritten).identical(dataset.drop_vars(unwritten))
+        assert groups[path].drop_vars(unwritten).identical(dataset.drop_vars(unwritten))
 
 
 @pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
-def test_nothing_there_is_an_error_that_shows_the_page(http_server, cached, target):
+def test_a_missing_store_is_an_error_that_shows_the_page(http_server, cached, target):
     http_server.fallback = PAGE
     url = f"{http_server.url}/{target}"
     if "reference" in target:
@@ -235,9 +235,7 @@ def test_nothing_there_is_an_error_that_shows_the_page(http_server, cached, targ
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_page_in_place_of_a_chunk_is_an_error_and_no_missing_chunk(
-    http_server, cached, zarr_format
-):
+def test_a_page_instead_of_a_chunk_is_an_error(http_server, cached, zarr_format):
     values = xr.Dataset({"v": ("x", [1.0, np.nan])}).chunk(x=1)
     store = f"{http_server.root}/store"
     encoding = {"v": {"compressors": None}}
@@ -258,7 +256,7 @@ def test_a_page_in_place_of_a_chunk_is_an_error_and_no_missing_chunk(
 
 @pytest.mark.parametrize("fallback", [None, PAGE], ids=["honest", "with pages"])
 @pytest.mark.parametrize("key", ["v/.zattrs", ".zattrs", "v/.zarray", "g/.zgroup"])
-def test_a_page_to_sign_in_hides_no_document(http_server, cached, key, fallback):
+def test_a_login_page_instead_of_a_document_is_an_error(http_server, cached, key, fallback):
     store = Path(http_server.root, "store")
     xr_nczarr.to_nczarr(tree(), store, consolidated=False)
     http_server.fallback = fallback
@@ -270,7 +268,7 @@ def test_a_page_to_sign_in_hides_no_document(http_server, cached, key, fallback)
     assert caught.value.key == key
 
 
-def test_a_page_is_never_kept_by_a_cache(http_server, tmp_path):
+def test_a_page_is_never_cached(http_server, tmp_path):
     http_server.fallback = PAGE
     options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
     url = f"simplecache::{http_server.url}/store"
@@ -280,15 +278,15 @@ def test_a_page_is_never_kept_by_a_cache(http_server, tmp_path):
     assert opened(url, storage_options=options).identical(tree())
 
 
-def test_a_store_that_holds_markup_among_its_values_is_read(http_server):
+def test_a_store_with_markup_in_its_values_is_read(http_server):
     text = np.array(["<p>", "plain", "<!-- note -->"], object)
     put(Path(http_server.root), {"keep": b""})
     xr.Dataset({"s": ("x", text)}).nczarr.to_nczarr(f"{http_server.root}/store", zarr_format=3)
-    found = xr.open_dataset(f"{http_server.url}/store", engine="nczarr")
-    assert found.s.values.tolist() == text.tolist()
+    dataset = xr.open_dataset(f"{http_server.url}/store", engine="nczarr")
+    assert dataset.s.values.tolist() == text.tolist()
 
 
-def test_a_mapper_of_the_web_has_its_answers_checked(http_server):
+def test_the_responses_of_an_http_mapper_are_checked(http_server):
     xr_nczarr.to_nczarr(tree(), f"{http_server.root}/store")
     mapper = fsspec.get_mapper(f"{http_server.url}/store")
     assert opened(mapper).identical(tree())

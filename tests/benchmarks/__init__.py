@@ -1,1 +1,1 @@
-"""Side-by-side measurements with the peers: ``python -m tests.benchmarks``. Never pass or fail."""
+"""Measurements compared with peers: ``python -m tests.benchmarks``. They never pass or fail."""

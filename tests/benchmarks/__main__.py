@@ -1,4 +1,4 @@
-"""Measure all rows, or those of which a word names the family or is in the name.
+"""Measure all rows, or the rows whose family or name matches one of the words.
 
 ``python -m tests.benchmarks [WORD ...] [--json FILE] [--plot FILE] [--page FILE]``
 """
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace, directory: Path) -> int:
-    """Measure and print; after each family what is known so far is written."""
+    """Measure and print the rows; write the results so far after each family."""
     record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds}
     results: list[Result] = []
     failures: list[str] = []
@@ -53,12 +53,12 @@ def measure(options: argparse.Namespace, directory: Path) -> int:
     words = [word for word in options.words if word not in FAMILIES]
     for family in named if named and not words else FAMILIES:
         parts = words if options.words and family not in named else [""]
-        # Each in a new process: what was measured before leaves its memory as it used it.
+        # Each family runs in a new process, so that earlier measurements do not affect its memory.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            found, failed = process.submit(
+            result, failed = process.submit(
                 measured, family, parts, directory, options.rounds
             ).result()
-        results += found
+        results += result
         failures += failed
         if options.json:
             record |= {"results": [*map(dataclasses.asdict, results)], "failures": failures}
@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace, directory: Path) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Give what the numbers depend on."""
+    """Return the conditions that the numbers depend on."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

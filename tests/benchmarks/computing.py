@@ -1,4 +1,4 @@
-"""Rows: dask's graphs and means, and what a fresh process takes."""
+"""Rows: dask's graphs and means, and the start of a fresh process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENGINES = {OURS: "nczarr", "engine zarr": "zarr"}
 
 
 def computing(directory: Path) -> Iterator[Row]:
-    """The graph of 100,000 chunks; a mean over all chunks, on threads and on two processes."""
+    """Yield the graph of 100,000 chunks, and means over all chunks on threads and two processes."""
     empty = data.zarr_store(
         directory, "many_chunks", np.empty((100_000, 8), "f4"), (1, 8), None, fill=False
     )
@@ -75,7 +75,7 @@ def computing(directory: Path) -> Iterator[Row]:
 
 
 def threads(directory: Path) -> Iterator[Row]:
-    """A hundred threads on one dataset against one thread that does the same work."""
+    """Yield a hundred threads on one dataset, compared with one thread that does the same work."""
     stores = {
         "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),
@@ -86,7 +86,7 @@ def threads(directory: Path) -> Iterator[Row]:
 
 
 def _shipped(path: Path, engine: str) -> int:
-    """The longest task, with what it names beside other tasks."""
+    """Return the longest task, and the objects that it names besides other tasks."""
     with xr.open_dataset(path, engine=engine, chunks={"t": 10_000}) as dataset:
         return max(map(len, map(pickle.dumps, dict(dataset.field.data.__dask_graph__()).values())))
 
@@ -102,7 +102,7 @@ def _each_row(path: Path, count: int) -> Callable[[], list[float]]:
 
 
 def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]:
-    """A mean by each engine, and as the limit that of chunks that are made of ones in no time."""
+    """Return a mean by each engine, and as the limit a mean of chunks that need no reading."""
 
     def opened(engine: str) -> xr.DataArray:
         with xr.open_dataset(path, engine=engine, chunks={}) as dataset:
@@ -112,14 +112,14 @@ def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]
         return lambda: make().mean().data.compute(scheduler=scheduler)
 
     like = opened("nczarr").data
-    return {one: compute(partial(opened, engine)) for one, engine in ENGINES.items()} | {
+    return {name: compute(partial(opened, engine)) for name, engine in ENGINES.items()} | {
         "limit: dask": compute(
             lambda: xr.DataArray(da.ones(like.shape, dtype="f4", chunks=like.chunks))
         )
     }
 
 
-# By its class: xarray looks for an engine's name among all that are installed, and imports them.
+# Pass the class, because xarray imports all installed engines to find one by name.
 _FIRST_OPEN = """
 import importlib, sys, time, xarray
 started = time.perf_counter()
@@ -134,12 +134,12 @@ _ENTRY_POINTS = {
 
 
 def starting(directory: Path) -> Iterator[Row]:
-    """What a fresh process takes: the commands on a tiny store, and the first opening."""
+    """Yield the commands on a tiny store and the first opening, each in a fresh process."""
     store = directory / "tiny"
     if not store.exists():
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store)
     environment = dict(os.environ)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each import compiles
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each import compiles
 
     def run(*arguments: object) -> Callable[[], int]:
         command = [sys.executable, *map(str, arguments)]

@@ -1,4 +1,4 @@
-"""Makes the stores that are measured, once per directory, with other programs' writers."""
+"""Write the stores for the measurements, once per directory, by the writers of other programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPRESSORS = {
 
 
 def field(shape=SHAPE) -> np.ndarray:
-    """A smooth field with noise in its last digits, float32."""
+    """Return a smooth float32 field with noise in its last digits."""
     random = np.random.default_rng(0)
     rows = np.linspace(0, 6, shape[-2], dtype="f4")[:, None]
     columns = np.linspace(0, 9, shape[-1], dtype="f4")
@@ -42,9 +42,9 @@ def zarr_store(
     fill: bool = True,
     attributes=None,
 ) -> Path:
-    """One array ``field`` in a plain Zarr v2 store, consolidated, as xarray would find it.
+    """Write one array ``field`` in a consolidated plain Zarr v2 store that xarray can open.
 
-    Without `fill` no chunk is written.
+    Without `fill`, no chunk is written.
     """
     path = directory / f"{name}.zarr"
     attributes = dict(attributes or {})
@@ -66,27 +66,27 @@ def zarr_store(
 
 
 def large(directory: Path, name: str) -> Path:
-    """The 265 MB field in chunks of 4 MB, by the name of its compressor."""
+    """Write the 265 MB field in chunks of 4 MB with this compressor."""
     made = (directory / f"{name}.zarr").exists()
     values = None if made else field()
     return zarr_store(directory, name, values, CHUNKS, COMPRESSORS[name])
 
 
 def masked(directory: Path) -> Path:
-    """The uncompressed field with a fill value that is a number."""
+    """Write the uncompressed field with a fill value that is a number."""
     values = np.empty(0) if (directory / "filled.zarr").exists() else field()
     return zarr_store(directory, "filled", values, CHUNKS, None, attributes={"_FillValue": 1e20})
 
 
 def small(directory: Path, name: str, count: int, elements: int) -> Path:
-    """Many small chunks of one row each."""
+    """Write many small chunks of one row each."""
     stem = f"small_{name}_{count}"
     values = field((1, count, elements))[0]
     return zarr_store(directory, stem, values, (1, elements), COMPRESSORS[name])
 
 
 def netcdf_store(directory: Path, name: str, values: np.ndarray, chunks, **options) -> Path:
-    """One variable ``field`` in an NCZarr store that netcdf-c writes."""
+    """Write one variable ``field`` in an NCZarr store by netcdf-c."""
     import netCDF4
 
     path = directory / f"{name}.nczarr"
@@ -106,7 +106,7 @@ def netcdf_store(directory: Path, name: str, values: np.ndarray, chunks, **optio
 
 
 def many_variables(directory: Path, count: int = 500) -> dict[str, Path]:
-    """Stores of `count` small variables: NCZarr, and plain Zarr with and without consolidation."""
+    """Write stores of `count` small variables: NCZarr, plain Zarr, and consolidated plain Zarr."""
     import netCDF4
 
     paths = {kind: directory / f"many.{kind}" for kind in ("nczarr", "consolidated", "single")}

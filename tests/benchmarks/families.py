@@ -1,4 +1,4 @@
-"""All rows, by family; each family is measured in a process of its own."""
+"""All rows, by family; each family is measured in a separate process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAMILIES = {
 def measured(
     family: str, parts: list[str], directory: Path, rounds: int
 ) -> tuple[list[Result], list[str]]:
-    """Give the results of a family's rows whose name has one of the parts, and what failed."""
+    """Return the results and failures of a family's rows whose name contains one of the parts."""
     warnings.simplefilter("ignore")
     results: list[Result] = []
     failures: list[str] = []
@@ -48,7 +48,7 @@ def measured(
 
 
 def made(family: str, directory: Path, failures: list[str]) -> Iterator[Row]:
-    """Yield the rows of a family; if its data cannot be made that is told, and others go on."""
+    """Yield the rows of a family; if its data cannot be written, report that and continue."""
     try:
         yield from FAMILIES[family](directory)
     except Exception as error:

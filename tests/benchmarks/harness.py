@@ -1,4 +1,4 @@
-"""Runs contestants in rotating rounds and gives ratios: machines drift, ratios less so."""
+"""Run contestants in rotating rounds and compute ratios, which drift less than times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 
 OURS = "xr_nczarr"
 NO_PEERS = ("limit", "at most", "undecoded", "encoding alone", "xarray alone")
-"""How names begin of what has no values to compare: bare work, what may be taken, other values."""
+"""First words of contestants without comparable values: bare work, goals, other values."""
 
 SHORTEST = 0.02
-"""Seconds that a measurement takes at least: what is shorter is repeated, as timeit does.
+"""Seconds that a measurement takes at least; shorter work is repeated, as in timeit.
 
-A single run of a millisecond tells what the one before it left in the processor's caches.
+A single run of a millisecond depends on what the previous run left in the processor's caches.
 """
 
 
@@ -26,10 +26,10 @@ A single run of a millisecond tells what the one before it left in the processor
 class Row:
     """One line of the table: a piece of work that all contestants do.
 
-    `goals` maps a contestant to the ratio (its time over ours) that is aimed at. `values` gives
-    what is compared of a contestant's result, to within `tolerance`, and `discard` puts the result
-    away; neither counts. ``limit`` is the same work with nothing around it. In another `unit`
-    than seconds the results themselves are what is measured, once.
+    `goals` maps a contestant to the intended ratio (its time over ours). `values` extracts the
+    values of a contestant's result, which are compared within `tolerance`, and `discard` removes
+    the result; neither is timed. ``limit`` is the same work with nothing around it. If `unit` is
+    not seconds, the results themselves are the measurement, taken once.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Row:
 class Result:
     """Medians in seconds, and medians of the per-round ratios of each contestant to ours.
 
-    `failed` says why others are not among them. In another `unit` there is no processor time.
+    `failed` has the reasons for missing contestants. Only seconds have a processor time.
     """
 
     row: str
@@ -58,12 +58,12 @@ class Result:
     unit: str = "s"
 
     def missed(self, name: str) -> bool:
-        """Tell whether a goal is missed; what rounds to it is not."""
+        """Return whether a goal is missed; a ratio that rounds to the goal meets it."""
         goal = self.goals.get(name)
         return goal is not None and round(self.ratio[name], 2) < round(goal, 2)
 
     def unreachable(self, name: str) -> bool:
-        """Tell whether the limit itself misses the goal against another."""
+        """Return whether the limit itself misses the goal against another contestant."""
         limits = [ratio for other, ratio in self.ratio.items() if other.startswith("limit")]
         if not limits or name.startswith(("limit", "at most")) or not self.missed(name):
             return False
@@ -71,12 +71,12 @@ class Result:
 
 
 def within(seconds: float) -> Callable[[], None]:
-    """Give a contestant that takes what we may take: a goal that is a time, as a ratio."""
+    """Return a contestant that takes the permitted time, which turns a time into a ratio."""
     return lambda: time.sleep(seconds)
 
 
 def run(row: Row, rounds: int = 7) -> Result:
-    """Measure one row. Peers that fail are left out.
+    """Measure one row, without peers that fail.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def run(row: Row, rounds: int = 7) -> Result:
         row.discard(result)
         del result
     if row.unit != "s":
-        ratio = _ratios({name: [found] for name, found in contestants.items()})
+        ratio = _ratios({name: [value] for name, value in contestants.items()})
         return Result(row.name, contestants, {}, ratio, {}, dict(row.goals), failed, row.unit)
     names = list(contestants)
     wall: dict[str, list[float]] = {name: [] for name in names}
@@ -130,7 +130,7 @@ def run(row: Row, rounds: int = 7) -> Result:
 
 
 def _timed(contestant: Callable[[], Any], discard: Callable[[Any], object]) -> tuple[float, float]:
-    """Give wall and processor time: of one run, or the means of as many as take `SHORTEST`."""
+    """Return wall and processor time of one run, or means of the runs that fill `SHORTEST`."""
     gc.collect()
     wall = processor = 0.0
     runs = 0
@@ -156,7 +156,7 @@ def _ratios(times: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def table(results: list[Result]) -> str:
-    """Give the results as a Markdown table of ratios; above 1 the other is slower."""
+    """Return the results as a Markdown table of ratios; above 1, the peer is slower."""
     lines = [
         "| work | ours | ratios (wall; processor) |",
         "| --- | --- | --- |",

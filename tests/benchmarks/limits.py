@@ -1,4 +1,4 @@
-"""What no program can be faster than: the same work in Python with nothing around it."""
+"""Lower limits of the time: the same work in Python with nothing around it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ DECODERS: dict[str, Decode | None] = {
 
 
 def chunk_files(path: Path) -> list[Path]:
-    """The files of the chunks of ``field``."""
-    found = (path / "field").rglob("[0-9]*")
-    return sorted(one for one in found if one.is_file())
+    """Return the files of the chunks of ``field``."""
+    result = (path / "field").rglob("[0-9]*")
+    return sorted(one for one in result if one.is_file())
 
 
 def reading(
     files: Sequence[Path], decode: Decode | None, chunk_bytes: int, threads: int = 2
 ) -> Callable[[], None]:
-    """Read and decode all files into one result, or read them right into it."""
+    """Return a function that reads and decodes all files into one result."""
 
     def read() -> None:
         size = len(files) * chunk_bytes
         memory = np.empty(size + 64, "u1")
-        start = -memory.ctypes.data % 64  # some processors copy slowly to where NumPy's begin
+        start = (
+            -memory.ctypes.data % 64
+        )  # some processors copy slowly to the alignment of NumPy's arrays
         out = memory[start : start + size].reshape(len(files), chunk_bytes)
 
         def some(numbers: Iterable[int]) -> None:
@@ -60,7 +62,7 @@ def reading(
 
 
 def in_turns(shares: Sequence[Any], work: Callable[[Any], None]) -> None:
-    """Do the work of each share in a thread of its own."""
+    """Do the work of each share in a separate thread."""
     if len(shares) == 1:
         work(shares[0])
         return
@@ -71,7 +73,7 @@ def in_turns(shares: Sequence[Any], work: Callable[[Any], None]) -> None:
 def rows_of_files(
     files: Sequence[Path], rows: Sequence[int], row_bytes: int, wanted: int
 ) -> Callable[[], None]:
-    """Open each file, read the `wanted` first bytes of some rows, and close it."""
+    """Return a function that reads the `wanted` first bytes of some rows from each file."""
 
     def read() -> None:
         for file in files:
@@ -86,10 +88,10 @@ def rows_of_files(
 def inner_chunks(
     files: Sequence[Path], shape: tuple[int, int], chunk: tuple[int, int], one: int | None = None
 ) -> Callable[[], None]:
-    """Read each shard and put its decoded inner chunks in their places, or decode `one` of them.
+    """Return a function that reads each shard and decodes all its inner chunks, or `one` of them.
 
-    `shape` is that of a shard and `chunk` that of an inner chunk, in elements of four bytes. The
-    index, at the end, has a checksum of four bytes.
+    `shape` is the shape of a shard and `chunk` of an inner chunk, in elements of four bytes. The
+    index at the end has a checksum of four bytes.
     """
     decode, counts = numcodecs.Zstd().decode, (shape[0] // chunk[0], shape[1] // chunk[1])
     count = counts[0] * counts[1]
@@ -122,7 +124,7 @@ def inner_chunks(
 
 
 def documents(path: Path) -> Callable[[], None]:
-    """Read and parse the metadata: one document if it is consolidated, else two an array."""
+    """Return a function that parses the metadata: one consolidated document, or two per array."""
     one = path / ".zmetadata"
     files = [one] if one.exists() else [*path.rglob(".zarray"), *path.rglob(".zattrs")]
 
@@ -136,7 +138,7 @@ def documents(path: Path) -> Callable[[], None]:
 
 
 def listed_pieces(document: Path, target: Path) -> None:
-    """Parse a reference document and read what it lists from one file."""
+    """Parse a reference document and read its ranges of one file."""
     out = np.empty(target.stat().st_size, "u1")
     descriptor = os.open(target, os.O_RDONLY)
     for key, entry in json.loads(document.read_bytes())["refs"].items():
@@ -148,9 +150,9 @@ def listed_pieces(document: Path, target: Path) -> None:
 
 
 def encoded(values: np.ndarray, encode: Encode | None, path: Path | None = None) -> None:
-    """Encode each chunk (for no codec, copy it) on two threads; with a `path` put it on the disk.
+    """Encode or copy each chunk on two threads, and write it to `path` if it is passed.
 
-    The disk begins with each file at once, and is waited for at the end.
+    The disk starts to write each file immediately, and the function waits for it at the end.
     """
     system = ctypes.CDLL(None)
 
@@ -177,7 +179,7 @@ def encoded(values: np.ndarray, encode: Encode | None, path: Path | None = None)
 
 
 def shuffled_deflated(chunk: np.ndarray) -> bytes:
-    """Encode as netcdf-c by default, by libdeflate's level 3, as large as zlib's 4."""
+    """Encode like netcdf-c, but by libdeflate's level 3, which compresses like zlib's level 4."""
     planes = np.empty((chunk.itemsize, chunk.size), "u1")
     planes[...] = chunk.reshape(-1).view("u1").reshape(chunk.size, chunk.itemsize).T
     return deflate.zlib_compress(planes.data.cast("B"), 3)

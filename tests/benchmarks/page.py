@@ -1,4 +1,4 @@
-"""Puts what was measured into the page of the documentation."""
+"""Write the measurements into the page of the documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def replaced(
     machine: Mapping[str, Any],
     rounds: int,
 ) -> str:
-    """Give the page with the results in place of its section "Measured"."""
+    """Return the page with its section "Measured" replaced by the results."""
     pairs = [(result, name) for result in results for name in result.goals if name in result.ratio]
     day = date.fromisoformat(machine["date"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -62,7 +62,7 @@ def _line(result: Result) -> str:
         text = f"**{_number(ratio)}**" if result.missed(name) else _number(ratio)
         text += "†" if result.unreachable(name) else ""
         processor = result.processor_ratio.get(name, 0)
-        # Servers and child processes are no processor time of ours; of a wait there is none.
+        # Servers and child processes do not count as processor time, nor does waiting.
         cells.append(f"{name} {text}" + (f" ({_number(processor)})" if processor >= 0.05 else ""))
         if name in result.goals:
             goals.setdefault(f"{result.goals[name]:.2g}", []).append(name)

@@ -1,4 +1,4 @@
-"""Draws results: a line for each row, a point for each other contestant."""
+"""Draw results: a line for each row, a point for each other contestant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARKERS = "oDs^vPXd<>ph"
 
 
 def draw(results: list[Result], path: Path) -> None:
-    """Draw the ratios on a logarithmic axis: right of 1 the others are slower."""
+    """Draw the ratios on a logarithmic axis; to the right of 1, peers are slower."""
     rows = [result for result in results if result.ratio and result.unit == "s"]
     figure = Figure(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
     axes = figure.subplots()

@@ -20,7 +20,7 @@ from xr_nczarr.options import OpenOptions
 
 
 def ours(path: Path | str) -> ChunkedArray:
-    """The chunk engine's array, without xarray."""
+    """Return the chunk engine's array, without xarray."""
     opened = open_netcdf(path, OpenOptions())
     return ChunkedArray(readable_node(opened.root.variables["field"], None), opened.store)
 
@@ -34,7 +34,7 @@ def by_zarr(path: Path) -> zarr.Array:
 
 
 def by_zarrs(path: Path) -> zarr.Array:
-    """zarr-python with the Rust pipeline; the pipeline is chosen when the array is opened."""
+    """Open with zarr-python and the Rust pipeline, which is selected when the array is opened."""
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
         return by_zarr(path)
 
@@ -45,7 +45,7 @@ def by_tensorstore(path: Path) -> tensorstore.TensorStore:
 
 
 def _bare(path: Path, name: str) -> Callable[[], None]:
-    """The large field's limit: all of its chunks read and decoded on two threads."""
+    """Return the limit of the large field: all its chunks read and decoded on two threads."""
     return limits.reading(
         limits.chunk_files(path), limits.DECODERS[name], 4 * data.CHUNKS[1] * data.CHUNKS[2]
     )
@@ -64,7 +64,7 @@ def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
 
 
 def large_chunks(directory: Path) -> Iterator[Row]:
-    """A 265 MB float32 field in chunks of 4 MB, by codec."""
+    """Yield a 265 MB float32 field in chunks of 4 MB, by codec."""
     for name in data.COMPRESSORS:
         path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
@@ -107,7 +107,7 @@ def load(path: Path, engine: str, **options) -> np.ndarray:
 
 
 def by_pipeline(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
-    """Do the same with zarrs' pipeline below zarr-python."""
+    """Do the same through zarr-python with zarrs' pipeline."""
 
     def run() -> np.ndarray:
         with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
@@ -133,7 +133,7 @@ def _through_xarray(path: Path, name: str, bare: Callable[[], None]) -> Iterator
 
 
 def netcdf_default(directory: Path) -> Iterator[Row]:
-    """netcdf-c's default: zlib and shuffle."""
+    """Yield netcdf-c's default: zlib and shuffle."""
     path = directory / "shuffled.nczarr"
     if not path.exists():
         data.netcdf_store(directory, "shuffled", data.field(), data.CHUNKS, zlib=True, complevel=4)
@@ -159,7 +159,7 @@ def netcdf_default(directory: Path) -> Iterator[Row]:
 
 
 def packed(directory: Path) -> Iterator[Row]:
-    """Packed int16 with scale, offset and fill, decoded."""
+    """Yield packed int16 with scale, offset and fill value, decoded."""
     attributes = {"scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32767}
     made = (directory / "packed.zarr").exists()
     values = np.empty(0) if made else ((data.field() - 280) * 100).astype("i2")
@@ -176,7 +176,7 @@ def packed(directory: Path) -> Iterator[Row]:
 
 
 def small_chunks(directory: Path) -> Iterator[Row]:
-    """Many chunks of 4, 16 and 64 kB."""
+    """Yield many chunks of 4, 16 and 64 kB."""
     cases = (
         ("raw", 16_000, 1024, 1.5),
         ("raw", 100_000, 1024, 1.5),
@@ -210,7 +210,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
 
 
 def selections(directory: Path) -> Iterator[Row]:
-    """A point through all chunks, a row and a box of each, every fourth, some rows and columns."""
+    """Yield a point through all chunks, a row and a box of each, every fourth value, and others."""
     rows = np.array([3, 77, 500, 1000])
     # By name, with the goal for blosc chunks.
     cases = {
@@ -242,7 +242,7 @@ def selections(directory: Path) -> Iterator[Row]:
 
 
 def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
-    """By selection, its bytes in each chunk: a point, a row, a box that is read at once, rows."""
+    """Return the limit of each selection: its bytes in each chunk, read without decoding."""
     files, (_, _, row) = limits.chunk_files(path), data.CHUNKS
     series = sorted(files, key=lambda file: int(file.name.split(".")[0]))
     return {
@@ -255,7 +255,7 @@ def _bare_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
 
 
 def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
-    """By selection: a frame of one block for each chunk where that is enough, else all of it."""
+    """Return the limit of each selection: one block of each chunk if it suffices, else all."""
     count, height, width = data.SHAPE[0], data.CHUNKS[1] // 8, data.CHUNKS[2]
     made = (directory / "eighths.zarr").exists()
     values = np.empty(0) if made else data.field()[:, 3 * height : 4 * height]
@@ -269,14 +269,14 @@ def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
     return {
         "point series": one,
         "row of every chunk": one,
-        "box of every chunk": two,  # it lies in two blocks
+        "box of every chunk": two,  # it spans two blocks
         "strided": limits.reading(files[: count // 4], decode, whole),
         "orthogonal": limits.reading(files[:3], decode, whole),
     }
 
 
 def opening(directory: Path) -> Iterator[Row]:
-    """500 variables."""
+    """Yield the opening of 500 variables."""
     paths = data.many_variables(directory)
 
     def row(name: str, kind: str, peer: str, url: object, goal: float, **options) -> Row:
@@ -299,7 +299,7 @@ def opening(directory: Path) -> Iterator[Row]:
         return Row(f"open 500 variables{name}", contestants, goals, described, xr.Dataset.close)
 
     def variables(data: object) -> dict[str, xr.Variable]:
-        """As they are stored, of nothing but `data`: what remains is xarray's own work."""
+        """Return undecoded variables that are built from `data` alone, by xarray's own work."""
         return {
             f"v{number:03}": xr.Variable(
                 ("x",),
@@ -319,14 +319,14 @@ def opening(directory: Path) -> Iterator[Row]:
 
 
 class Lazy(xr.backends.BackendArray):
-    """Values that any engine would read later."""
+    """Lazy values, as every engine creates them."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.shape, self.dtype = values.shape, values.dtype
 
 
 def described(dataset: xr.Dataset) -> list[str]:
-    """Names, dimensions, dtypes and values of all variables."""
+    """Return names, dimensions, dtypes and values of all variables."""
     return [
         f"{name} {variable.dims} {variable.dtype} {variable.values.tolist()}"
         for name, variable in sorted(dataset.variables.items())

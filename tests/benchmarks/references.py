@@ -105,7 +105,7 @@ def _by_virtualizarr(path: Path) -> int:
 
 
 def _resident(path: Path, engine: str, imported: str) -> float:
-    """Open in another process; give its peak above what it is after the imports, in MB."""
+    """Open in another process; return its peak memory above that after the imports, in MB."""
     code = _RESIDENT.format(imported=imported, path=str(path), engine=engine)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout)
@@ -117,7 +117,7 @@ def _looked_up(references: ReferenceSet, key: str) -> None:
 
 
 def references(directory: Path) -> Iterator[Row]:
-    """A million listed, 2,000 tiny ones that are read, and generators."""
+    """Yield a million listed references, 2,000 tiny ones that are read, and generators."""
     million = _written(directory / "million.json", _listed)
     yield Row(
         "open 1,000,000 references",
@@ -127,7 +127,7 @@ def references(directory: Path) -> Iterator[Row]:
         },
         {"engine kerchunk": 15},
     )
-    # Of a million VirtualiZarr is more than a minute.
+    # VirtualiZarr takes more than a minute for a million.
     thousands = _written(directory / "thousands.json", lambda: _listed(100, 100))
     yield Row(
         "open 10,000 references",
@@ -147,7 +147,7 @@ def references(directory: Path) -> Iterator[Row]:
         {"at most 100 MB": 1},
         unit="MB",
     )
-    # Spaces before the commas are what nobody writes.
+    # No program writes spaces before the commas.
     same = _written(directory / "same.json", lambda: _listed(300, 300))
     irregular = _written(
         directory / "irregular.json", lambda: _listed(300, 300), separators=(" , ", " : ")

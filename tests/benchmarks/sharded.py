@@ -17,7 +17,7 @@ SHAPE, SHARDS, CHUNKS = (40, 1280, 1280), (1, 1280, 1280), (1, 160, 128)
 
 
 def sharded(directory: Path) -> Iterator[Row]:
-    """The whole array, and one point through all shards."""
+    """Yield the whole array, and one point through all shards."""
     path = directory / "sharded.zarr"
     if not path.exists():
         values = data.field(SHAPE)

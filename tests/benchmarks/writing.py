@@ -87,9 +87,9 @@ def writing(directory: Path) -> Iterator[Row]:
     yield Row(
         f"size of {name}",
         {
-            one: partial(_written_bytes, write, folder / "size")
-            for one, write in writers.items()
-            if one != "limit"
+            key: partial(_written_bytes, write, folder / "size")
+            for key, write in writers.items()
+            if key != "limit"
         },
         {"netcdf-c": 1, "zarr-python": 1, "zarrs": 1},
         unit="B",
@@ -99,7 +99,7 @@ def writing(directory: Path) -> Iterator[Row]:
 def _written_bytes(write: Write, path: Path) -> int:
     try:
         write(path)
-        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     finally:
         shutil.rmtree(path, True)
 

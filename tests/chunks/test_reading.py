@@ -71,9 +71,9 @@ def test_each_chunk_of_a_selection_is_decoded_once(rows, columns, pointwise):
         count = min(len(rows), len(columns))
         rows, columns = rows[:count], columns[:count]
     Counting.decoded.clear()
-    found = COUNTED.read((rows, columns), pointwise=pointwise)
+    result = COUNTED.read((rows, columns), pointwise=pointwise)
     expected = VALUES[rows, columns] if pointwise else VALUES[np.ix_(rows, columns)]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
     assert len(Counting.decoded) == len(set(Counting.decoded))
 
 
@@ -112,9 +112,9 @@ def test_large_results_are_aligned_to_a_cache_line(tmp_path, dtype):
     values = np.arange(400_000).reshape(4, 100_000).astype(dtype)
     stored = array(tmp_path, values, (2, 50_000))
     for selection in ((slice(None), slice(None)), (1, slice(None)), (slice(None), slice(5, 9))):
-        found = stored.read(selection)
-        np.testing.assert_array_equal(found, values[selection])
-        assert found.nbytes < 1 << 17 or found.ctypes.data % 64 == 0
+        result = stored.read(selection)
+        np.testing.assert_array_equal(result, values[selection])
+        assert result.nbytes < 1 << 17 or result.ctypes.data % 64 == 0
 
 
 def test_blosc_blocks_come_from_one_file_even_if_it_is_replaced(tmp_path, monkeypatch):

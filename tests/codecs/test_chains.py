@@ -53,9 +53,9 @@ def decode_by_numcodecs(data, *codecs):
 def assert_decodes(codec, data, expected):
     """Decode from each kind of buffer, and into an array; check that the results agree."""
     out = np.empty(expected.shape, expected.dtype)
-    for found in (codec.decode(data), codec.decode(memoryview(data)), codec.decode(data, out)):
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
+    for result in (codec.decode(data), codec.decode(memoryview(data)), codec.decode(data, out)):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
     assert codec.decode(bytearray(data), out) is out
 
 
@@ -94,8 +94,8 @@ def test_chains_and_numcodecs_read_each_other(chain):
     array = np.arange(60, dtype="<i4").reshape(3, 20) + 5
     codec = make_codec("<i4", (3, 20), *chain)
     assert_decodes(codec, encode_by_numcodecs(array, *chain), array)
-    found = decode_by_numcodecs(bytes(codec.encode(array)), *chain)
-    np.testing.assert_array_equal(np.frombuffer(found, "<i4").reshape(3, 20), array)
+    result = decode_by_numcodecs(bytes(codec.encode(array)), *chain)
+    np.testing.assert_array_equal(np.frombuffer(result, "<i4").reshape(3, 20), array)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_chains_and_numcodecs_read_each_other(chain):
 def test_lossy_filters_decode_to_the_values_of_numcodecs(dtype, chain):
     array = np.linspace(0, 3, 24).astype(dtype).reshape(4, 6)
     codec = make_codec(dtype, (4, 6), *chain)
-    found = codec.decode(bytes(codec.encode(array)))
-    assert found.dtype == dtype
-    np.testing.assert_allclose(found, array, rtol=0.05, atol=0.1)
-    assert (found != array).any()
-    kept = codec.decode(bytes(codec.encode(found)))
-    np.testing.assert_allclose(kept, found, rtol=1e-6)
+    decoded = codec.decode(bytes(codec.encode(array)))
+    assert decoded.dtype == dtype
+    np.testing.assert_allclose(decoded, array, rtol=0.05, atol=0.1)
+    assert (decoded != array).any()
+    kept = codec.decode(bytes(codec.encode(decoded)))
+    np.testing.assert_allclose(kept, decoded, rtol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 64])
@@ -212,10 +212,10 @@ def test_an_uncompressed_chunk_is_viewed_not_copied():
 def test_every_dtype_and_scalars_have_raw_chunks(dtype, shape):
     array = np.zeros(shape, dtype)
     codec = make_codec(dtype, shape)
-    found = codec.decode(bytes(codec.encode(array)))
-    assert (found.shape, found.dtype) == (shape, np.dtype(dtype))
-    if found.dtype.itemsize:
-        np.testing.assert_array_equal(found, array)
+    decoded = codec.decode(bytes(codec.encode(array)))
+    assert (decoded.shape, decoded.dtype) == (shape, np.dtype(dtype))
+    if decoded.dtype.itemsize:
+        np.testing.assert_array_equal(decoded, array)
 
 
 def test_v3_crc32c_ends_the_data_in_little_endian():
@@ -349,11 +349,11 @@ def test_streams_that_decode_in_many_pieces(spec, filters, monkeypatch):
     assert_decodes(codec, data, array)
     longer = make_codec("<i4", (array.size + 1,), *filters, spec)
     shorter = make_codec("<i4", (array.size - 1,), *filters, spec)
-    for wrong, found in ((longer, data), (shorter, data), (codec, data[: len(data) // 2])):
+    for wrong, result in ((longer, data), (shorter, data), (codec, data[: len(data) // 2])):
         with pytest.raises(ChunkError, match=spec[0]):
-            wrong.decode(found)
+            wrong.decode(result)
         with pytest.raises(ChunkError, match=spec[0]):
-            wrong.decode(found, np.empty(wrong.flow.shape, "<i4"))
+            wrong.decode(result, np.empty(wrong.flow.shape, "<i4"))
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def test_inner_chunks_are_located_where_they_were_stored(at_start, index_codecs)
         entries = index.parse(stored, size)
         for inner_index in np.ndindex(2, 3):
             place = index.locate(entries, inner_index)
-            found = None if place is None else shard[place[0] : sum(place)]
-            assert found == parts.get(inner_index)
+            result = None if place is None else shard[place[0] : sum(place)]
+            assert result == parts.get(inner_index)
 
 
 def test_the_shard_index_has_the_bytes_of_the_specification():
@@ -81,8 +81,8 @@ def test_index_entries_that_overlap_or_leave_the_shard_are_rejected(entries, wor
 def test_index_entries_up_to_the_edges_of_the_shard_are_accepted():
     index = make_index((3,), (1,))
     entries = [(90, 10), (0, 90), (90, 0)]
-    found = index.parse(encode_entries(index, entries), 100 + index.length)
-    assert found.tolist() == [list(entry) for entry in entries]
+    result = index.parse(encode_entries(index, entries), 100 + index.length)
+    assert result.tolist() == [list(entry) for entry in entries]
 
 
 def test_inner_chunks_within_an_index_at_the_start_are_rejected():

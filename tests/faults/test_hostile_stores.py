@@ -1,6 +1,6 @@
-"""Hostile stores made by hypothesis: any JSON in place of any member, names that lead elsewhere.
+"""Hostile stores from hypothesis: any JSON in place of any member, names that lead elsewhere.
 
-Each opens, or fails with an error of ours; at least 99 of 100 errors name the store and the key.
+Each opens or raises an NczarrError; at least 99 of 100 errors name the store and the key.
 """
 
 import json
@@ -38,7 +38,7 @@ def places(value, place=()):
 
 @st.composite
 def hostile_stores(draw):
-    """The documents of a store of any version, with one to three values replaced."""
+    """Draw the documents of a store of any version, with one to three values replaced."""
     documents = json.loads(json.dumps(draw(st.sampled_from(BASES))))
     for _ in range(draw(st.integers(1, 3))):
         chosen = draw(st.sampled_from([place for place in places(documents) if place]))
@@ -74,7 +74,7 @@ def test_hostile_stores_open_or_fail_with_errors_that_name_store_and_key():
 
     attempt()
     assert len(errors) > EXAMPLES / 4
-    # Where no document is recognised there is no key to name: the message lists all it looked for.
+    # If no document is recognized, there is no key to name; the message lists all candidates.
     unnamed = [
         str(error)
         for error in errors
@@ -86,7 +86,7 @@ def test_hostile_stores_open_or_fail_with_errors_that_name_store_and_key():
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "a\x00", "", "\\"])
 @pytest.mark.parametrize("member", ["arrays", "groups"])
-def test_names_that_lead_elsewhere_are_no_members(name, member):
+def test_names_that_lead_elsewhere_are_not_members(name, member):
     group = {"dimensions": {}, "arrays": [], "groups": []} | {member: [name]}
     documents = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_nczarr_group": group}}
     store = {key: json.dumps(value).encode() for key, value in documents.items()}

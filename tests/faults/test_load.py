@@ -1,4 +1,4 @@
-"""Many readers, many openings, much data, and disks that are full."""
+"""Many readers, many openings, large data, full disks and missing permissions."""
 
 import contextlib
 import gc
@@ -31,13 +31,13 @@ def values(rows=40):
 
 
 def resources():
-    """Threads, and what files and sockets are open."""
-    listing, found = f"/proc/{os.getpid()}/fd", []
+    """Return the number of threads, and the open files and sockets."""
+    listing, result = f"/proc/{os.getpid()}/fd", []
     for name in os.listdir(listing):
-        with contextlib.suppress(FileNotFoundError):  # the listing itself, closed by now
-            found.append(os.readlink(f"{listing}/{name}"))
-    # Also distributed's monitor, a thread of some other test, looks in there.
-    return threading.active_count(), sorted(one for one in found if not one.startswith("/proc/"))
+        with contextlib.suppress(FileNotFoundError):  # the listing itself
+            result.append(os.readlink(f"{listing}/{name}"))
+    # distributed's monitor, a thread of another test, also reads this directory.
+    return threading.active_count(), sorted(one for one in result if not one.startswith("/proc/"))
 
 
 def test_100_threads_read_one_dataset(tmp_path):
@@ -50,10 +50,10 @@ def test_100_threads_read_one_dataset(tmp_path):
             return dataset.a[number % 40].values.sum(), dataset.a[:, number % 50].values.sum()
 
         with ThreadPoolExecutor(100) as pool:
-            found = list(pool.map(read, range(400)))
+            result = list(pool.map(read, range(400)))
     field = values().a.values
-    assert found == [(field[n % 40].sum(), field[:, n % 50].sum()) for n in range(400)]
-    threads, files = resources()  # what other tests left may have ended meanwhile
+    assert result == [(field[n % 40].sum(), field[:, n % 50].sum()) for n in range(400)]
+    threads, files = resources()  # threads of other tests may have ended
     assert (threads <= before[0], len(files) <= len(before[1])) == (True, True), (files, before)
 
 
@@ -98,7 +98,7 @@ print(int(total), dataset.a.nbytes, int(peak) * 1024)
 
 
 def test_a_virtual_dataset_is_streamed_within_one_gigabyte(tmp_path):
-    """`NCZARR_VIRTUAL_GB=20` for the whole size: every chunk is the same part of one file."""
+    """Every chunk is the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the full size."""
     chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
     np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")
     array = {"zarr_format": 2, "shape": [count * chunk // 4], "chunks": [chunk // 4]}
@@ -130,7 +130,7 @@ def test_a_virtual_dataset_is_streamed_within_one_gigabyte(tmp_path):
 
 @contextmanager
 def limited_files(size):
-    """Let no file grow beyond `size` bytes: as on a full disk, writing fails in the middle."""
+    """Limit files to `size` bytes, so that writing fails in the middle, as on a full disk."""
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
@@ -142,21 +142,21 @@ def limited_files(size):
 
 
 @pytest.mark.parametrize("size", [0, 100, 2000])
-def test_a_full_disk_leaves_what_was_there(tmp_path, size):
+def test_a_full_disk_leaves_the_old_store_intact(tmp_path, size):
     path = str(tmp_path / "s")
     to_nczarr(values(), path)
     with limited_files(size), pytest.raises(StorageError, match="File too large"):
         to_nczarr(values(80), path, mode="w", encoding={"a": {"compressor": None}})
-    with xr.open_dataset(path, engine="nczarr") as found:
-        xr.testing.assert_identical(found.load(), values())
+    with xr.open_dataset(path, engine="nczarr") as opened:
+        xr.testing.assert_identical(opened.load(), values())
     to_nczarr(values(80), path, mode="w")
     assert sorted(os.listdir(tmp_path)) == ["s"]
 
 
 def write_without_permission():
-    """Replace, append, and read what may not be, as nobody where we are root."""
-    found = []
-    for nobody in (False, True):  # what is loaded at first use, nobody may not load
+    """Replace, append and read without permission; root becomes the user nobody."""
+    result = []
+    for nobody in (False, True):  # import modules first as root
         if nobody and os.geteuid() == 0:
             os.setuid(65534)
         with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +168,7 @@ def write_without_permission():
                 try:
                     to_nczarr(values(), path, **action)
                 except PermissionError as error:
-                    found.append((isinstance(error, NczarrError), folder in str(error)))
+                    result.append((isinstance(error, NczarrError), folder in str(error)))
             with xr.open_dataset(path, engine="nczarr") as dataset:
                 if nobody:
                     xr.testing.assert_identical(dataset.load(), values())
@@ -178,13 +178,13 @@ def write_without_permission():
             try:
                 xr.open_dataset(path, engine="nczarr", consolidated=False).close()
             except PermissionError as error:
-                found.append((isinstance(error, NczarrError), "a/.zarray" in str(error)))
-    return found
+                result.append((isinstance(error, NczarrError), "a/.zarray" in str(error)))
+    return result
 
 
 def copy_without_permission():
-    """Copy a zip file and a directory that may not be read, as nobody where we are root."""
-    found = []
+    """Copy an unreadable zip file and directory; root becomes the user nobody."""
+    result = []
     for nobody in (False, True):
         if nobody and os.geteuid() == 0:
             os.setuid(65534)
@@ -195,14 +195,16 @@ def copy_without_permission():
                 try:
                     copy(f"{folder}/{name}", {})
                 except PermissionError as error:
-                    found.append((isinstance(error, NczarrError), f"{folder}/{name}" in str(error)))
+                    result.append(
+                        (isinstance(error, NczarrError), f"{folder}/{name}" in str(error))
+                    )
                 os.chmod(f"{folder}/{locked}", 0o700)
-    return found
+    return result
 
 
-def test_what_may_not_be_read_is_said_by_an_error_of_ours():
+def test_an_unreadable_source_raises_an_access_denied_error():
     assert in_a_new_interpreter(copy_without_permission) == 2 * [(True, True)]
 
 
-def test_without_permission_nothing_changes():
+def test_a_write_without_permission_changes_nothing():
     assert in_a_new_interpreter(write_without_permission) == 3 * [(True, True)]

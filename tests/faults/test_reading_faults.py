@@ -1,7 +1,7 @@
-"""What goes wrong at each request of an open and a read: right values, a retry, or an error.
+"""A fault at each request of an open and a read: right values, a retry, or an error.
 
-Never a fill value. What a server says is not there (404) is absent by definition: a chunk of which
-it says so is fill, unless ``missing_chunks="raise"``.
+A fault never becomes a fill value. Objects that a server reports missing (404) are absent by
+definition: such a chunk reads as fill values unless ``missing_chunks="raise"``.
 """
 
 import json
@@ -34,7 +34,7 @@ def values():
 
 
 def put(root, kind):
-    """Put a store below a folder; give its name. That of v2 tells its members one by one."""
+    """Write a store below a folder and return its name. The v2 store is not consolidated."""
     version = 3 if kind == "v3" else 2
     shards = {"shards": (3, 4)} if kind == "v3" else {}
     encoding = {"a": {"chunks": (3, 2), **shards}}
@@ -58,7 +58,7 @@ def put(root, kind):
 
 
 def put_ranged(root, kind):
-    """Put a store of which byte ranges are read; give its name."""
+    """Write a store that is read by byte ranges, and return its name."""
     if kind == "references":
         return put(root, kind)
     if kind == "shards":
@@ -79,14 +79,14 @@ def put_ranged(root, kind):
 
 
 def read_part(url):
-    """Read so little that it is a part of each object."""
+    """Read only a part of each object."""
     with xr.open_dataset(url, engine="nczarr", storage_options={"retry": RETRY}) as dataset:
         return dataset.isel(x=slice(1)).load()
 
 
 @pytest.mark.parametrize("fault", ["wide-range", "long"])
 @pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
-def test_more_than_the_range_is_cut_for_every_kind_of_store(http_server, tmp_path, kind, fault):
+def test_a_response_larger_than_the_range_is_cut(http_server, tmp_path, kind, fault):
     url = http_server.url + put_ranged(tmp_path / "served", kind)
     http_server.clear()
     http_server.fault(fault, times=None)
@@ -96,7 +96,7 @@ def test_more_than_the_range_is_cut_for_every_kind_of_store(http_server, tmp_pat
 
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
-def test_an_untrue_range_is_an_error_for_every_kind_of_store(http_server, tmp_path, kind, fault):
+def test_a_response_with_a_wrong_range_is_an_error(http_server, tmp_path, kind, fault):
     url = http_server.url + put_ranged(tmp_path / "served", kind)
     http_server.clear()
     http_server.fault(fault, times=None)
@@ -111,15 +111,15 @@ def read(url, *, retry=RETRY, storage_options=None, **options):
         return dataset.load()
 
 
-def assert_not_invented(found):
-    """All there is has its values: with an attribute's document, names of dimensions may go."""
-    for name in found.variables:
+def assert_not_invented(result):
+    """Check the values of all variables; without its attributes, dimension names may be lost."""
+    for name in result.variables:
         if name in values().variables:
-            np.testing.assert_array_equal(found[name].values, values()[name].values)
+            np.testing.assert_array_equal(result[name].values, values()[name].values)
 
 
 def outcomes(server, url, fault, status, times):
-    """Read with a fault at each request in turn; give what was raised, or None."""
+    """Read with a fault at each request in turn; yield its index and the error, or None."""
     server.clear()
     xr.testing.assert_identical(read(url), values())
     count = len(server.requests)
@@ -129,40 +129,40 @@ def outcomes(server, url, fault, status, times):
         server.clear()
         server.fault(fault, status=status, after=index, times=times)
         try:
-            found = read(url, missing_chunks="raise", retry=RETRY if times else lasting)
+            opened = read(url, missing_chunks="raise", retry=RETRY if times else lasting)
         except NczarrError as error:
             yield index, error
         else:
-            assert_not_invented(found)
+            assert_not_invented(opened)
             yield index, None
     server.clear()
 
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), TRANSIENT, ids=str)
-def test_what_passes_is_tried_again_at_every_request(http_server, tmp_path, kind, fault, status):
+def test_a_transient_fault_at_any_request_is_retried(http_server, tmp_path, kind, fault, status):
     url = http_server.url + put(tmp_path / "served", kind)
-    found = list(outcomes(http_server, url, fault, status, times=1))
-    assert [index for index, error in found if error is not None] == []
+    result = list(outcomes(http_server, url, fault, status, times=1))
+    assert [index for index, error in result if error is not None] == []
 
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), [*TRANSIENT, *LASTING], ids=str)
-def test_what_stays_is_an_error_or_right_at_every_request(
+def test_a_permanent_fault_at_any_request_is_an_error_or_harmless(
     http_server, tmp_path, kind, fault, status
 ):
     url = http_server.url + put(tmp_path / "served", kind)
-    found = dict(outcomes(http_server, url, fault, status, times=None))
-    # A range may be cut from a whole answer, and for whole objects none is ignored.
-    assert fault in ("ignore-range", "wrong-range", "long") or any(found.values())
-    for error in filter(None, found.values()):
+    result = dict(outcomes(http_server, url, fault, status, times=None))
+    # A range can be cut from a complete response, and requests for complete objects have no range.
+    assert fault in ("ignore-range", "wrong-range", "long") or any(result.values())
+    for error in filter(None, result.values()):
         text = str(error)
         assert http_server.url in text
         assert fault != "status" or status in (404,) or str(status) in text
 
 
 PASSING = [429, 500, 503, "reset", "truncate", "silence"]
-# Without botocore's own waits, which are of up to a second.
+# Without botocore's own waits of up to a second.
 NO_MORE = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 
 
@@ -170,7 +170,7 @@ NO_MORE = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 @pytest.mark.parametrize(
     "fault", [*PASSING, 401, 403, 404, 416, "short", "long", "html", "ignore-range"]
 )
-def test_every_answer_of_s3_at_every_request(s3_server, tmp_path, fault, lasting):
+def test_a_fault_of_s3_at_any_request_is_retried_or_an_error(s3_server, tmp_path, fault, lasting):
     put(tmp_path / "s", "v3")
     url = s3_server.upload(tmp_path / "s", "s")
     options = {"storage_options": NO_MORE | s3_server.storage_options, "missing_chunks": "raise"}
@@ -189,19 +189,19 @@ def test_every_answer_of_s3_at_every_request(s3_server, tmp_path, fault, lasting
 
         s3_server.fail, error = fail, None
         try:
-            found = read(url, **options, retry=retry)
+            opened = read(url, **options, retry=retry)
         except NczarrError as raised:
             error = raised
         else:
-            assert_not_invented(found)
+            assert_not_invented(opened)
         finally:
             s3_server.fail = None
         assert lasting or fault not in PASSING or error is None
         if error is not None:
             assert url in str(error)
             assert not isinstance(fault, int) or fault == 404 or str(fault) in str(error)
-        # Two tries of all that are under way at once; aiohttp asks again where a connection that it
-        # had used before broke.
+        # Two attempts of all concurrent requests; aiohttp repeats a request if a reused connection
+        # broke.
         assert len(seen) - index <= 4 * count
         if lasting and fault not in ("long", "ignore-range"):
             assert error is not None

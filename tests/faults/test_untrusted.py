@@ -1,4 +1,4 @@
-"""``trust="none"``: what a service may open that strangers send."""
+"""``trust="none"``: the rules and limits for a service that opens untrusted stores."""
 
 import dataclasses
 import gc
@@ -52,7 +52,7 @@ def folder(tmp_path):
 
 
 class TestLocalSets:
-    def test_name_what_is_in_their_folder(self, folder):
+    def test_may_name_files_in_their_folder(self, folder):
         assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
@@ -67,13 +67,13 @@ class TestLocalSets:
         with pytest.raises(RefusedError):
             values(reference_set(folder, url))
 
-    def test_name_what_the_caller_allows(self, folder):
+    def test_may_name_locations_that_the_caller_allows(self, folder):
         target = reference_set(folder, "../secret.bin")
         assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
         allow = {"allow": [str(folder.parent)]}
         assert values(target, storage_options=allow) == [0, 1, 2, 3]
 
-    def test_that_are_dictionaries_lie_nowhere(self, folder, monkeypatch):
+    def test_passed_as_dictionaries_have_no_folder(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
         with pytest.raises(RefusedError, match="not where the set is"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
@@ -90,18 +90,18 @@ class TestRemoteSets:
         return values(f"{served.url}/mine/refs.json?token=a/b")
 
     @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
-    def test_name_what_is_in_their_folder(self, served, url):
+    def test_may_name_files_in_their_folder(self, served, url):
         assert self.read(served, url) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
     )
-    def test_name_nothing_else_of_their_server(self, served, url):
+    def test_may_not_name_other_files_of_their_server(self, served, url):
         with pytest.raises(RefusedError):
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
 
-    def test_are_not_sent_on_to_another_folder(self, served):
+    def test_may_not_be_redirected_to_another_folder(self, served):
         served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
@@ -109,7 +109,7 @@ class TestRemoteSets:
 
 
 class TestRedirects:
-    """Of a store that is no reference set, and of the document of one."""
+    """Redirects of a plain store, and of the document of a reference set."""
 
     @pytest.fixture
     def stores(self, http_server):
@@ -120,7 +120,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_do_not_lead_out_of_the_url(self, stores, elsewhere):
+    def test_out_of_the_url_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)
@@ -133,12 +133,12 @@ class TestRedirects:
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
 
-    def test_lead_to_what_is_below(self, stores):
+    def test_below_the_url_are_followed(self, stores):
         server, _ = stores
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
 
-    def test_do_not_lead_to_the_document_of_another_set(self, stores):
+    def test_to_the_document_of_another_set_are_rejected(self, stores):
         server, other = stores
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"
@@ -148,7 +148,7 @@ class TestRedirects:
         assert not other.requests_for("*/refs.json")
 
 
-def test_links_lead_nowhere_else(folder, tmp_path):
+def test_links_out_of_the_folder_are_rejected(folder, tmp_path):
     store = put(tmp_path / "mine" / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
@@ -156,7 +156,7 @@ def test_links_lead_nowhere_else(folder, tmp_path):
         values(store)
 
 
-def test_limits_are_strict_unless_given(tmp_path):
+def test_limits_that_are_not_passed_are_strict(tmp_path):
     members = MEMBERS | {".zattrs": json.dumps({"a": "x" * 2 * MIB}), "v/0": VALUES.tobytes()}
     store = put(tmp_path, members)
     with pytest.raises(LimitError, match="max_metadata_bytes"):
@@ -165,7 +165,7 @@ def test_limits_are_strict_unless_given(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
-def test_a_limit_that_is_passed_holds_although_it_is_the_ordinary_default(limit):
+def test_a_passed_limit_applies_even_if_it_is_the_ordinary_default(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)
     for limits in ({limit: int(ordinary)}, Limits(**{limit: int(ordinary)})):
         bounds = OpenOptions(trust="none", limits=limits).bounds
@@ -179,7 +179,7 @@ def test_a_limit_that_is_passed_holds_although_it_is_the_ordinary_default(limit)
     ("paths", "option"),
     [(["/".join("a" * 3000)], "max_depth"), (["b" * i for i in range(1, 20)], "max_nodes")],
 )
-def test_consolidated_nodes_are_limited_as_others_are(paths, option, form):
+def test_consolidated_nodes_are_limited_like_others(paths, option, form):
     members = {f"{path}/.zarray": array_document((4,)) for path in paths}
     group = {"zarr_format": 2}
     store = {".zgroup": group, ".zmetadata": {"zarr_consolidated_format": 1, "metadata": members}}
@@ -194,7 +194,7 @@ def test_consolidated_nodes_are_limited_as_others_are(paths, option, form):
             open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
-def test_of_consolidated_nodes_those_of_the_group_that_is_asked_for_count():
+def test_only_consolidated_nodes_of_the_opened_group_count():
     members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}
@@ -207,12 +207,12 @@ def test_of_consolidated_nodes_those_of_the_group_that_is_asked_for_count():
     "options",
     [{"codecs": {"pickle": numcodecs.Pickle}}, {"storage_options": {"templates": "jinja2"}}],
 )
-def test_options_that_mean_trust_contradict_it(folder, options):
+def test_options_that_imply_trust_are_rejected(folder, options):
     with pytest.raises(ValueError, match="contradicts"):
         values(reference_set(folder, "data.bin"), **options)
 
 
-def test_there_is_no_other_trust(folder):
+def test_other_values_of_trust_are_rejected(folder):
     with pytest.raises(ValueError, match="trust"):
         xr.open_dataset(folder, engine="nczarr", trust="some")
 
@@ -268,9 +268,9 @@ LARGEST = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_that_is_accepted_takes_little(name, tmp_path, monkeypatch):
-    """Within 64 MiB and 5 s: `judge` raises for more, and for errors without a place."""
-    monkeypatch.setattr(oracle, "MOST_GROWTH", 64 * MIB)
+def test_the_largest_accepted_store_stays_within_time_and_memory(name, tmp_path, monkeypatch):
+    """The bounds are 64 MiB and 5 s; `judge` raises for more, and for errors without a location."""
+    monkeypatch.setattr(oracle, "MAX_GROWTH", 64 * MIB)
     documents = LARGEST[name]()
     target = put(tmp_path, documents)
     target = target / "refs.json" if "refs.json" in documents else target
@@ -281,13 +281,13 @@ def test_the_largest_that_is_accepted_takes_little(name, tmp_path, monkeypatch):
             if values_of_objects:
                 dataset.v.load()
 
-    # What is imported is no part of what the store takes.
+    # Imports do not count for the store.
     first = [{**MEMBERS, "v/0": VALUES.tobytes()}, one_chunk("msgpack2", b"\x91\x90")]
     for number, objects in enumerate(first):
         with warnings.catch_warnings(action="ignore"), suppress(NczarrError):
             opened(put(tmp_path / f"first {number}", objects)).load()
     gc.collect()
-    gc.freeze()  # what other tests left is not searched for garbage at the expense of this one
+    gc.freeze()  # exclude the objects of other tests from garbage collection during the measurement
     try:
         oracle.judge(read, b"")
     finally:
@@ -296,7 +296,7 @@ def test_the_largest_that_is_accepted_takes_little(name, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:/v is opened:xarray.SerializationWarning")
 @pytest.mark.parametrize("codec", ["json2", "msgpack2"])
-def test_objects_of_text_are_bounded_before_they_are_made(codec, tmp_path):
+def test_objects_of_text_are_bounded_before_they_are_created(codec, tmp_path):
     data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000
     store = put(tmp_path, one_chunk(codec, data))
     with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:
@@ -307,8 +307,8 @@ def test_objects_of_text_are_bounded_before_they_are_made(codec, tmp_path):
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_a_set_in_no_folder_names_nothing_elsewhere(document, inside):
-    """What comes before the last slash of its name is empty, which is no folder of all URLs."""
+def test_a_set_without_a_folder_names_nothing_elsewhere(document, inside):
+    """The part before the last slash of its name is empty; it is not a prefix of all URLs."""
     trust = Trust().narrowed(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
         with pytest.raises(RefusedError):

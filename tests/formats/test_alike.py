@@ -1,4 +1,4 @@
-"""Arrays of one opening whose documents say the same: parsed once, and each at its own place."""
+"""Arrays of a store with equal documents are parsed once, and each keeps its own path."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ PATHS = ("v", "w", "g/v")
 
 
 def stored(version, arrays, consolidated):
-    """Give the documents of arrays by path: the members and the attributes of each."""
+    """Return the documents of arrays by path: the members and the attributes of each."""
     groups = {"", *(path.rpartition("/")[0] for path in arrays)}
     if version == "2":
         held = {f"{path}/.zarray": members for path, (members, _) in arrays.items()}
@@ -69,10 +69,10 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_equal_documents_give_what_each_gives_alone(version, consolidated):
+def test_equal_documents_parse_as_each_does_alone(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
-    found = opened(version, arrays, consolidated)
-    for path, node in found.items():
+    dataset = opened(version, arrays, consolidated)
+    for path, node in dataset.items():
         alone = opened(version, {path: arrays[path]}, consolidated)[path]
         assert isinstance(node, ArrayNode)
         assert node == alone
@@ -80,7 +80,7 @@ def test_equal_documents_give_what_each_gives_alone(version, consolidated):
         assert dict(node.attributes) == {"of": path}
         assert node.chunk_keys.key((1, 0)) == f"{path}/{'1.0' if version == '2' else 'c.1.0'}"
         assert node.chunk_keys.alternative == ("/" if version == "2" else "")
-    assert found["v"].codecs is found["w"].codecs
+    assert dataset["v"].codecs is dataset["w"].codecs
 
 
 @pytest.mark.parametrize("consolidated", [True, False])
@@ -95,12 +95,12 @@ def test_equal_documents_give_what_each_gives_alone(version, consolidated):
         ("3", "dimension_names", [1, 2]),
     ],
 )
-def test_equal_numbers_of_another_type_are_not_the_same(version, place, wrong, consolidated):
+def test_equal_numbers_of_different_types_are_different(version, place, wrong, consolidated):
     good, bad = ARRAYS[version], ARRAYS[version] | {place: wrong}
-    found = opened(version, {"v": (good, {}), "w": (bad, {}), "x": (bad, {})}, consolidated)
-    assert isinstance(found["v"], ArrayNode)
+    dataset = opened(version, {"v": (good, {}), "w": (bad, {}), "x": (bad, {})}, consolidated)
+    assert isinstance(dataset["v"], ArrayNode)
     for name in ("w", "x"):
-        node = found[name]
+        node = dataset[name]
         assert isinstance(node, BrokenNode)
         assert node.error.place == place
         assert node.error.key == f"{name}/{'.zarray' if version == '2' else 'zarr.json'}"
@@ -108,17 +108,17 @@ def test_equal_numbers_of_another_type_are_not_the_same(version, place, wrong, c
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_broken_attributes_beside_an_equal_document(version, consolidated):
+def test_broken_attributes_break_only_one_of_equal_arrays(version, consolidated):
     arrays = {"v": (ARRAYS[version], {}), "w": (ARRAYS[version], [])}
-    found = opened(version, arrays, consolidated)
-    node = found["w"]
-    assert isinstance(found["v"], ArrayNode)
+    dataset = opened(version, arrays, consolidated)
+    node = dataset["w"]
+    assert isinstance(dataset["v"], ArrayNode)
     assert isinstance(node, BrokenNode)
     assert node.error.key == f"w/{'.zattrs' if version == '2' else 'zarr.json'}"
     assert node.shape == ((4, 6) if version == "2" else None)
 
 
-def test_the_document_of_a_group_is_none_of_an_equal_array():
+def test_the_document_of_a_group_does_not_match_an_equal_array():
     document = json.dumps(ARRAYS["2"]).encode()
     store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
     nodes = open_hierarchy(MemoryStore(store)).nodes
@@ -126,7 +126,7 @@ def test_the_document_of_a_group_is_none_of_an_equal_array():
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 
 
-def test_an_array_at_another_path_keeps_all_that_is_not_of_a_path():
+def test_an_array_at_another_path_changes_only_its_path():
     array = ArrayNode(
         path="/",
         shape=(4,),
@@ -150,7 +150,7 @@ def test_an_array_at_another_path_keeps_all_that_is_not_of_a_path():
             assert getattr(placed, field.name) is getattr(array, field.name), field.name
 
 
-def test_a_value_nested_too_deep_is_an_error_of_ours():
+def test_a_value_nested_too_deeply_is_a_metadata_error():
     value = []
     for _ in range(3000):
         value = [value]

@@ -1,4 +1,4 @@
-"""JSON documents: what is read, what is refused, and how a member was spelled."""
+"""JSON documents: valid and invalid input, and the literals of members."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from xr_nczarr.formats.documents import (
 )
 from xr_nczarr.model import Limits
 
-# As netcdf-c 4.10.1 writes text attributes: what reads as JSON stands there without quotes.
+# netcdf-c 4.10.1 writes text attributes that are valid JSON without quotes.
 BARE = {
     "001": 1,
     "1.10": 1.1,
@@ -67,7 +67,7 @@ def test_d15_bare_nan_and_infinity_are_values():
     assert np.isnan(values[2])
 
 
-def test_d16_json_in_an_attribute_keeps_its_spelling_also_deep_in_a_consolidated_document():
+def test_d16_json_in_an_attribute_keeps_its_spelling_in_consolidated_documents():
     text = b'{"metadata": {"a/.zattrs": {"x": 007}, "b/.zattrs": {"t" : { "a":1 ,"b": [0.,1.]}}}}'
     held = Document(".zmetadata", text, consolidated=True).member("metadata")
     attributes = held.member("b/.zattrs", key="b/.zattrs").attributes()
@@ -76,7 +76,7 @@ def test_d16_json_in_an_attribute_keeps_its_spelling_also_deep_in_a_consolidated
     assert held.member("a/.zattrs").attributes().literal("x") == "007"
 
 
-def test_d17_only_what_json_demands_is_escaped():
+def test_d17_only_characters_that_json_requires_are_escaped():
     value = {"é": 'Ω"\\\x7f\n', "f": [0.1, 1e300, float("nan")]}
     assert render_json(value) == '{"é": "Ω\\"\\\\\x7f\\n", "f": [0.1, 1e+300, NaN]}'.encode()
 
@@ -105,7 +105,7 @@ def test_d17_only_what_json_demands_is_escaped():
         (b"[" + b"1. " * 500_001 + b"1]", "more than 500,000"),
     ],
 )
-def test_what_is_not_json_is_refused_with_its_key(data, problem):
+def test_invalid_json_is_rejected_with_its_key(data, problem):
     with pytest.raises(MetadataError, match=problem) as raised:
         _ = Document("v/.zattrs", data).value
     assert raised.value.key == "v/.zattrs"
@@ -127,7 +127,7 @@ def test_the_size_is_checked_before_parsing():
     assert Document("k", b"[]" + b" " * 9, limits=limits, consolidated=True).value == []
 
 
-def test_attributes_have_to_be_an_object():
+def test_attributes_that_are_not_an_object_are_rejected():
     document = Document("zarr.json", b'{"attributes": [1]}')
     with pytest.raises(MetadataError, match=r"zarr\.json, attributes: found \[1\]"):
         document.attributes("attributes")
@@ -162,7 +162,7 @@ def test_chunks_are_bounded_by_their_bytes():
         read_chunk_shape([1, 1], "chunks", **arguments)
 
 
-def test_members_of_another_type_are_refused_at_their_place():
+def test_the_error_of_a_member_of_the_wrong_type_names_its_path():
     for read, value in ((read_object, []), (read_list, {}), (read_text, 1)):
         with pytest.raises(MetadataError) as raised:
             read(value, "there")
@@ -179,7 +179,7 @@ def test_long_values_are_cut_in_messages():
     assert len(str(raised.value)) < 300
 
 
-def test_a_member_is_found_where_it_is_not_only_where_it_is_equal():
+def test_an_equal_member_elsewhere_is_not_taken_for_the_member():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

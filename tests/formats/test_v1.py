@@ -51,7 +51,7 @@ def documents(meta, attrs=None, prefix=""):
     return {key: Document(key, json.dumps(value).encode()) for key, value in held.items()}
 
 
-def test_the_specification_s_array_has_all_that_its_documents_say():
+def test_the_array_of_the_specification_is_parsed_completely():
     assert v1.recognizes(documents(BLOSC))
     assert v1.parse_node("/", documents(ZLIB, ATTRIBUTES)) == ArrayNode(
         path="/",
@@ -109,7 +109,7 @@ def test_other_members_are_kept():
     }
 
 
-def test_arrays_lie_in_directories():
+def test_arrays_are_in_directories():
     node = v1.parse_node("/a/b", documents(ZLIB, prefix="a/b/"))
     assert node.chunk_keys.key((1, 2)) == "a/b/1.2"
     assert set(v1.render_node(node)) == {"a/b/meta", "a/b/attrs"}
@@ -123,7 +123,7 @@ def test_arrays_lie_in_directories():
 
 
 @pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])
-def test_what_is_not_of_this_version_is_not_recognised(meta):
+def test_documents_of_other_versions_are_not_recognized(meta):
     assert not v1.recognizes(documents(meta))
     assert not v1.recognizes({})
     assert isinstance(v1.parse_node("/", documents(meta)), BrokenNode)
@@ -149,7 +149,7 @@ def test_damaged_members_are_named(place, value):
     assert dict(node.attributes) == ATTRIBUTES
 
 
-def test_limits_hold():
+def test_limits_apply():
     node = v1.parse_node("/", documents(BLOSC), limits=Limits(max_chunk_bytes=1000))
     assert "max_chunk_bytes" in str(node.error)
 
@@ -162,14 +162,14 @@ def test_limits_hold():
         {"compressor": [{"id": "zlib"}, {"id": "zlib"}]},
     ],
 )
-def test_what_v1_cannot_express_is_not_rendered(changes):
+def test_nodes_that_v1_cannot_express_are_not_rendered(changes):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
     node = parse_array("/", members | changes, shape=(10000, 10000), limits=Limits())
     with pytest.raises(UnsupportedError):
         v1.render_node(node)
 
 
-def test_v1_has_no_attributes_of_groups():
+def test_v1_rejects_attributes_of_groups():
     with pytest.raises(UnsupportedError, match="group"):
         v1.render_node(GroupNode(path="/", attributes=Attributes({"a": 1})))
     with pytest.raises(MetadataError):

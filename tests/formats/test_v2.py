@@ -63,7 +63,7 @@ def broken(**changes):
     return node
 
 
-def test_an_array_has_all_that_its_documents_say():
+def test_an_array_is_parsed_completely():
     blosc = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
     delta = {"id": "delta", "dtype": "<f4"}
     node = parsed(
@@ -113,7 +113,7 @@ def test_a_group_keeps_the_members_and_documents_that_zarr_does_not_know():
     assert rendered == {key: held[key] for key in (".zgroup", ".zattrs", ".nczgroup")}
 
 
-def test_nothing_is_there_without_a_document_of_a_node():
+def test_without_a_document_there_is_no_node():
     assert v2.parse_node("/v", {}) is None
     assert v2.parse_node("/v", documents(**{"v/.zattrs": {}})) is None
     assert not v2.recognizes(documents(**{".zattrs": {}, "zarr.json": {}}))
@@ -122,7 +122,7 @@ def test_nothing_is_there_without_a_document_of_a_node():
     )
 
 
-def test_keys_lie_below_the_path():
+def test_keys_are_below_the_path():
     assert v2.root_keys() == (".zmetadata", ".zarray", ".zgroup", ".zattrs")
     assert v2.node_keys("/g/v") == ("g/v/.zarray", "g/v/.zgroup", "g/v/.zattrs")
     assert v2.listing_prefix("/") == ""
@@ -130,7 +130,7 @@ def test_keys_lie_below_the_path():
     assert v2.child_names([".zgroup"], ["a", "b"]) == ["a", "b"]
 
 
-# What zarr-python writes ------------------------------------------------------------------------
+# Stores of zarr-python --------------------------------------------------------------------------
 
 WRITTEN = [
     ("f2", 1.5),
@@ -162,7 +162,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize(("dtype", "fill"), WRITTEN, ids=str)
 @pytest.mark.parametrize(("order", "separator", "shape"), [("C", ".", (4,)), ("F", "/", (4, 3))])
-def test_what_zarr_python_writes_is_what_it_says(tmp_path, dtype, fill, order, separator, shape):
+def test_arrays_of_zarr_python_are_parsed_right(tmp_path, dtype, fill, order, separator, shape):
     written = zarr.create_array(
         tmp_path / "v",
         shape=shape,
@@ -187,27 +187,27 @@ def test_what_zarr_python_writes_is_what_it_says(tmp_path, dtype, fill, order, s
     if fill is None:
         assert node.fill_value is None
     else:
-        expected, found = (
+        expected, result = (
             np.asarray(value, node.dtype).tobytes()
             for value in (written.fill_value, node.fill_value)
         )
-        assert found == expected
+        assert result == expected
         assert isinstance(node.fill_value, np.generic)
     assert_rendered_equal(held, node)
 
 
 def assert_rendered_equal(held, node):
-    """`node` renders to the documents: separators and lists that are the default may be absent."""
+    """Check that `node` renders to the documents; default separators and lists may be absent."""
     rendered = {key: json.loads(data) for key, data in v2.render_node(node).items()}
     for key, document in held.items():
-        found = dict(document.value)
-        if found.get("dimension_separator") == ".":
-            del found["dimension_separator"]
-        assert rendered[key] == found
+        result = dict(document.value)
+        if result.get("dimension_separator") == ".":
+            del result["dimension_separator"]
+        assert rendered[key] == result
 
 
 @pytest.mark.parametrize(("dtype", "fill"), [(str, "x"), (VariableLengthBytes(), b"ab")])
-def test_items_of_variable_length_have_text_or_bytes(tmp_path, dtype, fill):
+def test_items_of_variable_length_are_text_or_bytes(tmp_path, dtype, fill):
     zarr.create_array(tmp_path / "v", shape=(3,), dtype=dtype, fill_value=fill, zarr_format=2)
     key = "v/.zarray"
     node = v2.parse_node("/v", {key: Document(key, Path(tmp_path, key).read_bytes())})
@@ -320,7 +320,7 @@ def test_characters_of_netcdf_c_are_rendered_plain_and_other_bytes_in_base64():
 
 
 @pytest.mark.parametrize("stored", ["1", "x", [1, 2], {}, 1.5, True, 2**31, "NaN", float("nan")])
-def test_a_fill_value_that_is_none_of_its_type_is_refused(stored):
+def test_a_fill_value_of_another_type_is_rejected(stored):
     error = broken(dtype="<i4", fill_value=stored).error
     assert isinstance(error, MetadataError)
     assert error.place == "fill_value"
@@ -423,7 +423,7 @@ def test_a_codec_without_a_name_is_refused():
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "shape", "chunks", "dtype"])
-def test_members_that_must_be_there_are_named_when_they_are_not(name):
+def test_missing_required_members_are_named(name):
     node = parse({key: value for key, value in PLAIN.items() if key != name})
     assert isinstance(node, BrokenNode)
     assert node.error.place == name
@@ -478,13 +478,13 @@ def test_a_broken_node_is_not_rendered():
         {"dtype": np.dtype({"names": ["a"], "formats": ["i2"], "itemsize": 4}), "fill_value": None},
     ],
 )
-def test_what_v2_cannot_express_is_not_rendered(changes):
+def test_nodes_that_v2_cannot_express_are_not_rendered(changes):
     members = {name: getattr(parsed(), name) for name in ArrayNode.__slots__}
     with pytest.raises(UnsupportedError):
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_an_array_of_our_own_is_rendered_as_netcdf_c_spells_it():
+def test_a_new_array_is_rendered_as_netcdf_c_spells_it():
     node = ArrayNode(
         path="/v",
         shape=(3,),
@@ -504,7 +504,7 @@ def test_an_array_of_our_own_is_rendered_as_netcdf_c_spells_it():
     )
 
 
-def test_a_spelling_of_another_version_is_not_taken_over():
+def test_the_spelling_of_another_version_is_not_copied():
     node = parsed(dtype="<f4")
     members = {name: getattr(node, name) for name in ArrayNode.__slots__}
     rendered = v2.render_node(ArrayNode(**(members | {"type_name": "float32"})))
@@ -529,16 +529,16 @@ def test_fill_values_of_variable_length_bytes_are_in_base64():
 MARK = {"zarr_consolidated_format": 1}
 
 
-def test_consolidated_documents_come_in_their_order_and_with_their_literals():
+def test_consolidated_documents_keep_their_order_and_literals():
     text = (
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
         b'".zgroup": {"zarr_format": 2}, "b/.other": {}, "c/.zgroup": "{\\"zarr_format\\": 2}"}}'
     )
-    found = v2.expand_consolidated(Document(".zmetadata", text))
-    assert list(found) == ["b/.zattrs", ".zgroup", "b/.other", "c/.zgroup"]
-    assert all(document.key == key for key, document in found.items())
-    assert found["b/.zattrs"].attributes().literal("a") == "001"
-    assert found["c/.zgroup"].value == {"zarr_format": 2}
+    result = v2.expand_consolidated(Document(".zmetadata", text))
+    assert list(result) == ["b/.zattrs", ".zgroup", "b/.other", "c/.zgroup"]
+    assert all(document.key == key for key, document in result.items())
+    assert result["b/.zattrs"].attributes().literal("a") == "001"
+    assert result["c/.zgroup"].value == {"zarr_format": 2}
 
 
 @pytest.mark.parametrize(
@@ -558,10 +558,10 @@ def test_consolidated_documents_come_in_their_order_and_with_their_literals():
 def test_a_damaged_consolidated_document_is_refused(value, place):
     with pytest.raises(MetadataError) as raised:
         v2.expand_consolidated(Document(".zmetadata", json.dumps(value).encode()))
-    assert raised.value.place == place  # the key is added by who reads documents
+    assert raised.value.place == place  # the caller that reads documents adds the key
 
 
-def test_consolidated_documents_are_rendered_as_they_are_spelled():
+def test_consolidated_documents_are_rendered_with_their_spelling():
     held = {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'\xef\xbb\xbf{"a": 001}\n'}
     rendered = v2.render_consolidated(held | {".zmetadata": b"old"})
     assert rendered == {

@@ -1,4 +1,4 @@
-"""Zarr v3 documents to nodes and back: our own laws, and what the real writers write."""
+"""Zarr v3 documents to nodes and back: laws, and documents of real writers."""
 
 import json
 from dataclasses import replace
@@ -108,8 +108,8 @@ def test_the_example_of_the_specification_parses_and_renders_unchanged():
 )
 def test_chunk_keys_follow_the_encoding(encoding, keys):
     nodes = [parse({**EXAMPLE, "chunk_key_encoding": encoding}, path) for path in ("/a", "/")]
-    found = [node.chunk_keys.key(index) for node in nodes for index in ((1, 2), ())]
-    assert tuple(found) == keys
+    result = [node.chunk_keys.key(index) for node in nodes for index in ((1, 2), ())]
+    assert tuple(result) == keys
     assert parse(rendered(nodes[0])).chunk_keys == nodes[0].chunk_keys
 
 
@@ -180,8 +180,8 @@ def written_by_zarr(**options):
     return array, json.loads(store._store_dict["zarr.json"].to_bytes())
 
 
-def assert_same_value(found, expected):
-    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+def assert_same_value(result, expected):
+    np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_types_and_fill_values_that_zarr_python_writes_parse_and_render_unch
         assert node.dtype == array.dtype
     assert_same_value(node.fill_value, array.fill_value)
     assert {**rendered(node), "storage_transformers": []} == members
-    renamed = parse(rendered(replace(node, type_name="")))  # by our own name of the type
+    renamed = parse(rendered(replace(node, type_name="")))  # by this package's type name
     assert (renamed.dtype, renamed.codecs) == (node.dtype, node.codecs)
     assert_same_value(renamed.fill_value, node.fill_value)
 
@@ -247,7 +247,7 @@ def test_the_layouts_that_zarr_python_writes_parse_and_render_unchanged(options)
         },
     ],
 )
-def test_what_tensorstore_writes_parses_and_renders_with_the_same_meaning(members, tmp_path):
+def test_documents_of_tensorstore_parse_and_render_with_the_same_meaning(members, tmp_path):
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/", "metadata": members}
     written = tensorstore.open(spec, create=True).result()
     node = parse(json.loads((tmp_path / "a/zarr.json").read_bytes()))
@@ -335,10 +335,10 @@ def test_other_spellings_of_types_are_kept(data_type, dtype):
     ],
     ids=str,
 )
-def test_types_out_of_bounds_or_unknown_are_refused_with_their_place(data_type, error):
-    found = failure(data_type=data_type)
-    assert type(found) is error
-    assert found.place.startswith("data_type")
+def test_the_error_of_an_invalid_type_names_its_path(data_type, error):
+    result = failure(data_type=data_type)
+    assert type(result) is error
+    assert result.place.startswith("data_type")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_types_out_of_bounds_or_unknown_are_refused_with_their_place(data_type, 
     ],
     ids=str,
 )
-def test_fill_values_are_understood_in_all_spellings(dtype, value, expected):
+def test_fill_values_are_parsed_in_all_spellings(dtype, value, expected):
     dtype = np.dtype(dtype)
     fill = parse_fill_value(value, dtype)
     if expected is None:
@@ -414,7 +414,7 @@ def test_fill_values_of_another_type_or_range_are_refused(dtype, value):
     assert caught.value.place.startswith("fill_value")
 
 
-def test_an_undefined_fill_value_is_written_as_the_zero_that_v3_demands():
+def test_an_undefined_fill_value_is_rendered_as_zero():
     node = parse({**EXAMPLE, "fill_value": None})
     assert node.fill_value is None
     assert rendered(node)["fill_value"] == 0.0
@@ -444,7 +444,7 @@ STRANGE_CHAINS = {
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("kind", STRANGE_CHAINS)
-def test_codecs_that_are_not_known_are_rendered_as_they_were(kind, within):
+def test_unknown_codecs_are_rendered_unchanged(kind, within):
     codecs = STRANGE_CHAINS[kind]
     if within:
         codecs = [sharded(list(EXAMPLE["chunk_grid"]["configuration"]["chunk_shape"]), codecs)]
@@ -452,12 +452,12 @@ def test_codecs_that_are_not_known_are_rendered_as_they_were(kind, within):
     assert rendered(node)["codecs"] == codecs
 
 
-# What is refused, and what is let through --------------------------------------------------
+# Rejected and accepted members -------------------------------------------------------------
 
 ASIDE = {"name": "example", "must_understand": False}
 
 
-def test_members_that_need_not_be_understood_are_kept_and_rendered():
+def test_optional_unknown_members_are_kept_and_rendered():
     node = parse({**EXAMPLE, "hint": ASIDE})
     assert node.members == {"hint": ASIDE}
     assert rendered(node) == {**EXAMPLE, "hint": ASIDE}
@@ -532,7 +532,7 @@ def test_damaged_members_are_located(members, place):
         {"name": "transpose", "configuration": {"order": [1, 0], "packed": 4}},
     ],
 )
-def test_members_of_codecs_that_are_not_known_are_refused(codec):
+def test_unknown_members_of_codecs_are_rejected(codec):
     error = failure(codecs=[codec, LITTLE][: 1 + (codec["name"] == "transpose")])
     assert isinstance(error, UnsupportedError)
     assert (error.place, "packed" in str(error)) == ("codecs[0]", True)
@@ -570,7 +570,7 @@ def test_chunks_above_the_limit_are_refused_and_shards_are_not():
         ([], "f16", "no data type"),
     ],
 )
-def test_what_v3_cannot_express_is_not_rendered(codecs, dtype, named):
+def test_nodes_that_v3_cannot_express_are_not_rendered(codecs, dtype, named):
     node = replace(
         parse(EXAMPLE), dtype=np.dtype(dtype), type_name="", fill_value=None, codecs=tuple(codecs)
     )
@@ -747,7 +747,7 @@ HOSTS = [
 
 
 @given(st.data())
-def test_no_document_raises_anything_but_a_broken_node(data):
+def test_any_document_parses_or_is_a_broken_node(data):
     members = damaged(data.draw, data.draw(st.sampled_from(HOSTS)))
     node = parse(members)
     assert isinstance(node, (ArrayNode, GroupNode, BrokenNode))
@@ -762,7 +762,7 @@ def test_groups_survive_rendering_and_parsing(found):
 # The store ---------------------------------------------------------------------------------
 
 
-def test_the_literals_of_attributes_are_at_hand():
+def test_the_literals_of_attributes_are_available():
     key = "zarr.json"
     data = b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": 1.10}}'
     node = v3.parse_node("/", {key: Document(key, data)})
@@ -820,7 +820,7 @@ def test_consolidated_metadata_of_zarr_python_expand_to_the_single_documents(tmp
         assert expanded[key].value == json.loads((tmp_path / key).read_bytes())
 
 
-def test_zarr_python_opens_what_is_consolidated_here(tmp_path):
+def test_zarr_python_opens_consolidated_metadata_written_here(tmp_path):
     written_group(tmp_path)
     documents = {
         str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("zarr.json")
@@ -840,7 +840,7 @@ def test_a_root_array_has_nothing_to_consolidate():
 
 
 @pytest.mark.parametrize("path", ["", "../x", "a//b", "a/."])
-def test_paths_in_consolidated_metadata_that_are_none_are_refused(path):
+def test_invalid_paths_in_consolidated_metadata_are_rejected(path):
     inline = {"kind": "inline", "must_understand": False, "metadata": {path: {}}}
     document = Document("zarr.json", json.dumps({"consolidated_metadata": inline}).encode())
     with pytest.raises(MetadataError, match="names joined"):

@@ -1,4 +1,4 @@
-"""The v3 draft of May 2022 to nodes and back: the document, and the programs of its time."""
+"""The v3 draft of May 2022 to nodes and back: the specification, and programs of its time."""
 
 import base64
 import contextlib
@@ -105,7 +105,7 @@ def test_the_first_array_of_the_document_parses_and_renders_unchanged():
     assert rendered(node) == ARRAY
 
 
-def test_the_second_array_of_the_document_holds_dates():
+def test_the_second_array_of_the_document_contains_dates():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None
@@ -120,7 +120,7 @@ def test_the_group_of_the_document_parses_and_renders_unchanged():
 
 
 @pytest.mark.parametrize("extensions", [[], [IGNORABLE]])
-def test_the_entry_points_of_the_document_are_recognised(extensions):
+def test_the_entry_points_of_the_document_are_recognized(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
     assert v3_draft.recognizes(of)
@@ -128,7 +128,7 @@ def test_the_entry_points_of_the_document_are_recognised(extensions):
     assert v3_draft.resolved(of) == V3Draft()
 
 
-def test_the_keys_are_those_of_the_document():
+def test_the_keys_equal_those_of_the_document():
     assert v3_draft.node_keys("/foo/bar")[-1] == "meta/foo/bar.group.json"
     assert v3_draft.node_keys("/foo/baz")[0] == "meta/foo/baz.array.json"
     assert v3_draft.node_keys("/") == ("zarr.json", "meta/array.json", "meta/group.json")
@@ -171,7 +171,7 @@ def test_the_children_of_the_document_are_explicit_and_implied():
         ({**ENTRY, "zarr_format": URI[:-1] + "7", "color": "red"}, (), V3Draft(later=True)),
     ],
 )
-def test_the_entry_point_tells_the_layout(entry, others, expected):
+def test_the_entry_point_determines_the_layout(entry, others, expected):
     assert layout_of(entry, *others) == expected
 
 
@@ -207,7 +207,7 @@ def test_a_suffix_ends_the_keys_of_metadata():
         ({"extensions": {}}, MetadataError, "list"),
     ],
 )
-def test_entry_points_beyond_us_are_refused_by_name(changes, error, named):
+def test_unsupported_entry_points_are_rejected_by_name(changes, error, named):
     with pytest.raises(error, match=named) as caught:
         layout_of({**ENTRY, **changes})
     assert caught.value.key == "zarr.json"
@@ -278,10 +278,10 @@ def test_both_spellings_and_known_extensions_are_kept(data_type, dtype):
     ],
     ids=str,
 )
-def test_types_that_the_draft_has_not_are_refused(data_type, error):
-    found = failure(data_type=data_type)
-    assert type(found) is error
-    assert found.place.startswith("data_type")
+def test_types_that_the_draft_does_not_define_are_rejected(data_type, error):
+    result = failure(data_type=data_type)
+    assert type(result) is error
+    assert result.place.startswith("data_type")
 
 
 def test_a_fallback_is_used_only_on_request():
@@ -304,7 +304,7 @@ def test_a_fallback_is_used_only_on_request():
         ("<f8", [BIG], ">f8"),
     ],
 )
-def test_the_byte_order_is_that_of_the_codec_or_of_the_typestr(data_type, codecs, dtype):
+def test_the_byte_order_comes_from_the_codec_or_the_typestr(data_type, codecs, dtype):
     members = {**ARRAY, "data_type": data_type, "codecs": codecs}
     node = parse(members)
     assert node.dtype == dtype
@@ -312,7 +312,7 @@ def test_the_byte_order_is_that_of_the_codec_or_of_the_typestr(data_type, codecs
     assert (again.dtype, again.codecs) == (node.dtype, node.codecs)
 
 
-def test_big_endian_numbers_of_ours_get_the_codec_for_it():
+def test_big_endian_numbers_are_rendered_with_the_endian_codec():
     node = replace(parse(ARRAY), dtype=np.dtype(">f8"), type_name="")
     members = rendered(node)
     assert (members["data_type"], members["codecs"]) == ("float64", [BIG, GZIP])
@@ -370,12 +370,12 @@ def test_unknown_members_of_a_group_are_refused_by_name():
     assert dict(node.attributes) == GROUP["attributes"]
 
 
-def test_what_later_minor_versions_add_is_ignored():
+def test_members_of_later_minor_versions_are_ignored():
     node = parse({**ARRAY, "color": "red"}, layout=V3Draft(later=True))
     assert rendered(node) == ARRAY
 
 
-def test_extensions_that_need_not_be_understood_are_kept():
+def test_optional_extensions_are_kept():
     members = {**ARRAY, "extensions": [IGNORABLE]}
     assert rendered(parse(members)) == members
 
@@ -430,7 +430,7 @@ def test_an_array_hides_a_group_of_the_same_path():
         ({"dtype": np.dtype("f16"), "type_name": "", "fill_value": None}, "float128"),
     ],
 )
-def test_what_the_draft_cannot_express_is_not_rendered(changes, named):
+def test_nodes_that_the_draft_cannot_express_are_not_rendered(changes, named):
     with pytest.raises(UnsupportedError, match=named):
         v3_draft.render_node(replace(parse(ARRAY), **changes))
 
@@ -502,7 +502,7 @@ RELEASED = {
 
 
 @given(st.data())
-def test_no_document_raises_anything_but_a_broken_node(data):
+def test_any_document_parses_or_is_a_broken_node(data):
     members = damaged(data.draw, data.draw(st.sampled_from([ARRAY, DATES, RELEASED, GROUP])))
     for layout in (V3Draft(), V3Draft(released=True), V3Draft(data_type_fallback=True)):
         node = parse(members, layout=layout)
@@ -510,7 +510,7 @@ def test_no_document_raises_anything_but_a_broken_node(data):
 
 
 @given(st.data())
-def test_no_entry_point_raises_anything_but_our_errors(data):
+def test_any_entry_point_parses_or_raises_an_nczarr_error(data):
     with contextlib.suppress(MetadataError, UnsupportedError):
         layout_of(damaged(data.draw, data.draw(st.sampled_from([ENTRY, RELEASED_ENTRY]))))
 
@@ -527,7 +527,7 @@ def test_groups_survive_rendering_and_parsing(path, explicit):
 
 
 class Recorded:
-    """A recorded store, read by the shortest reader that does."""
+    """A recorded store with a minimal independent reader."""
 
     def __init__(self, name):
         recorded = json.loads((FIXTURES / name).read_bytes())
@@ -585,7 +585,7 @@ def gdal():
 
 
 def plain(array):
-    """Give values as the script of the fixture recorded them."""
+    """Return values as the script of the fixture recorded them."""
     if array.dtype.kind in "SV":
         return [base64.b64encode(item.tobytes()).decode() for item in array.reshape(-1)]
     if array.dtype.kind in "Mm":

@@ -1,4 +1,4 @@
-"""Fuzzing: targets that take any bytes, what may come of them, and mutants of a small corpus.
+"""Fuzzing: targets that accept any bytes, their permitted results, and mutants of a small corpus.
 
-``python -m tests.fuzz --help`` says how to run them.
+``python -m tests.fuzz --help`` explains how to run them.
 """

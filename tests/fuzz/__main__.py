@@ -1,8 +1,8 @@
 """Fuzz one target, or all: ``python -m tests.fuzz zarray --mutants 100000``.
 
-Mutant n of a seed is always the same; what is found is printed with its number, kept in a file, and
-tried again with ``--only n``. A crash of the interpreter or a hang ends one process, not the run.
-With ``--guided`` atheris (``pip install atheris``) chooses the mutants by the code they reach.
+Mutant n of a seed is always the same. A failing mutant is printed with its number and saved, and
+``--only n`` repeats it. A crash of the interpreter or a hang ends one process, not the run.
+With ``--guided``, atheris (``pip install atheris``) chooses mutants by the code that they reach.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 
 def run(target: str, seed: int, start: int, stop: int, progress: memoryview) -> None:
-    """Try the mutants from `start` on, telling the number of each before it is tried."""
+    """Try the mutants from `start` on, and report the number of each before it is tried."""
     from tests.fuzz.mutants import mutant
     from tests.fuzz.oracle import Broken, judge
     from tests.fuzz.targets import TARGETS, corpus
@@ -42,7 +42,7 @@ def report(target: str, seed: int, number: int, problem: str, data: bytes) -> No
 
 
 def fuzz(target: str, seed: int, count: int) -> int:
-    """Try mutants in a process of its own, and go on behind one that ends it."""
+    """Try mutants in a separate process, and continue after a mutant that ends it."""
     progress = memoryview(mmap.mmap(-1, 24)).cast("q")  # number, accepted, broken
     first = 0
     while first < count:
@@ -63,7 +63,7 @@ def fuzz(target: str, seed: int, count: int) -> int:
 
 
 def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
-    """Let atheris choose, which keeps in a folder what reached new code; it ends the process."""
+    """Let atheris choose mutants and save those that reach new code; it ends the process."""
     import atheris
 
     with atheris.instrument_imports(include=["xr_nczarr"]):
@@ -77,17 +77,17 @@ def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
         return changed[:most]
 
     def test(data: bytes) -> None:
-        last.seek(0)  # who runs out of memory ends the process, and keeps nothing
+        last.seek(0)  # save it first: running out of memory ends the process
         last.truncate()
         last.write(data)
         judge(TARGETS[target], data)
 
-    found = f"fuzz-{target}-found"
-    os.makedirs(found, exist_ok=True)
+    result = f"fuzz-{target}-found"
+    os.makedirs(result, exist_ok=True)
     last = open(f"fuzz-{target}-last", "wb", buffering=0)  # noqa: SIM115  (until the process ends)
     arguments = [sys.argv[0], f"-runs={count}", f"-max_total_time={seconds}", f"-seed={seed + 1}"]
     arguments += ["-max_len=8192", "-timeout=600", "-rss_limit_mb=4096", "-print_final_stats=1"]
-    atheris.Setup([*arguments, found, str(CORPUS / target)], test, custom_mutator=mutate)
+    atheris.Setup([*arguments, result, str(CORPUS / target)], test, custom_mutator=mutate)
     atheris.Fuzz()
 
 
@@ -101,21 +101,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", type=int, help="try one mutant, with its traceback")
     parser.add_argument("--guided", action="store_true", help="let atheris choose the mutants")
     parser.add_argument("--seconds", type=int, default=0, help="how long at most, when guided")
-    given = parser.parse_args(arguments)
-    if given.only is not None:
+    original = parser.parse_args(arguments)
+    if original.only is not None:
         from tests.fuzz.mutants import mutant
         from tests.fuzz.oracle import judge
         from tests.fuzz.targets import TARGETS, corpus
 
-        chance = random.Random(f"{given.target}-{given.seed}-{given.only}")
-        data = mutant(corpus(given.target), chance)
+        chance = random.Random(f"{original.target}-{original.seed}-{original.only}")
+        data = mutant(corpus(original.target), chance)
         print(data)
-        print("accepted" if judge(TARGETS[given.target], data) else "refused")
+        print("accepted" if judge(TARGETS[original.target], data) else "refused")
         return 0
-    if given.guided:
-        fuzz_guided(given.target, given.seed, given.mutants, given.seconds)
-    chosen = targets if given.target == "all" else [given.target]
-    return min(1, sum(fuzz(target, given.seed, given.mutants) for target in chosen))
+    if original.guided:
+        fuzz_guided(original.target, original.seed, original.mutants, original.seconds)
+    chosen = targets if original.target == "all" else [original.target]
+    return min(1, sum(fuzz(target, original.seed, original.mutants) for target in chosen))
 
 
 if __name__ == "__main__":

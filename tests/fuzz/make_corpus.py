@@ -1,4 +1,4 @@
-"""Write the corpus anew: ``python -m tests.fuzz.make_corpus``."""
+"""Rewrite the corpus: ``python -m tests.fuzz.make_corpus``."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ TEMPLATES = [
 
 
 def content() -> Group:
-    """A store with one of each: dimensions, groups, texts, times, scalars."""
+    """Return a dataset with dimensions, groups, text, times and scalars."""
     number, text = np.arange(6, dtype="<i4").reshape(2, 3), np.array(list("abc"), "S1")
     inner = Group(variables={"v": Var(("/x",), np.arange(3.0), {"units": "days since 2000-01-01"})})
     return Group(
@@ -169,8 +169,8 @@ def content() -> Group:
 
 
 def vintages() -> dict[str, bytes]:
-    """The documents of stores of each vintage, consolidated."""
-    found = {}
+    """Yield the documents of stores of each vintage, consolidated."""
+    result = {}
     for release in ("4.8.0", "4.8.1", "4.9.2", "4.9.3", "dev"):
         with tempfile.TemporaryDirectory() as folder:
             root = write_vintage(Path(folder, "s"), content(), release)
@@ -178,16 +178,16 @@ def vintages() -> dict[str, bytes]:
             for path in sorted(root.rglob(".*")):
                 try:
                     documents[str(path.relative_to(root))] = json.loads(path.read_text())
-                except ValueError:  # what only netcdf-c takes for JSON
+                except ValueError:  # only netcdf-c takes this for JSON
                     continue
         document = {"zarr_consolidated_format": 1, "metadata": documents}
-        found[release] = json.dumps(document).encode()
-    return found
+        result[release] = json.dumps(document).encode()
+    return result
 
 
 def shards() -> dict[str, bytes]:
-    """Shards of each kind, which the first byte tells."""
-    found = {}
+    """Yield shards of each kind, preceded by the byte that identifies the kind."""
+    result = {}
     entries = np.full((2, 2, 2), 2**64 - 1, "<u8")
     for kind in range(4):
         floor = (68 if kind > 1 else 64) * (kind % 2)
@@ -198,13 +198,13 @@ def shards() -> dict[str, bytes]:
 
             index = bytes(checksum32.CRC32C(location="end").encode(index))
         body = np.arange(8, dtype="<i4").tobytes()
-        found[f"kind-{kind}"] = bytes([kind]) + (index + body if kind % 2 else body + index)
-    return found
+        result[f"kind-{kind}"] = bytes([kind]) + (index + body if kind % 2 else body + index)
+    return result
 
 
 def zip_files() -> dict[str, bytes]:
-    """Stored and deflated files with keys at the root and in a folder."""
-    found = {}
+    """Yield stored and deflated zip files with keys at the root and in a folder."""
+    result = {}
     dataset = xr.Dataset({"a": ("x", np.arange(4, dtype="i4"))}, {"x": np.arange(4.0)})
     objects: dict[str, bytes] = {}
     to_nczarr(dataset, objects)
@@ -213,13 +213,13 @@ def zip_files() -> dict[str, bytes]:
         with zipfile.ZipFile(buffer, "w", method) as file:
             for key, data in objects.items():
                 file.writestr(zipfile.ZipInfo(prefix + key), bytes(data), method)
-        found[f"method-{method}"] = buffer.getvalue()
-    return found
+        result[f"method-{method}"] = buffer.getvalue()
+    return result
 
 
 def frames() -> dict[str, bytes]:
-    """One chunk of each codec behind the byte that tells it."""
-    found = {}
+    """Yield one chunk of each codec, preceded by the byte that identifies the codec."""
+    result = {}
     numbers = np.random.default_rng(0).integers(0, 9, ELEMENTS).astype("<i4")
     items = {"vlen-bytes": [b"", b"a", b"\xff", b"x" * 40]}
     items |= {"vlen-array": [np.arange(n, dtype="<i2") for n in (0, 3, 1, 9)]}
@@ -229,8 +229,8 @@ def frames() -> dict[str, bytes]:
             array = np.empty(4, object)
             array[:] = items.get(chain[0][0], ["", "a", "né", "x" * 40])
         frame = bytes([number]) + bytes(codec(number).encode(array))
-        found[f"{number:02}-{'-'.join(name for name, _ in chain)}"] = frame
-    return found
+        result[f"{number:02}-{'-'.join(name for name, _ in chain)}"] = frame
+    return result
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Mutants of a corpus: of its bytes, and of JSON with any value in place of any other.
+"""Mutants of a corpus: changed bytes, and JSON in which any value replaces any other.
 
-The n-th mutant of a seed is always the same, whatever ran before.
+The n-th mutant of a seed does not depend on earlier ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mutants(corpus: Sequence[bytes], name: str, seed: int, count: int) -> Iterat
 
 
 def mutant(corpus: Sequence[bytes], chance: random.Random) -> bytes:
-    """Give one mutant: of a document's values more often than of its bytes."""
+    """Return a mutant, more often with changed values of a document than with changed bytes."""
     data = chance.choice(corpus)
     if data[:1] in (b"{", b"[") and chance.random() < 0.85:
         with suppress(ValueError, RecursionError):
@@ -54,7 +54,7 @@ def mutant(corpus: Sequence[bytes], chance: random.Random) -> bytes:
 
 
 def _changed(document: Any, chance: random.Random) -> Any:
-    """Change one value, chosen evenly among all; members also vanish, double and change names."""
+    """Change a random value; members are also removed, duplicated and renamed."""
     places = list(_places(document, ()))
     place = chance.choice(places)
     if not place:
@@ -124,7 +124,7 @@ def _value(chance: random.Random) -> Any:
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Give bytes with some of them changed: flipped, cut, moved, or numbers that lie."""
+    """Return bytes with random changes: flipped, cut, moved, or wrong numbers."""
     result = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4, 16))):
         reach = chance.choice((24, 64, len(result), len(result)))

@@ -1,4 +1,4 @@
-"""What may come of hostile bytes: a result, or an error of ours that names its place, in bounds."""
+"""Check hostile input: a result, or an NczarrError that names its location, within bounds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from types import FrameType
 
 from xr_nczarr.errors import NczarrError
 
-LARGEST_CHUNK = 16 << 20
-"""What targets pass as `max_chunk_bytes`: more than that is never declared."""
-MOST_GROWTH = (64 << 20) + 2 * LARGEST_CHUNK
-MOST_SECONDS = 5.0
+MAX_CHUNK_BYTES = 16 << 20
+"""The `max_chunk_bytes` of targets; valid chunks never declare more."""
+MAX_GROWTH = (64 << 20) + 2 * MAX_CHUNK_BYTES
+MAX_SECONDS = 5.0
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
@@ -32,7 +32,7 @@ class _Hang(BaseException):
 
 
 def judge(target: Callable[[bytes], None], data: bytes) -> bool:
-    """Tell whether a target accepts its input; what is neither result nor refusal is `Broken`."""
+    """Return whether a target accepts or rejects its input; raise `Broken` for anything else."""
     with warnings.catch_warnings(), _bounded_time(), _bounded_memory():
         warnings.simplefilter("ignore")
         try:
@@ -53,9 +53,9 @@ def judge(target: Callable[[bytes], None], data: bytes) -> bool:
 
 @contextmanager
 def _bounded_time() -> Iterator[None]:
-    """Interrupt what computes for longer than `MOST_SECONDS`, and end what cannot be interrupted.
+    """Interrupt the block after `MAX_SECONDS`, and end the process if it cannot be interrupted.
 
-    Measured by the processor's time: other programs must not make a mutant look slow.
+    Processor time is measured, so that other programs do not make a mutant look slow.
     """
 
     def interrupt(_signal: int, frame: FrameType | None) -> None:
@@ -63,14 +63,14 @@ def _bounded_time() -> Iterator[None]:
 
     signal.alarm(600)
     before = signal.signal(signal.SIGPROF, interrupt)
-    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     begin = time.process_time()
     try:
         yield
-        if time.process_time() - begin > MOST_SECONDS:
-            raise Broken(f"took longer than {MOST_SECONDS} s")
+        if time.process_time() - begin > MAX_SECONDS:
+            raise Broken(f"took longer than {MAX_SECONDS} s")
     except _Hang as hang:
-        raise Broken(f"took longer than {MOST_SECONDS} s {hang}") from None
+        raise Broken(f"took longer than {MAX_SECONDS} s {hang}") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
@@ -82,12 +82,12 @@ def _bounded_memory() -> Iterator[None]:
     before = _peak(reset=True)
     yield
     growth = _peak() - before
-    if growth > MOST_GROWTH:
+    if growth > MAX_GROWTH:
         raise Broken(f"memory grew by {growth >> 20} MiB")
 
 
 def _peak(*, reset: bool = False) -> int:
-    """Give the most memory resident so far, in bytes; Linux can forget what was before now."""
+    """Return the peak of resident memory in bytes; Linux can reset the earlier peak."""
     if not _RESET.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
             1 if sys.platform == "darwin" else 1024

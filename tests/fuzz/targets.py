@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tests.fuzz.oracle import LARGEST_CHUNK
+from tests.fuzz.oracle import MAX_CHUNK_BYTES
 from xr_nczarr import open_hierarchy
 from xr_nczarr.codecs import ChunkCodec, compile_codec
 from xr_nczarr.errors import NczarrError
@@ -28,7 +28,11 @@ from xr_nczarr.references.opening import open_references
 from xr_nczarr.storage import Access, parse_url
 
 CORPUS = Path(__file__).parent / "corpus"
-LIMITS = {"max_chunk_bytes": LARGEST_CHUNK, "max_item_bytes": LARGEST_CHUNK, "max_references": 9999}
+LIMITS = {
+    "max_chunk_bytes": MAX_CHUNK_BYTES,
+    "max_item_bytes": MAX_CHUNK_BYTES,
+    "max_references": 9999,
+}
 
 Target = Callable[[bytes], None]
 
@@ -136,14 +140,14 @@ def _folder() -> str:
 def references(data: bytes) -> None:
     """A local reference document, beside a file that it may refer to."""
     try:
-        found = parse_references(data, limits=Limits(**LIMITS))
+        result = parse_references(data, limits=Limits(**LIMITS))
     except NczarrError:
         places, count = [], 0
     else:
-        pairs = itertools.islice(found.items(), 300)
+        pairs = itertools.islice(result.items(), 300)
         places = [one.url for _, one in pairs if not isinstance(one, InlineBytes)]
-        count = found.count
-        found.subset("a/").names("a/")
+        count = result.count
+        result.subset("a/").names("a/")
     # Only what cannot lead out of this machine is asked for.
     if all("://" not in url and "::" not in url for url in places) and count <= 300:
         path = os.path.join(_folder(), "set.json")

@@ -1,6 +1,6 @@
-"""Mutants of each target's corpus: a result or an error of ours, in bounded time and memory.
+"""Mutants of each target's corpus: a result or an NczarrError, within bounded time and memory.
 
-Here few of them in a fixed order; ``python -m tests.fuzz all --mutants 100000`` tries more.
+This runs few mutants in a fixed order; ``python -m tests.fuzz all --mutants 100000`` tries more.
 """
 
 import os
@@ -16,7 +16,7 @@ MUTANTS = int(os.environ.get("NCZARR_MUTANTS", "2000"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_mutants_are_results_or_errors_of_ours(target):
+def test_mutants_return_a_result_or_raise_an_nczarr_error(target):
     files = corpus(target)
     outcomes = set()
     for number in range(MUTANTS):

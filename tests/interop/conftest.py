@@ -1,4 +1,4 @@
-"""Marks that xarray's own suites bear."""
+"""Marks of xarray's own test suites."""
 
 import pytest
 
@@ -9,10 +9,10 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
-    """Leave out what xarray's own conftest, which is not installed, leaves out."""
+    """Skip the tests that xarray's own conftest, which is not installed, skips."""
     for mark in item.iter_markers("skip_if_param"):
         words = dict(mark.kwargs)
         reason, condition = words.pop("reason"), words.pop("condition", True)
-        given = getattr(item, "callspec", None)
-        if condition and given and words.items() <= given.params.items():
+        original = getattr(item, "callspec", None)
+        if condition and original and words.items() <= original.params.items():
             pytest.skip(reason)

@@ -1,8 +1,8 @@
-"""Who reads what we write: every layout and content, given to every reader.
+"""Measure which programs read which stores: every layout and content, with every reader.
 
-``python -m tests.interop.readers`` measures and writes the table into the documentation; the
-test beside this module measures again and compares. Other releases of netCDF-C come with other
-wheels of netCDF4: ``NCZARR_NETCDF4`` names the interpreters of environments that have one.
+``python -m tests.interop.readers`` measures and writes the table into the documentation;
+`test_who_reads_what` measures again and compares. Other wheels of netCDF4 contain other releases
+of netCDF-C: ``NCZARR_NETCDF4`` names the interpreters of environments that have one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def write(folder: Path, layout: str, content: str) -> tuple[Path, str]:
     return path, "g/v" if group else "v"
 
 
-# ---- the readers: each gives the values of a variable, or raises ---------------------------------
+# ---- the readers: each returns the values of a variable, or raises -------------------------------
 
 
 def by_netcdf4(path: Path, name: str) -> Any:
@@ -102,7 +102,7 @@ def by_netcdf4(path: Path, name: str) -> Any:
 
 
 def by_netcdf4_of(python: str) -> Reader:
-    """Give a reader that asks the netCDF4 of another interpreter."""
+    """Return a reader that runs the netCDF4 of another interpreter."""
     program = """
 import sys, json, netCDF4, numpy
 with netCDF4.Dataset(sys.argv[1]) as root:
@@ -122,7 +122,7 @@ with netCDF4.Dataset(sys.argv[1]) as root:
 
 
 def by_ncdump(path: Path, name: str) -> Any:
-    """Give the numbers or texts of ncdump's CDL."""
+    """Return the numbers or texts of ncdump's CDL."""
     cdl = run("ncdump", "-v", name or "v", f"file://{path}#mode=nczarr,file")
     data = re.search(r"\n +v = *(.*?) ;", cdl.partition("data:")[2], re.S)
     assert data is not None
@@ -151,14 +151,14 @@ def by_tensorstore(path: Path, name: str) -> Any:
 
 
 def by_gdal(path: Path, name: str) -> Any:
-    """Give the values that GDAL's multidimensional interface prints."""
+    """Return the values that GDAL's multidimensional interface prints."""
     url = f'ZARR:"{path}"'
     printed = json.loads(run("gdalmdiminfo", "-detailed", "-array", f"/{name or path.name}", url))
     return np.array(printed["values"])
 
 
 def run(*command: str) -> str:
-    # Our netCDF4 names its own plugins there, which are not those of other programs.
+    # The netCDF4 of this process sets it to its own plugins, which other programs cannot use.
     environment = {name: value for name, value in os.environ.items() if "PLUGIN" not in name}
     options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "surrogateescape"}
     ended = subprocess.run(command, **options, env=environment, timeout=60, check=False)
@@ -169,12 +169,12 @@ def run(*command: str) -> str:
 
 @cache
 def _number(*command: str) -> str | None:
-    """Give the version of an installed program; None without it."""
+    """Return the version of an installed program, or None without it."""
     if shutil.which(command[0]) is None:
         return None
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    found = re.search(r"\d+\.\d+\.\d+", ended.stdout + ended.stderr)
-    return found[0] if found else None
+    result = re.search(r"\d+\.\d+\.\d+", ended.stdout + ended.stderr)
+    return result[0] if result else None
 
 
 READERS: dict[str, tuple[Reader, Callable[[], str | None]]] = {
@@ -191,21 +191,21 @@ for other in os.environ.get("NCZARR_NETCDF4", "").split():
     READERS[f"netCDF-C (netCDF4 {wheel})"] = (by_netcdf4_of(other), lambda found=release: found)
 
 
-# ---- what they make of it ------------------------------------------------------------------------
+# ---- the results ---------------------------------------------------------------------------------
 
 
 def verdict(reader: Reader, path: Path, name: str, expected: Any) -> str:
-    """Give ``right``, ``wrong`` or ``refused``."""
+    """Return ``right``, ``wrong`` or ``refused``."""
     try:
-        found = np.asarray(reader(path, name))
-    except Exception:  # whatever a foreign reader raises
+        result = np.asarray(reader(path, name))
+    except Exception:  # a reader may raise anything
         return "refused"
     expected = np.asarray(expected)
-    if found.dtype.kind in "OSUTV" or expected.dtype.kind in "OS":
-        texts, meant = ([as_bytes(each) for each in a.ravel().tolist()] for a in (found, expected))
-        # Characters one by one are what netCDF's own programs show as well.
+    if result.dtype.kind in "OSUTV" or expected.dtype.kind in "OS":
+        texts, meant = ([as_bytes(each) for each in a.ravel().tolist()] for a in (result, expected))
+        # netCDF's own programs also show characters one by one.
         return "right" if texts == meant or b"".join(texts) == b"".join(meant) else "wrong"
-    same = found.size == expected.size and np.array_equal(found.ravel(), expected.ravel())
+    same = result.size == expected.size and np.array_equal(result.ravel(), expected.ravel())
     return "right" if same else "wrong"
 
 
@@ -215,7 +215,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def write_all(folder: Path) -> Stores:
-    """Write each content in each layout that can hold it."""
+    """Write each content in each layout that can represent it."""
     stores: Stores = {}
     for number, (layout, content) in enumerate(itertools.product(LAYOUTS, CONTENTS)):
         with contextlib.suppress(NczarrError):
@@ -224,12 +224,12 @@ def write_all(folder: Path) -> Stores:
 
 
 def measured(reader: str, stores: Stores) -> list[str]:
-    """Return the rows of a reader's table: layouts that are read alike share one."""
+    """Return the rows of a reader's table; layouts with equal results share a row."""
     function, _ = READERS[reader]
     read: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
     for (layout, content), (path, name) in stores.items():
         verdicts = read[layout]
-        if verdicts.get("numbers") != "refused":  # else nothing in this layout will be read
+        if verdicts.get("numbers") != "refused":  # otherwise nothing in this layout is read
             verdicts[content] = verdict(function, path, name, CONTENTS[content][1])
     alike: dict[str, list[str]] = {}
     for layout, verdicts in read.items():
@@ -244,26 +244,26 @@ def summary(verdicts: dict[str, str]) -> str:
         return "nothing"
     words = []
     for word, label in (("refused", "not"), ("wrong", "**wrong**:")):
-        names = [name for name, each in verdicts.items() if each == word]
+        names = [name for name, value in verdicts.items() if value == word]
         if names:
             words.append(f"{label} {', '.join(names)}")
     return f"all but {'; '.join(words)}".replace("all but not", "not")
 
 
 def section(reader: str, stores: Stores) -> str:
-    """Return the part of the page on one reader."""
+    """Return the section of the page on one reader."""
     head = f"## {reader} {READERS[reader][1]()}\n\n| Zarr version, dialect | Reads |\n| --- | --- |"
     return "\n".join([head, *measured(reader, stores)]) + "\n"
 
 
 def sections(page: str) -> dict[str, str]:
-    """Return the parts of the page by their headings."""
+    """Return the sections of the page by their headings."""
     begin, end = (page.index(mark) for mark in MARKS)
     return {part.partition("\n")[0]: part for part in re.findall("## [^#]*", page[begin:end])}
 
 
 def matrix(parts: dict[str, str]) -> str:
-    """Return the table of readers and layouts that sums up their parts of the page."""
+    """Return the table of readers and layouts that summarizes their sections."""
     verdicts = {
         heading.removeprefix("## "): {
             layout: reads
@@ -289,7 +289,7 @@ def matrix(parts: dict[str, str]) -> str:
 
 
 def badge(reads: str) -> str:
-    """Return the colored word for what a reader reads of a layout."""
+    """Return the colored word for the result of a reader and a layout."""
     if "**wrong**" in reads:
         return "{bdg-danger}`some wrong`"
     words = {"all": "{bdg-success}`all`", "nothing": "{bdg-secondary}`none`"}
@@ -297,7 +297,7 @@ def badge(reads: str) -> str:
 
 
 def main() -> None:
-    """Put what was measured into the page, between its two marks; others stay as they are."""
+    """Write the measured sections into the page, between its two marks; others are kept."""
     page = PAGE.read_text()
     parts = sections(page)
     with tempfile.TemporaryDirectory() as folder:
@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def with_parts(page: str, parts: dict[str, str]) -> str:
-    """Return the page with these parts, and their matrix, between its two marks."""
+    """Return the page with these sections and their matrix between its two marks."""
     begin, end = (page.index(mark) for mark in MARKS)
     ordered = {head: parts[head] for head in sorted(parts, key=str.casefold)}
     new = [MARKS[0], "\n\n", matrix(ordered), "\n", *ordered.values()]

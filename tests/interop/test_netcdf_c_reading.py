@@ -1,4 +1,4 @@
-"""What netcdf-c wrote comes out as netcdf-c reads it, and it reads what is written by hand."""
+"""Stores of netcdf-c are read as netcdf-c reads them, and it reads the hand-written stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ needs_ncgen = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is n
 
 @pytest.fixture(scope="module", params=MODES)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A store that netcdf-c wrote in one of its modes, and what netcdf-c reads from it."""
+    """A store that netcdf-c wrote in one of its modes, and its content as netcdf-c reads it."""
     store = write_netcdf_c(tmp_path_factory.mktemp("netcdf-c") / "store.file", request.param)
     with netCDF4.Dataset(file_url(store, request.param)) as dataset:
         content = read_with_netcdf4(dataset)
@@ -42,12 +42,12 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def as_meant(content: Group, mode: str) -> None:
-    """Mend, in place, what netcdf-c itself reads of its pure Zarr."""
-    # Of recorded types there are none: attributes are JSON. It takes integers beyond int32 for
-    # unsigned ones, and gives objects and a list of texts as text.
+    """Correct, in place, netcdf-c's own reading of its plain Zarr."""
+    # Attributes are JSON without recorded types. netcdf-c takes integers beyond int32 for unsigned
+    # ones, and returns objects and lists of text as text.
     meant = {"i8": 2**63 - 1, "infinite": ["Infinity", "-Infinity"]}
     for _, group in content.walk():
-        # A dimension of no length it defines as an unlimited one.
+        # It defines a dimension of length zero as an unlimited one.
         group.dims = {name: int(size) for name, size in group.dims.items()}
         for item in (group, *group.variables.values()):
             item.attrs = {
@@ -60,28 +60,28 @@ def as_meant(content: Group, mode: str) -> None:
                 item.attrs["json"] = json.loads(item.attrs["json"])
             item.attrs |= meant if "i8" in item.attrs else {}
         for name, variable in group.variables.items():
-            # It shortens the name that the specification gives.
+            # It shortens the name in the specification.
             variable.dims = tuple(
                 dim.replace("_Anonymous_Dim_", "_Anonymous_Dimension_") for dim in variable.dims
             )
             if name in ("scalar", "whole", "letter") and "noxarray" not in mode:
                 variable.values, variable.dims = variable.values.reshape(()), ()
-            if name in ("letter", "letters"):  # its own characters it takes for strings
+            if name in ("letter", "letters"):  # it takes its own characters for strings
                 variable.values = variable.values.astype("S1")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_comes_out_as_netcdf_c_reads_it(written: Any, way: str) -> None:
+def test_all_content_is_read_as_by_netcdf_c(written: Any, way: str) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
 
 
-def test_the_url_of_netcdf_c_opens_the_same(written: Any) -> None:
+def test_the_url_of_netcdf_c_opens_the_same_dataset(written: Any) -> None:
     store, mode, content = written
     assert_reads_as(read_groups(file_url(store, mode), **RAW), content)
 
 
-def test_worker_processes_read_what_netcdf_c_wrote(tmp_path: Path, workers: Any) -> None:
+def test_worker_processes_read_stores_of_netcdf_c(tmp_path: Path, workers: Any) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     with netCDF4.Dataset(file_url(store)) as dataset:
         assert_reads_as(read_groups(store, workers, **RAW), read_with_netcdf4(dataset))
@@ -89,40 +89,40 @@ def test_worker_processes_read_what_netcdf_c_wrote(tmp_path: Path, workers: Any)
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("group", [None, "g", "g/deep"])
-def test_decoded_it_is_what_xarray_reads_through_netcdf4(
+def test_decoded_values_equal_those_of_engine_netcdf4(
     tmp_path: Path, group: str | None, way: str
 ) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
-    found = read(store, way, group=group)
+    opened = read(store, way, group=group)
     with xr.open_dataset(file_url(store), engine="netcdf4", group=group) as expected:
-        # Of its default fill netcdf-c knows six digits only.
+        # netcdf-c stores only six digits of its default fill value.
         drop = {"never_f8", "padded_f8"} & set(expected)
         for name in {"words", "short_words", "shuffled_words"} & set(expected):
             expected[name] = expected[name].astype(object)
             expected[name].attrs.pop("_nczarr_maxstrlen", None)
-        xr.testing.assert_identical(found.drop_vars(drop), expected.load().drop_vars(drop))
-        assert found.encoding["unlimited_dims"] >= set(expected.encoding["unlimited_dims"])
+        xr.testing.assert_identical(opened.drop_vars(drop), expected.load().drop_vars(drop))
+        assert opened.encoding["unlimited_dims"] >= set(expected.encoding["unlimited_dims"])
         same = ("zlib", "complevel", "shuffle", "fletcher32", "chunksizes", "dtype", "_FillValue")
         for name in set(expected.variables) - drop:
             encoding = expected[name].encoding
             for key in set(same) & set(encoding):
                 if key in ("zlib", "shuffle", "fletcher32", "complevel") and not encoding[key]:
-                    assert not found[name].encoding[key], (name, key)
+                    assert not opened[name].encoding[key], (name, key)
                 elif key != "chunksizes" or encoding[key]:
                     np.testing.assert_equal(
-                        found[name].encoding[key], encoding[key], f"{name}.{key}"
+                        opened[name].encoding[key], encoding[key], f"{name}.{key}"
                     )
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
 def test_parts_of_compressed_arrays_are_right(tmp_path: Path, name: str) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
-    found = xr.open_dataset(store, engine="nczarr")[name]
+    opened = xr.open_dataset(store, engine="nczarr")[name]
     expected = np.arange(500, dtype="f4") // 7
     picked = np.array([499, 0, 200, 199])
-    np.testing.assert_array_equal(found[150:450:7].values, expected[150:450:7])
-    np.testing.assert_array_equal(found[picked].values, expected[picked])
-    assert found[-1].values == expected[-1]
+    np.testing.assert_array_equal(opened[150:450:7].values, expected[150:450:7])
+    np.testing.assert_array_equal(opened[picked].values, expected[picked])
+    assert opened[-1].values == expected[-1]
 
 
 @pytest.mark.parametrize("release", ["4.9.2", "4.9.3", "4.10"])
@@ -138,7 +138,7 @@ def test_netcdf_c_4_9_0_reads_the_upper_case_stores_written_by_hand(
     tmp_path: Path, release: str
 ) -> None:
     content = sample(release)
-    # What 4.9.0 itself wrote of these, it reads wrongly or not at all (Debian's has no codecs).
+    # 4.9.0 reads wrongly, or cannot read, some of its own stores (Debian's build has no codecs).
     for name in ("scalar", "letters", "big", *(() if release == "4.8.1" else ("field", "packed"))):
         del content.variables[name]
     store = write_vintage(tmp_path / "store", content, release)
@@ -148,27 +148,27 @@ def test_netcdf_c_4_9_0_reads_the_upper_case_stores_written_by_hand(
         assert_same_content(read_with_netcdf4(dataset), content)
 
 
-def assert_same_content(found: Group, expected: Group) -> None:
-    """Compare what netcdf-c reads, by the comparer that judges the engine."""
+def assert_same_content(result: Group, expected: Group) -> None:
+    """Compare the result of netcdf-c with the function that also checks the engine."""
     datasets = {}
-    for path, group in found.walk():
+    for path, group in result.walk():
         variables = {
             name: xr.Variable(item.dims, item.values, item.attrs)
             for name, item in group.variables.items()
         }
         datasets[path] = xr.Dataset(variables, attrs=group.attrs)
         datasets[path].encoding["unlimited_dims"] = {
-            name for name, size in found.dims.items() if isinstance(size, Size)
+            name for name, size in result.dims.items() if isinstance(size, Size)
         }
     for text in ("t001", "tnan"):
-        # netcdf-c parses these bare texts as JSON and gives something else back (row D14).
+        # netcdf-c parses these bare texts as JSON and returns something else (D14).
         datasets["/"].attrs.pop(text), expected.attrs.pop(text)
     assert_reads_as(datasets, expected)
 
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_what_ncgen_4_9_0_wrote_comes_out_as_netcdf_c_reads_it(tmp_path: Path, way: str) -> None:
+def test_stores_of_ncgen_4_9_0_are_read_as_by_netcdf_c(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:
@@ -177,15 +177,15 @@ def test_what_ncgen_4_9_0_wrote_comes_out_as_netcdf_c_reads_it(tmp_path: Path, w
 
 @needs_ncgen
 @pytest.mark.parametrize("way", WAYS)
-def test_what_no_netcdf_c_reads_of_ncgen_4_9_0_is_read(tmp_path: Path, way: str) -> None:
-    found = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
-    assert found.s.dims == found.whole.dims == ()
-    assert (found.s.item(), found.whole.item(), found.s.attrs) == (3.5, 7, {"units": "m"})
-    assert (found.c.item(), found.cc.values.tolist()) == (b"abc", [b"def", b"gh"])
+def test_content_of_ncgen_4_9_0_that_no_netcdf_c_reads_is_read(tmp_path: Path, way: str) -> None:
+    opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
+    assert opened.s.dims == opened.whole.dims == ()
+    assert (opened.s.item(), opened.whole.item(), opened.s.attrs) == (3.5, 7, {"units": "m"})
+    assert (opened.c.item(), opened.cc.values.tolist()) == (b"abc", [b"def", b"gh"])
 
 
 @needs_ncgen
-def test_what_nccopy_4_9_0_wrote_without_fill_values_is_read(tmp_path: Path) -> None:
+def test_stores_of_nccopy_4_9_0_without_fill_values_are_read(tmp_path: Path) -> None:
     source, store = tmp_path / "source.nc", tmp_path / "store.file"
     values = np.arange(300, dtype="f4").reshape(3, 100) // 7
     with netCDF4.Dataset(source, "w") as dataset:

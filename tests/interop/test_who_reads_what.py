@@ -1,4 +1,4 @@
-"""The table *who reads what we write* in the documentation is what is measured here."""
+"""The tables in docs/reference/readers.md equal the measurement."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def stores() -> Iterator[Stores]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_reader_makes_of_our_stores_what_the_table_says(reader: str, stores: Stores) -> None:
-    found = READERS[reader][1]()
-    if found is None:
+def test_a_reader_reads_stores_as_its_table_says(reader: str, stores: Stores) -> None:
+    result = READERS[reader][1]()
+    if result is None:
         pytest.skip(f"{reader} is not installed")
     page = PAGE.read_text()
-    if f"## {reader} {found}\n" not in page:
-        pytest.skip(f"{reader} {found} is not the version of the table")
+    if f"## {reader} {result}\n" not in page:
+        pytest.skip(f"{reader} {result} is not the version of the table")
     assert section(reader, stores) in page
 
 
-def test_the_matrix_sums_up_the_tables_of_all_readers() -> None:
+def test_the_matrix_summarizes_the_tables_of_all_readers() -> None:
     page = PAGE.read_text()
     assert matrix(sections(page)) in page

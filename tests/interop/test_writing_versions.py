@@ -1,8 +1,8 @@
-"""The same data written in every Zarr version and dialect, and found identical by all that read it.
+"""The same data, written in every Zarr version and dialect, is read identically by all readers.
 
-zarr-python, zarrs, tensorstore, xarray's zarr engine and netcdf-c 4.10 read from what we write,
-netcdf-c 4.9.0 the universal layout. Of the draft GDAL reads another spelling, so its documents are
-respelled for it. Nobody is left that reads version 1.
+zarr-python, zarrs, tensorstore, xarray's zarr engine and netcdf-c 4.10 read the stores, and
+netcdf-c 4.9.0 reads the universal layout. GDAL reads another spelling of the draft, so its
+documents are converted. No installed program reads version 1.
 """
 
 import json
@@ -45,11 +45,11 @@ NUMBERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 TEXTS = np.array(["", "a", "bé", "日本語", "x" * 50, "001", "q"], object)
 CHARACTERS = np.array([b"abc", b"d", b"", b"ef", b"gh", b"i", b"jkl"])
 PACKING = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 2.0, "_FillValue": -99}
-CHUNKS = (2, 3)  # which do not divide the shape, (5, 7)
+CHUNKS = (2, 3)  # do not divide the shape, (5, 7)
 
 
 def numbers():
-    """Every number type with its limits, and no fill value: each value means itself."""
+    """Return every number type with its limits, without fill values."""
     variables = {}
     for dtype in NUMBERS:
         values = np.arange(35).reshape(5, 7).astype(dtype)
@@ -67,7 +67,7 @@ def numbers():
 
 
 def sample():
-    """A tree with all that a netCDF file can hold."""
+    """Return a tree with everything that a netCDF file can contain."""
     steps = np.arange(35.0).reshape(5, 7)
     root = numbers().assign(
         flag=("x", np.arange(7) % 2 == 0),
@@ -98,7 +98,7 @@ def read(store, **options):
 
 
 def bits(values):
-    """What values are to the last bit, in the byte order of the machine; text as it is."""
+    """Return the bits of values in the byte order of the machine; text is unchanged."""
     values = np.asarray(values)
     if values.dtype.kind in "OTU":
         return [str(item) for item in values.ravel()]
@@ -106,9 +106,9 @@ def bits(values):
 
 
 def documents(path):
-    """Every ``zarr.json`` by the path of its node."""
-    found = path.rglob("zarr.json")
-    return {str(file.parent.relative_to(path)): json.loads(file.read_bytes()) for file in found}
+    """Return every ``zarr.json`` by the path of its node."""
+    result = path.rglob("zarr.json")
+    return {str(file.parent.relative_to(path)): json.loads(file.read_bytes()) for file in result}
 
 
 def change(file, members):
@@ -120,7 +120,7 @@ def path(tmp_path):
     return tmp_path / "store"
 
 
-# Other readers: an array of a store, as it is stored -------------------------------------------
+# Other readers: the stored values of an array --------------------------------------------------
 
 
 def read_by_zarr_python(path, name):
@@ -166,34 +166,34 @@ READERS = {
 
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
-def test_our_engine_finds_the_tree_that_was_written(path, version, dialect):
+def test_a_written_tree_is_read_back(path, version, dialect):
     write_sample(path, version, dialect)
-    given, found = sample(), xr.open_datatree(path, engine="nczarr").load()
-    assert found.identical(given)
-    assert found.encoding["unlimited_dims"] == (set() if dialect == "zarr" else {"time"})
-    assert found["g"].dataset["above"].dims == ("time",)
+    original, opened = sample(), xr.open_datatree(path, engine="nczarr").load()
+    assert opened.identical(original)
+    assert opened.encoding["unlimited_dims"] == (set() if dialect == "zarr" else {"time"})
+    assert opened["g"].dataset["above"].dims == ("time",)
     for name in NUMBERS if dialect != "zarr" else ():
-        for key, value in given[name].attrs.items():
-            assert np.asarray(found[name].attrs[key]).dtype == np.asarray(value).dtype, (name, key)
-    chunks = {name: found[name].encoding["chunksizes"] for name in (*NUMBERS, "packed")}
+        for key, value in original[name].attrs.items():
+            assert np.asarray(opened[name].attrs[key]).dtype == np.asarray(value).dtype, (name, key)
+    chunks = {name: opened[name].encoding["chunksizes"] for name in (*NUMBERS, "packed")}
     assert set(chunks.values()) == {CHUNKS}
 
 
-def test_version_1_holds_the_same_variables_one_by_one(path):
-    given = sample()["/"].to_dataset()
-    for name, variable in given.variables.items():
+def test_version_1_stores_the_variables_one_by_one(path):
+    original = sample()["/"].to_dataset()
+    for name, variable in original.variables.items():
         encoding = {name: PACKING} if name == "packed" else {}
         alone = xr.Dataset({name: variable})
         to_nczarr(alone, path / name, zarr_format=1, encoding=encoding)
-    found = read(path)
-    assert set(found.variables) == set(given.variables)
-    for name, variable in given.variables.items():
-        xr.testing.assert_identical(found[name].variable, variable)
-        assert found[name].dtype == variable.dtype or variable.dtype == object  # text: <U50
+    opened = read(path)
+    assert set(opened.variables) == set(original.variables)
+    for name, variable in original.variables.items():
+        xr.testing.assert_identical(opened[name].variable, variable)
+        assert opened[name].dtype == variable.dtype or variable.dtype == object  # text: <U50
 
 
 @pytest.mark.parametrize(("version", "dialect"), READERS)
-def test_all_readers_find_the_numbers_that_were_written(path, version, dialect):
+def test_all_readers_read_the_written_numbers(path, version, dialect):
     write_sample(path, version, dialect)
     for reader in READERS[version, dialect]:
         if reader is read_by_xarray and (version, dialect) == (2, "nczarr"):
@@ -218,18 +218,18 @@ def test_text_is_text_for_every_zarr_reader(path, version, dialect):
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
 def test_xarray_s_zarr_engine_decodes_the_same_tree(path, version, dialect):
     write_sample(path, version, dialect)
-    given = sample()
+    original = sample()
     with xr.open_datatree(path, engine="zarr", consolidated=version == 2) as opened:
-        found = opened.load()
-    if dialect == "nczarr":  # characters are numbers to those that know no NCZarr
-        assert found.characters.values[1].tobytes() == b"d\0\0"
-        found = found.drop_nodes([]).assign(characters=given.characters)
+        result = opened.load()
+    if dialect == "nczarr":  # readers without NCZarr see characters as numbers
+        assert result.characters.values[1].tobytes() == b"d\0\0"
+        result = result.drop_nodes([]).assign(characters=original.characters)
     for group in ("/", "/g", "/g/h", "/empty"):
-        expected = given[group].to_dataset()
-        actual = found[group].to_dataset()[list(expected.variables)]
+        expected = original[group].to_dataset()
+        actual = result[group].to_dataset()[list(expected.variables)]
         xr.testing.assert_identical(actual.drop_attrs(), expected.drop_attrs())
         for key, value in expected.attrs.items():
-            np.testing.assert_array_equal(found[group].attrs[key], value)
+            np.testing.assert_array_equal(result[group].attrs[key], value)
 
 
 @pytest.mark.skipif(shutil.which("nccopy") is None, reason="needs netcdf-bin")
@@ -270,11 +270,11 @@ PLAIN = {
     "index at start": {"shards": {"shape": (2, 6), "index_location": "start"}},
     "shards of checksums": {"shards": (4, 3), "compressors": ["crc32c"]},
 }
-NUMCODECS = {  # of which tensorstore knows none
+NUMCODECS = {  # unknown to tensorstore
     "zlib and shuffle": {"zlib": True},
     "bzip2": {"compression": "bzip2"},
 }
-RARE = {  # and zarrs not these
+RARE = {  # unknown to zarrs
     "fletcher32": {"zlib": True, "fletcher32": True},
     "lzma": {"compressor": numcodecs.LZMA(preset=1)},
 }
@@ -282,27 +282,27 @@ RARE = {  # and zarrs not these
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("codecs", [*PLAIN, *NUMCODECS, *RARE])
-def test_every_codec_and_shard_of_version_3_is_read_by_all(path, codecs, dialect):
-    asked = {"chunks": CHUNKS, "_FillValue": None} | (PLAIN | NUMCODECS | RARE)[codecs]
-    given = numbers()
-    encoding = dict.fromkeys(given.variables, asked)
-    to_nczarr(given, path, zarr_format=3, dialect=dialect, encoding=encoding)
+def test_all_readers_read_every_codec_and_shard_of_version_3(path, codecs, dialect):
+    options = {"chunks": CHUNKS, "_FillValue": None} | (PLAIN | NUMCODECS | RARE)[codecs]
+    original = numbers()
+    encoding = dict.fromkeys(original.variables, options)
+    to_nczarr(original, path, zarr_format=3, dialect=dialect, encoding=encoding)
     readers = [read_by_zarr_python, *[read_by_zarrs] * (codecs not in RARE)]
     readers += [read_by_tensorstore] * (codecs in PLAIN)
     ours = read(path, mask_and_scale=False)
-    for name, variable in given.variables.items():
+    for name, variable in original.variables.items():
         assert bits(ours[name].values) == bits(variable.values), name
         for reader in readers:
             assert bits(reader(path, name)) == bits(variable.values), (reader, name)
     sharded = json.loads((path / "i4/zarr.json").read_bytes())["codecs"][0]["name"]
-    assert (sharded == "sharding_indexed") == ("shards" in asked)
+    assert (sharded == "sharding_indexed") == ("shards" in options)
 
 
 @pytest.mark.parametrize(
     "shards",
     ["any", (5, 6), (0, 6), (-4, 6), (4.0, 6), (4,), {"shape": (4, 6), "index_location": 1}],
 )
-def test_shards_that_cannot_be_are_refused(path, shards):
+def test_invalid_shards_are_rejected(path, shards):
     encoding = {"i4": {"shards": shards, "chunks": CHUNKS}}
     with pytest.raises(ConflictError, match=r"do not suit the chunks .* Pass a multiple"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
@@ -310,7 +310,7 @@ def test_shards_that_cannot_be_are_refused(path, shards):
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, "3-draft"])
-def test_shards_left_over_from_zarr_stay_where_they_can(path, tmp_path, version):
+def test_inherited_shards_are_kept_if_they_fit(path, tmp_path, version):
     dataset = numbers()[["i4"]]
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     source = tmp_path / "source"
@@ -323,7 +323,7 @@ def test_shards_left_over_from_zarr_stay_where_they_can(path, tmp_path, version)
         assert grid["configuration"]["chunk_shape"] == [4, 6]
 
 
-def test_shards_by_zarr_s_rule_are_those_of_zarr(path, tmp_path):
+def test_automatic_shards_equal_those_of_zarr_python(path, tmp_path):
     values = np.arange(18 * 5).reshape(18, 5)
     encoding = {"v": {"shards": "auto", "chunks": (2, 1)}}
     to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, zarr_format=3, encoding=encoding)
@@ -333,7 +333,7 @@ def test_shards_by_zarr_s_rule_are_those_of_zarr(path, tmp_path):
     assert zarr.open_array(path / "v").shards == other.shards == (4, 1)
 
 
-def test_copies_keep_shards_in_zarr_s_words(path, tmp_path):
+def test_copies_keep_shards_as_encoding_keys_of_zarr(path, tmp_path):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     with xr.open_dataset(path, engine="nczarr") as opened:
@@ -355,7 +355,7 @@ def test_copies_keep_shards_in_zarr_s_words(path, tmp_path):
         ({"filters": [TransposeCodec(order=(0, 2, 1))]}, "transpose is for axes"),
     ],
 )
-def test_codecs_of_zarr_that_cannot_be_are_refused(path, codecs, named):
+def test_codecs_that_cannot_be_stored_are_rejected(path, codecs, named):
     with pytest.raises(UnsupportedError, match=named):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding={"i4": codecs})
 
@@ -364,32 +364,32 @@ def test_codecs_of_zarr_that_cannot_be_are_refused(path, codecs, named):
     ("version", "place"),
     [(1, ("order", "F")), (2, ("order", "F")), ("3-draft", ("chunk_memory_layout", "F"))],
 )
-def test_a_transposition_is_the_order_of_other_versions(path, version, place):
-    given = numbers()[["i4"]]
+def test_a_transposition_becomes_the_order_of_other_versions(path, version, place):
+    original = numbers()[["i4"]]
     encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
-    to_nczarr(given, path, zarr_format=version, encoding=encoding)
+    to_nczarr(original, path, zarr_format=version, encoding=encoding)
     (file,) = [
         each
         for each in path.rglob("*")
         if each.name in ("meta", ".zarray", "i4.array.json") and each.is_file()
     ]
     assert json.loads(file.read_bytes())[place[0]] == place[1]
-    assert bits(read(path, mask_and_scale=False).i4) == bits(given.i4)
+    assert bits(read(path, mask_and_scale=False).i4) == bits(original.i4)
 
 
-def test_deflate_is_called_what_readers_of_the_version_know(path, tmp_path):
-    given = numbers()[["i4"]]
-    to_nczarr(given, path, zarr_format=3, encoding={"i4": {"zlib": True, "shuffle": False}})
+def test_deflate_has_the_name_that_readers_of_the_version_know(path, tmp_path):
+    original = numbers()[["i4"]]
+    to_nczarr(original, path, zarr_format=3, encoding={"i4": {"zlib": True, "shuffle": False}})
     assert documents(path)["i4"]["codecs"][1] == {"name": "gzip", "configuration": {"level": 4}}
     with xr.open_dataset(path, engine="nczarr") as opened:
         to_nczarr(opened, tmp_path / "2")
         opened.to_netcdf(tmp_path / "copy.nc")
     assert json.loads((tmp_path / "2/i4/.zarray").read_bytes())["compressor"]["id"] == "zlib"
-    assert bits(read_by_netcdf_c(tmp_path / "2", "i4")) == bits(given.i4)
+    assert bits(read_by_netcdf_c(tmp_path / "2", "i4")) == bits(original.i4)
 
 
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])
-def test_shards_asked_for_in_other_versions_are_refused(path, version):
+def test_requested_shards_are_rejected_in_other_versions(path, version):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     with pytest.raises(UnsupportedError, match="shards"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=version, encoding=encoding)
@@ -413,22 +413,22 @@ COMPRESSIONS = {
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_version_1_holds_one_array_of_every_type(path, compression):
+def test_version_1_stores_an_array_of_every_type(path, compression):
     encoding, options = COMPRESSIONS[compression]
-    given = numbers().assign(flag=("x", np.arange(7) % 2 == 0), bytes=("x", CHARACTERS), one=1.5)
-    for name, variable in given.variables.items():
+    original = numbers().assign(flag=("x", np.arange(7) % 2 == 0), bytes=("x", CHARACTERS), one=1.5)
+    for name, variable in original.variables.items():
         chunks = CHUNKS[: variable.ndim]
         to_nczarr(
-            given[[name]],
+            original[[name]],
             path,
             mode="w",
             zarr_format=1,
             encoding={name: {**encoding, "chunks": chunks, "_FillValue": None}},
         )
-        found = read(path, mask_and_scale=False)[name]
-        assert found.dims == variable.dims
-        assert found.dtype == variable.dtype
-        assert bits(found) == bits(variable.values)
+        opened = read(path, mask_and_scale=False)[name]
+        assert opened.dims == variable.dims
+        assert opened.dtype == variable.dtype
+        assert bits(opened) == bits(variable.values)
         meta = json.loads((path / "meta").read_bytes())
         assert meta["zarr_format"] == 1
         assert (meta["compression"] or "none", meta["compression_opts"]) == (compression, options)
@@ -469,7 +469,7 @@ def respelled_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_the_draft_is_read_by_gdal_but_for_spellings(path, tmp_path, codecs):
+def test_gdal_reads_the_draft_after_a_change_of_spelling(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})
@@ -481,16 +481,16 @@ def test_the_draft_is_read_by_gdal_but_for_spellings(path, tmp_path, codecs):
     respelled_for_gdal(path, copy)
     command = ["gdalmdiminfo", "-detailed", str(copy)]
     output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    found = json.loads(output)
+    document = json.loads(output)
     for name in names:
-        np.testing.assert_array_equal(found["arrays"][name]["values"], counts)
-    assert found["groups"]["g"]["arrays"]["w"]["values"] == [0, 1, 2]
+        np.testing.assert_array_equal(document["arrays"][name]["values"], counts)
+    assert document["groups"]["g"]["arrays"]["w"]["values"] == [0, 1, 2]
 
 
 # NCZarr on version 3 -----------------------------------------------------------------------------
 
 
-def test_nczarr_on_version_3_is_written_as_appendix_e_has_it(path):
+def test_nczarr_on_version_3_is_written_as_in_appendix_e(path):
     write_sample(path, 3, "nczarr")
     stored = documents(path)
     root = stored["."]["attributes"]
@@ -518,7 +518,7 @@ def test_nczarr_on_version_3_is_written_as_appendix_e_has_it(path):
     assert "_nczarr_superblock" not in stored["g"]["attributes"]
 
 
-def test_text_of_a_given_width_is_appendix_e_s_raw_bytes(path):
+def test_text_of_a_requested_width_is_stored_as_raw_bytes_of_appendix_e(path):
     dataset = xr.Dataset({"text": ("x", TEXTS)})
     to_nczarr(dataset, path, zarr_format=3, encoding={"text": {"_nczarr_maxstrlen": 50}})
     assert documents(path)["text"]["data_type"] == "r400"
@@ -530,7 +530,7 @@ def grid_of(name, shape):
 
 
 def array(data_type, sizes, annotation, types, **members):
-    """The document of an array as netcdf-c's development branch writes it."""
+    """Return the document of an array as netcdf-c's development branch writes it."""
     names = [*sizes]
     attributes = {"_ARRAY_DIMENSIONS": names, "_nczarr_array": annotation}
     return {
@@ -560,7 +560,7 @@ def listed(kinds):
 
 
 def preview_store(appendix_e):
-    """The same store by the letter of Appendix E, or as the development branch writes it."""
+    """The same store as Appendix E specifies it, or as the development branch writes it."""
     types = listed if appendix_e else dict
     alias, children = ("type_alias", "subgroups") if appendix_e else ("nczarr_type", "groups")
     superblock = {"version": "3.0.0", **({"format": 3} if appendix_e else {})}
@@ -633,17 +633,17 @@ def preview_tree():
 @pytest.mark.parametrize("appendix_e", [True, False])
 def test_both_forms_of_nczarr_on_version_3_are_read_and_appended_to(appendix_e):
     store = preview_store(appendix_e)
-    found = xr.open_datatree(store, engine="nczarr").load()
-    assert found.identical(preview_tree())
-    assert found.attrs["n"].dtype == "i2"
-    assert found.encoding["unlimited_dims"] == {"time"}
+    opened = xr.open_datatree(store, engine="nczarr").load()
+    assert opened.identical(preview_tree())
+    assert opened.attrs["n"].dtype == "i2"
+    assert opened.encoding["unlimited_dims"] == {"time"}
     later = preview_tree().isel(time=slice(0, 1))
     to_nczarr(later, store, append_dim="time")
     to_nczarr(xr.Dataset({"new": ("x", [1, 2])}, attrs={"q": np.int8(3)}), store, mode="a")
-    found = xr.open_datatree(store, engine="nczarr").load()
-    assert found.v.values[3].tolist() == [0, 1]
-    assert found["g/w"].values[3].tolist() == [0, 1]
-    assert (found.new.values.tolist(), found.attrs["q"].dtype) == ([1, 2], "i1")
+    opened = xr.open_datatree(store, engine="nczarr").load()
+    assert opened.v.values[3].tolist() == [0, 1]
+    assert opened["g/w"].values[3].tolist() == [0, 1]
+    assert (opened.new.values.tolist(), opened.attrs["q"].dtype) == ([1, 2], "i1")
     annotation = json.loads(store["zarr.json"])["attributes"]["_nczarr_group"]
     assert type(annotation["dimensions"]) is (list if appendix_e else dict)
     assert annotation["arrays"] == ["v", "c", "s", "new"]
@@ -653,8 +653,8 @@ def test_both_forms_of_nczarr_on_version_3_are_read_and_appended_to(appendix_e):
 @pytest.mark.parametrize("appendix_e", [True, False])
 def test_nczarr_on_version_3_is_copied_to_every_layout(appendix_e, version, dialect):
     target = {}
-    given = xr.open_datatree(preview_store(appendix_e), engine="nczarr")
-    to_nczarr(given.load(), target, zarr_format=version, dialect=dialect)
+    opened = xr.open_datatree(preview_store(appendix_e), engine="nczarr")
+    to_nczarr(opened.load(), target, zarr_format=version, dialect=dialect)
     assert xr.open_datatree(target, engine="nczarr").load().identical(preview_tree())
 
 
@@ -665,7 +665,7 @@ CELL, INDEX = 8 * 8 * 8, 16 * 16 + 4  # bytes of an inner chunk, and of the inde
 
 
 def sharded_store(root, **layout):
-    """An array of shards of (32, 32), of which the last rows were never written."""
+    """An array with shards of (32, 32), whose last rows were never written."""
     store = zarr.create_group(root / "store", zarr_format=3)
     options = {"dtype": "f8", "fill_value": np.nan, "dimension_names": ["y", "x"], **layout}
     array = store.create_array("v", shape=(64, 64), compressors=None, **options)
@@ -680,7 +680,7 @@ def nested(outer, inner):
 
 
 def bytes_of(request):
-    """The length of the range asked for; None for the whole object."""
+    """Return the length of the requested range, or None for the whole object."""
     if request.range is None:
         return None
     first, last = request.range.removeprefix("bytes=").split("-")
@@ -688,13 +688,13 @@ def bytes_of(request):
 
 
 def fetched(server, *selection):
-    """Values of a selection, and (object, bytes) of each request that it took."""
+    """Return the values of a selection, and (object, bytes) of each request."""
     expected = FIELD.copy()
     expected[48:] = np.nan
     with xr.open_dataset(f"{server.url}/store", engine="nczarr", chunks=None) as dataset:
         server.clear()
         np.testing.assert_array_equal(dataset.v[selection].values, expected[selection])
-    return sorted((each.path[-3:], bytes_of(each)) for each in server.requests)
+    return sorted((request.path[-3:], bytes_of(request)) for request in server.requests)
 
 
 @pytest.fixture
@@ -708,19 +708,19 @@ def served(http_server: HttpServer, tmp_path):
 
 
 @pytest.mark.parametrize("location", ["start", "end"])
-def test_of_a_shard_only_its_index_and_the_inner_chunks_needed_are_fetched(served, location):
+def test_only_the_index_and_needed_inner_chunks_of_a_shard_are_fetched(served, location):
     server = served(chunks=(8, 8), shards={"shape": (32, 32), "index_location": location})
     assert fetched(server, 3, 5) == [("0/0", INDEX), ("0/0", CELL)]
     assert fetched(server, slice(40, 56), 5) == [("1/0", INDEX), ("1/0", CELL)]
     assert fetched(server, 60, 3) == [("1/0", INDEX)]  # missing
     corners = [("0/0", INDEX), ("0/0", CELL), ("0/1", INDEX), ("0/1", CELL)]
     assert fetched(server, 31, slice(31, 33)) == corners
-    assert fetched(server, slice(0, 32), slice(0, 16)) == [("0/0", None)]  # half of it is wanted
+    assert fetched(server, slice(0, 32), slice(0, 16)) == [("0/0", None)]  # half of it is selected
 
 
 @pytest.mark.parametrize("inner", ["start", "end"])
 @pytest.mark.parametrize("outer", ["start", "end"])
-def test_of_nested_shards_both_indices_and_one_inner_chunk_are_fetched(served, outer, inner):
+def test_one_value_of_nested_shards_takes_both_indices_and_one_inner_chunk(served, outer, inner):
     server = served(**nested(outer, inner))
     index = 4 * 16 + 4
     assert fetched(server, 20, 5) == [("0/0", index), ("0/0", index), ("0/0", CELL)]
@@ -768,7 +768,7 @@ EXTENSION = {"must_understand": False, "kept": [1, 2.5, {"deep": None}]}
 
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_shards_grow_and_change_and_extensions_stay(path, dialect, consolidated):
+def test_appends_and_updates_of_shards_keep_extensions(path, dialect, consolidated):
     encoding = {
         "v": {"chunks": CHUNKS, "shards": (4, 6), "compressor": {"id": "zstd", "level": 1}},
         "text": {"chunks": (2,), "shards": {"shape": (4,), "index_location": "start"}},
@@ -790,7 +790,7 @@ def test_shards_grow_and_change_and_extensions_stay(path, dialect, consolidated)
     assert stored["."]["extension"] == stored["v"]["extension"] == EXTENSION
     if consolidated:
         inline = stored["."]["consolidated_metadata"]["metadata"]
-        assert inline == {name: each for name, each in stored.items() if name != "."}
+        assert inline == {name: data for name, data in stored.items() if name != "."}
     for reader in (read_by_zarr_python, read_by_zarrs):
         for name in ("v", "text", "t", "new"):
             assert bits(reader(path, name)) == bits(expected[name].values), (reader, name)
@@ -798,7 +798,7 @@ def test_shards_grow_and_change_and_extensions_stay(path, dialect, consolidated)
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_extensions_that_must_be_understood_are_refused_by_name(path, extension):
+def test_required_unknown_extensions_are_rejected_by_name(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")
@@ -810,23 +810,23 @@ def test_extensions_that_must_be_understood_are_refused_by_name(path, extension)
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_attributes_that_were_read_and_given_again_stay_as_zarr_has_them(path, version):
+def test_attributes_that_are_read_and_written_again_are_unchanged(path, version):
     attributes = {"json": {"a": [1]}, "nothing": None, "true": True, "n": 5}
     group = zarr.create_group(path, zarr_format=version, attributes=attributes)
     group.create_array("v", shape=(4,), chunks=(2,), dtype="i4", dimension_names=None)
-    given = read(path).attrs | {"n": np.int16(6)}
-    to_nczarr(xr.Dataset({"new": ("x", [1, 2])}, attrs=given), path, mode="a")
+    opened = read(path).attrs | {"n": np.int16(6)}
+    to_nczarr(xr.Dataset({"new": ("x", [1, 2])}, attrs=opened), path, mode="a")
     assert dict(zarr.open_group(path, mode="r").attrs) == attributes | {"n": 6}
 
 
-def test_the_type_of_an_attribute_changes_without_its_value(path):
+def test_the_type_of_an_attribute_can_change_without_its_value(path):
     to_nczarr(xr.Dataset(attrs={"n": np.int64(5)}), path, zarr_format=3)
     to_nczarr(xr.Dataset(attrs={"n": np.int8(5)}), path, mode="a")
     assert read(path).attrs["n"].dtype == "i1"
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_bytes_of_any_length_are_no_text(path, tmp_path, version):
+def test_bytes_of_variable_length_are_not_text(path, tmp_path, version):
     items = np.array([b"a", b"bc\0", b"", b"\xff"], object)
     group = zarr.create_group(tmp_path / "source", zarr_format=version)
     options = {"fill_value": None} if version == 2 else {}  # a fill value would be missing

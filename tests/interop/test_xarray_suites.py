@@ -1,6 +1,6 @@
-"""xarray's own suites for its file formats, run with our engine and our writer.
+"""xarray's own test suites for its file formats, run with this engine and `to_nczarr`.
 
-What is left out stands at the end of each class, with the reason.
+Skipped tests are at the end of each class, with the reason.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ RAW = {
 
 
 class StoreOfPath(AbstractDataStore):
-    """What xarray's suites call a store: variables put in and got out without decoding."""
+    """A store as in xarray's suites: variables are written and read without decoding."""
 
     def __init__(self, path):
         self.path = path
@@ -52,7 +52,7 @@ class StoreOfPath(AbstractDataStore):
 
 class Nczarr:
     engine = "nczarr"
-    file_format = "NETCDF4"  # by which the suites tell what types there are
+    file_format = "NETCDF4"  # the suites derive the supported types from it
     counter = itertools.count()
 
     @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ class Nczarr:
         with xr.open_dataset(path, engine="nczarr", **kwargs) as ds:
             yield ds
 
-    # xarray asks for a package of the name netcdf, and leaves it out for want of it.
+    # xarray skips it because there is no package called netcdf.
     def test_roundtrip_example_1_netcdf(self):
         with (
             suites.open_example_dataset("example_1.nc") as expected,
@@ -92,11 +92,11 @@ class TestCFEncoded(Nczarr, suites.CFEncodedBase):
 
 
 class TestNetCDF4(Nczarr, suites.NetCDF4Base):
-    """netCDF4's suite; what it does with netCDF files is done with NCZarr here."""
+    """The suite of engine netcdf4, with NCZarr stores instead of netCDF files."""
 
     @pytest.fixture
     def files(self, monkeypatch, tmp_path):
-        """Let what the suite writes as files be stores, whether by xarray or by netCDF4 itself."""
+        """Write stores instead of files, both by xarray and by netCDF4 itself."""
 
         @contextlib.contextmanager
         def new_url():
@@ -129,17 +129,17 @@ class TestNetCDF4(Nczarr, suites.NetCDF4Base):
         monkeypatch.setattr(suites, "create_tmp_file", new_zip)
         super().test_refresh_from_disk()
 
-    # NCZarr has no enum types.
+    # NCZarr does not have enum types.
     test_encoding_enum__no_fill_value = test_encoding_enum__multiple_variable_with_enum = None
-    # It expects what netCDF4 makes of bytes that are no UTF-8, which is other text; we refuse them.
+    # It expects netCDF4's replacement of bytes that are not UTF-8; this package rejects them.
     test_byte_attrs = None
-    # It expects texts of fixed width in memory, which one has to read all of them for.
+    # It expects text of fixed width in memory, which requires reading all of it.
     test_encoding_kwarg_vlen_string = None
 
 
 @pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
 class TestZarr(Nczarr, suites.ZarrBase):
-    """zarr's suite with `to_zarr` and `open_zarr` being ours; some of it reads with zarr itself."""
+    """The suite of engine zarr with this package's writer and reader; some tests also use zarr."""
 
     version_kwargs = {}  # noqa: RUF012
 
@@ -149,7 +149,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
             mode = {} if mode is None else {"mode": mode}
             version = zarr.config.get("default_zarr_format")
             if version == 3 and options.get("consolidated") is None:
-                options["consolidated"] = True  # zarr warns when it reads a store without
+                options["consolidated"] = True  # zarr warns if consolidated metadata are missing
             return xr_nczarr.to_nczarr(
                 dataset, store, dialect="zarr", zarr_format=version, **mode, **options
             )
@@ -162,7 +162,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
 
     @pytest.fixture
     def nothing_refused(self, monkeypatch):
-        """Let what the suite expects to be refused be written, and `roundtrip` see that it is."""
+        """Accept writes that the suite expects to be rejected; `roundtrip` checks them."""
         monkeypatch.setattr(pytest, "raises", lambda *_, **__: contextlib.nullcontext())
         roundtrip = self.roundtrip
 
@@ -199,7 +199,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
     def create_zarr_target(self):
         yield f"target-{next(self.counter)}"
 
-    # Blocks that straddle chunks or shards are aligned, not refused.
+    # Blocks that share chunks or shards are aligned, not rejected.
     def test_chunk_encoding_with_dask(self, nothing_refused):
         super().test_chunk_encoding_with_dask()
 
@@ -212,31 +212,31 @@ class TestZarr(Nczarr, suites.ZarrBase):
     def test_zarr_fill_value_setting(self, nothing_refused, dtype):
         super().test_zarr_fill_value_setting(dtype)
 
-    # Arrays without names of dimensions have those that netCDF gives them.
+    # Arrays without dimension names get those of netCDF.
     @suites.skip_if_zarr_format_3("This test is unnecessary; no hidden Zarr keys")
     def test_hidden_zarr_keys(self, nothing_refused):
         super().test_hidden_zarr_keys()
 
-    # Longer texts can be appended to texts of any length.
+    # Longer text can be appended to text of any length.
     @pytest.mark.parametrize("dtype", ["S"])
     def test_append_string_length_mismatch_raises(self, dtype, monkeypatch):
         ours = xr.Dataset.to_zarr
 
-        def to_zarr(dataset, store, **options):  # which repeats a time
+        def to_zarr(dataset, store, **options):  # the append repeats a time
             return ours(dataset, store, allow_duplicates=True, **options)
 
         monkeypatch.setattr(xr.Dataset, "to_zarr", to_zarr)
         super().test_append_string_length_mismatch_raises(dtype)
 
-    # JSON objects are read as their text: netCDF has no such attributes.
+    # JSON objects are read as text, because netCDF has no such attributes.
     @pytest.mark.parametrize("obj", [xr.Dataset(), xr.DataArray(name="foo")])
     def test_attributes(self, obj, monkeypatch):
         monkeypatch.setattr(suites, "assert_identical", lambda *_: None)
         super().test_attributes(obj)
 
-    # It compares zarr's codec objects, which we do not make: zarr is no dependency.
+    # It compares zarr's codec objects, but zarr is not a dependency.
     test_compressor_encoding = None
-    # It expects zarr's advice to consolidate, for its opening which is slow without.
+    # It expects zarr's warning that opening without consolidated metadata is slow.
     test_read_non_consolidated_warning = None
-    # Coordinates that differ are refused, not overwritten.
+    # Coordinates that differ are rejected, not overwritten.
     test_append_with_append_dim_no_overwrite = None

@@ -1,4 +1,4 @@
-"""Codecs that a package registers with zarr-python, by its entry points ``zarr.codecs``."""
+"""Codecs that a package registers with zarr-python through its entry points ``zarr.codecs``."""
 
 import importlib
 import json
@@ -138,7 +138,7 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Make a folder with an installed package that has codecs."""
+    """Create a folder with an installed package that has codecs."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "strange_codecs.py").write_text(textwrap.dedent(MODULE))
     metadata = folder / "strange_codecs-1.0.dist-info"
@@ -152,11 +152,11 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def strange(site, monkeypatch):
-    """Install that package, and give its module."""
+    """Install the package and return its module."""
     monkeypatch.syspath_prepend(site)
     module = importlib.import_module("strange_codecs")
     for codec in (module.Halved, module.Flipped, module.Spelled, module.Inverted):
-        zarr.registry.register_codec(codec.name, codec)  # its own look at entry points is over
+        zarr.registry.register_codec(codec.name, codec)  # it has read the entry points already
     return module
 
 
@@ -165,7 +165,7 @@ def named(name, fault=""):
 
 
 def store_of(folder, *codecs, stored=None, **members):
-    """Make a store with one array of these codecs by hand; of its chunk these bytes."""
+    """Write a store by hand with one array of these codecs and these bytes as its chunk."""
     array = {
         "zarr_format": 3,
         "node_type": "array",
@@ -268,7 +268,7 @@ def test_chains_are_read_and_written_as_zarr_python_does(kind, dtype, shards, tm
         np.testing.assert_array_equal(opened(target, mask_and_scale=False).v, values)
 
 
-def test_values_in_the_other_byte_order(tmp_path, strange):
+def test_a_codec_receives_values_in_the_other_byte_order(tmp_path, strange):
     codecs = [named("flipped"), {"name": "bytes", "configuration": {"endian": "big"}}]
     stored = VALUES[::-1].astype(">i2").tobytes()
     dataset = opened(store_of(tmp_path / "big", *codecs, stored=stored))
@@ -280,7 +280,7 @@ def test_values_in_the_other_byte_order(tmp_path, strange):
 
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("fault", ["raises", "panics", "gives none", "shape", "type"])
-def test_what_is_wrong_with_what_a_codec_gives_is_a_chunk_error(kind, fault, tmp_path, strange):
+def test_an_invalid_result_of_a_codec_is_a_chunk_error(kind, fault, tmp_path, strange):
     if (kind, fault) == ("bytes → bytes", "type"):
         pytest.skip("bytes have none")
     codecs, stored = WHOLE[kind]
@@ -299,7 +299,7 @@ def test_lack_of_memory_is_not_taken_for_damage(tmp_path, strange):
         dataset.load()
 
 
-def test_more_than_a_chunk_can_hold_is_refused(tmp_path, strange):
+def test_a_result_larger_than_the_chunk_is_rejected(tmp_path, strange):
     chunk = [LITTLE, named("inverted", "bomb")]
     with pytest.raises(ChunkError, match="decodes to 20,000,000 bytes, expected 48"):
         opened(store_of(tmp_path / "chunk", *chunk, stored=b"0123")).load()
@@ -312,7 +312,7 @@ def test_more_than_a_chunk_can_hold_is_refused(tmp_path, strange):
         dataset.load()
 
 
-def test_what_a_codec_cannot_be_given_is_an_error_of_its_variable(tmp_path, strange):
+def test_an_unsupported_use_of_a_codec_is_an_error_of_its_variable(tmp_path, strange):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
@@ -328,7 +328,7 @@ def test_what_a_codec_cannot_be_given_is_an_error_of_its_variable(tmp_path, stra
 
 
 @pytest.mark.parametrize("name", ["strange_lacking", "strange_gone"])
-def test_a_package_that_does_not_load(name, tmp_path, strange):
+def test_a_package_that_cannot_be_imported_is_an_error_of_its_variable(name, tmp_path, strange):
     folder = store_of(tmp_path / "store", {"name": name})
     with pytest.raises(
         UnsupportedError, match=f"'{name}' is in a package that cannot be imported: .+ zarr"
@@ -340,20 +340,20 @@ def test_a_package_that_does_not_load(name, tmp_path, strange):
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_an_order_that_version_3_does_not_have(tmp_path, strange):
+def test_an_order_of_codecs_that_version_3_does_not_allow_is_an_error(tmp_path, strange):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     encoding = {"v": {"codecs": [{"id": "strange_inverted"}, {"id": "strange_halved"}]}}
     with pytest.raises(UnsupportedError, match="no order of v3"):
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_of_stores_of_strangers_none_is_used(tmp_path, strange):
+def test_registered_codecs_are_not_used_for_untrusted_stores(tmp_path, strange):
     folder = store_of(tmp_path, named("spelled"), stored=SPELLED)
     with pytest.raises(UnsupportedError, match="'strange_spelled' is not known"):
         opened(folder, trust="none").load()
 
 
-def test_other_versions_have_none_of_these(tmp_path, strange):
+def test_registered_codecs_are_used_only_in_version_3(tmp_path, strange):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     for zarr_format in (2, "3-draft"):
         encoding = {"v": {"codecs": [{"id": "strange_inverted"}]}}
@@ -362,7 +362,7 @@ def test_other_versions_have_none_of_these(tmp_path, strange):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_a_codec_of_the_callers_comes_first(tmp_path, strange):
+def test_a_codec_of_the_caller_takes_precedence(tmp_path, strange):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):
@@ -394,7 +394,7 @@ print("zarr" in sys.modules)
 """
 
 
-def test_zarr_is_imported_when_such_a_codec_is_met(tmp_path, site):
+def test_zarr_is_imported_only_for_a_registered_codec(tmp_path, site):
     def output(name, *codecs, stored):
         folder = store_of(tmp_path / name, *codecs, stored=stored)
         command = [sys.executable, "-c", PROGRAM, str(site), str(folder)]

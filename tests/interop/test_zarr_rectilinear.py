@@ -1,4 +1,4 @@
-"""Rectilinear grids, as zarr-python 3.4 wrote them: every selection is NumPy's."""
+"""Rectilinear grids of zarr-python 3.4: every selection equals NumPy's."""
 
 import base64
 import json
@@ -46,7 +46,7 @@ def test_all_values_are_read_by_the_chunks_of_the_store(dataset, name):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset[name])), VALUES)
 
 
-def test_references_to_many_chunks_are_counted_from_the_grid_s_first(tmp_path):
+def test_references_to_many_chunks_start_at_the_first_chunk_of_the_grid(tmp_path):
     values = np.arange(203, dtype="<i4")
     (tmp_path / "data").write_bytes(values.tobytes())
     members = json.loads(STORE["plain/zarr.json"]) | {"shape": [203], "dimension_names": ["x"]}
@@ -69,7 +69,7 @@ SELECTORS = [st.integers(0, 9) | st.slices(10) | positions(10), st.slices(6) | p
 
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from([*CHUNKS]), selectors=st.tuples(*SELECTORS))
-def test_orthogonal_selections_are_numpy_s(dataset, name, selectors):
+def test_orthogonal_selections_equal_numpy_s(dataset, name, selectors):
     expected = VALUES
     for axis, selector in enumerate(selectors):
         expected = expected[(slice(None),) * (axis + expected.ndim - 2) + (selector,)]
@@ -82,7 +82,7 @@ def test_orthogonal_selections_are_numpy_s(dataset, name, selectors):
     points=st.lists(st.tuples(st.integers(-10, 9), st.integers(0, 5)), max_size=8),
     columns=st.slices(6),
 )
-def test_pointwise_selections_are_numpy_s(dataset, name, points, columns):
+def test_pointwise_selections_equal_numpy_s(dataset, name, points, columns):
     rows, others = (
         xr.DataArray(np.array(each, int).reshape(1, -1), dims=("p", "q"))
         for each in (list(zip(*points, strict=True)) or ([], []))
@@ -94,7 +94,7 @@ def test_pointwise_selections_are_numpy_s(dataset, name, points, columns):
     )
 
 
-def test_a_copy_has_a_regular_grid_and_the_grid_itself_is_only_read(dataset):
+def test_a_copy_has_a_regular_grid_and_the_original_cannot_be_written(dataset):
     copy = {}
     to_nczarr(dataset.chunk(), copy, zarr_format=3)
     assert xr.open_dataset(copy, engine="nczarr", mask_and_scale=False).identical(dataset.load())
@@ -119,7 +119,7 @@ def test_nodes_survive_rendering_and_parsing(name):
             other.render_node(node)
 
 
-def test_lengths_are_told_once_or_one_by_one_or_with_their_number():
+def test_chunk_lengths_are_single_listed_or_run_length_encoded():
     runs = (((1, 1), (3, 3)), ((2, 1), (4, 1)))
     for spelled in ([[1, [3, 3]], [2, 4]], [[[1, 1], [3, 3]], [2, [4, 1]]]):
         assert parse(chunk_shapes=spelled).chunk_runs == runs
@@ -142,7 +142,7 @@ def test_lengths_are_told_once_or_one_by_one_or_with_their_number():
     ],
     ids=str,
 )
-def test_grids_that_cannot_be_break_their_array(name, configuration):
+def test_invalid_grids_break_their_array(name, configuration):
     node = parse(name, **configuration)
     assert isinstance(node, BrokenNode)
     assert "chunk_grid" in str(node.error) or "codecs" in str(node.error)

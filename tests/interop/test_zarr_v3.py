@@ -1,4 +1,4 @@
-"""Values of Zarr v3 arrays, both ways, against zarr-python, zarrs and tensorstore."""
+"""Values of Zarr v3 arrays, read and written, compared with zarr-python, zarrs and tensorstore."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
 
 
 def values_of(dtype, shape):
-    """Give values of every bit pattern that numbers, text and bytes of `dtype` can have."""
+    """Return values of `dtype` with random bit patterns, or random text and bytes."""
     dtype = np.dtype(dtype)
     count = int(np.prod(shape))
     if dtype.kind == "O":
@@ -73,15 +73,15 @@ def read_all(array):
     return array.read((slice(None),) * len(array.node.shape))
 
 
-def assert_same(found, expected):
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.dtype.kind in "OT" or expected.dtype.kind in "OT":
-        assert found.tolist() == expected.tolist()
+def assert_same(result, expected):
+    result, expected = np.asarray(result), np.asarray(expected)
+    if result.dtype.kind in "OT" or expected.dtype.kind in "OT":
+        assert result.tolist() == expected.tolist()
     else:
-        assert found.astype(expected.dtype).tobytes() == expected.tobytes()
+        assert result.astype(expected.dtype).tobytes() == expected.tobytes()
 
 
-# zarr-python itself cannot fill shards of raw bytes and structures.
+# zarr-python cannot fill shards of raw bytes and structures.
 @pytest.mark.parametrize(
     ("dtype", "shards"),
     [(dtype, None) for dtype in ZARR_TYPES]
@@ -91,14 +91,14 @@ def assert_same(found, expected):
 def test_values_of_every_type_that_zarr_python_writes_are_read(dtype, shards, tmp_path):
     dtype = dtype if isinstance(dtype, str) else np.dtype(dtype)
     array = zarr.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), shards=shards, dtype=dtype)
-    given = {"string": "O", "bytes": "O"}.get(str(dtype), dtype)
-    values = values_of(given, (3, 4))
+    options = {"string": "O", "bytes": "O"}.get(str(dtype), dtype)
+    values = values_of(options, (3, 4))
     if dtype == "bytes":
         values = np.array([text.encode() for text in values.ravel()], object).reshape(3, 4)
     array[:3] = values
-    found = read_all(opened(tmp_path))
-    assert_same(found[:3], values)
-    assert_same(found, array[:])
+    dataset = read_all(opened(tmp_path))
+    assert_same(dataset[:3], values)
+    assert_same(dataset, array[:])
 
 
 @pytest.mark.parametrize("options", ZARR_OPTIONS.values(), ids=ZARR_OPTIONS)
@@ -106,9 +106,9 @@ def test_values_in_every_layout_that_zarr_python_writes_are_read(options, tmp_pa
     options = {"shape": (10, 9), "chunks": (2, 2), "dtype": "int32", "fill_value": 7, **options}
     array = zarr.create_array(tmp_path, **options)
     array[:5, 3:] = values_of("int32", (5, 6))
-    found = opened(tmp_path)
-    assert_same(read_all(found), array[:])
-    assert_same(found.read((slice(1, 9, 3), 4)), array[1:9:3, 4])
+    dataset = opened(tmp_path)
+    assert_same(read_all(dataset), array[:])
+    assert_same(dataset.read((slice(1, 9, 3), 4)), array[1:9:3, 4])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_values_that_tensorstore_writes_are_read(codecs, tmp_path):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_inner_chunks_of_a_transposed_shard_are_read_one_by_one(order, tmp_path):
-    """As tensorstore writes them: the transposition stands before the sharding codec."""
+    """tensorstore puts the transposition before the sharding codec."""
     shape, cells, parts = (7, 9, 5), (4, 6, 4), (2, 3, 1)
     inner = [parts[axis] for axis in order]
     transposed = {"name": "transpose", "configuration": {"order": list(order)}}
@@ -201,7 +201,7 @@ def read_by_tensorstore(directory):
 @pytest.mark.parametrize(
     "read", [lambda directory: zarr.open_array(directory)[:], read_by_zarrs, read_by_tensorstore]
 )
-def test_what_is_written_here_is_read_by_every_reader(dtype, layout, read, tmp_path):
+def test_every_reader_reads_arrays_written_here(dtype, layout, read, tmp_path):
     node = node_of(dtype, layout)
     values = values_of(dtype, node.shape)
     values[4:, 6:] = node.fill_value
@@ -220,7 +220,7 @@ def test_what_is_written_here_is_read_by_every_reader(dtype, layout, read, tmp_p
     ],
     ids=str,
 )
-def test_extension_types_that_are_written_here_are_read_by_zarr_python(dtype, codec, tmp_path):
+def test_zarr_python_reads_extension_types_written_here(dtype, codec, tmp_path):
     node = replace(node_of("i1", "compressed"), dtype=np.dtype(dtype), fill_value=None)
     values = values_of(dtype, node.shape)
     if codec is not None:
@@ -233,7 +233,7 @@ def test_extension_types_that_are_written_here_are_read_by_zarr_python(dtype, co
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_a_scalar_travels_both_ways(tmp_path):
+def test_a_scalar_is_read_and_written(tmp_path):
     node = replace(node_of("<f8", "plain"), shape=(), chunk_shape=())
     written(tmp_path, node, np.float64(2.5))
     assert (tmp_path / "c").is_file()
@@ -315,7 +315,7 @@ def test_bfloat16_needs_ml_dtypes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("zarr_format", [1, 2, 3, "3-draft"])
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
-def test_types_of_others_are_never_written_as_raw_bytes(tmp_path, name, zarr_format):
+def test_types_of_other_packages_are_never_written_as_raw_bytes(tmp_path, name, zarr_format):
     if name == "bfloat16" and zarr_format == 3:
         pytest.skip("Zarr v3 has it")
     dataset = xr.Dataset({"v": ("x", np.ones(2, name))})

@@ -1,7 +1,7 @@
-"""The same values in every Zarr version, as zarr-python, tensorstore and GDAL write them.
+"""The same values in every Zarr version, written by zarr-python, tensorstore and GDAL.
 
-What GDAL 3.6 and zarr-python 2.18 wrote of the v3 draft is recorded; all else is written on the
-spot. Then what we write of the draft, which no installed program reads.
+Stores of the v3 draft by GDAL 3.6 and zarr-python 2.18 are recorded; all others are written by the
+tests. Stores of the draft by this package are read back, because no installed program reads them.
 """
 
 import base64
@@ -34,7 +34,7 @@ NUMBERS = ("i1", "u1", "<i2", ">i4", "<u8", "<f4", ">f8", "<f2", "<c8", ">c16")
 
 
 def field(dtype):
-    """Values of (5, 7) elements: its last row and column are the fill value, 9, or True."""
+    """Return (5, 7) values whose last row and column are the fill value, 9, or True."""
     values = np.full((5, 7), FILL).astype(dtype)
     values[WRITTEN] = np.arange(24).reshape(4, 6) % 5
     if np.dtype(dtype).kind == "f":
@@ -85,16 +85,16 @@ SHARDING = {
 
 
 def read(store, **options):
-    """All groups, with their values as they are stored."""
+    """Return all groups with their stored values."""
     groups = xr.open_groups(store, engine="nczarr", **RAW, **options)
     return {path: dataset.load() for path, dataset in groups.items()}
 
 
-def assert_same(found, expected):
+def assert_same(result, expected):
     """Compare values and kinds of type, whatever their byte order."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.dtype.newbyteorder("<") == expected.dtype.newbyteorder("<")
-    np.testing.assert_array_equal(found, expected)
+    result, expected = np.asarray(result), np.asarray(expected)
+    assert result.dtype.newbyteorder("<") == expected.dtype.newbyteorder("<")
+    np.testing.assert_array_equal(result, expected)
 
 
 def write_by_zarr_python(group, name, values, **options):
@@ -201,12 +201,14 @@ def test_arrays_of_gdal_are_read(version, compressor, tmp_path):
 
 
 def recorded(name):
-    found = json.loads((FIXTURES / name).read_bytes())
-    return {key: base64.b64decode(data) for key, data in found["keys"].items()}, found["values"]
+    document = json.loads((FIXTURES / name).read_bytes())
+    return {key: base64.b64decode(data) for key, data in document["keys"].items()}, document[
+        "values"
+    ]
 
 
 def put(store, directory):
-    """Write the objects of a store out as files."""
+    """Write the objects of a store as files."""
     for key, data in store.items():
         file = directory / key
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -215,7 +217,7 @@ def put(store, directory):
 
 
 def plain(array):
-    """Give values as the script of the fixture recorded them."""
+    """Return values as the script of the fixture recorded them."""
     if array.dtype.kind in "SV":
         return [base64.b64encode(item.tobytes()).decode() for item in array.reshape(-1)]
     if array.dtype.kind in "Mm":
@@ -226,24 +228,24 @@ def plain(array):
 
 
 @pytest.mark.parametrize("as_files", [False, True])
-def test_what_zarr_python_2_18_wrote_of_the_draft_is_opened(as_files, tmp_path):
+def test_draft_stores_of_zarr_python_2_18_are_opened(as_files, tmp_path):
     store, expected = recorded("zarr_python_2_18.json")
     groups = read(put(store, tmp_path) if as_files else store)
     assert set(groups) == {"/", "/codecs", "/fill", "/sub", "/sub/deep", "/types"}
-    found = {
+    result = {
         f"{path}/{name}".lstrip("/"): plain(variable.values)
         for path, dataset in groups.items()
         for name, variable in dataset.variables.items()
     }
-    assert set(found) == set(expected)
+    assert set(result) == set(expected)
     for name, values in expected.items():
-        np.testing.assert_equal(found[name], values, err_msg=name)
+        np.testing.assert_equal(result[name], values, err_msg=name)
     assert groups["/"].attrs == {"title": "recorded"}
     assert groups["/sub/deep"]["x"].attrs["units"] == "m"
 
 
 @pytest.mark.parametrize("as_files", [False, True])
-def test_what_gdal_3_6_wrote_of_the_draft_is_opened(as_files, tmp_path):
+def test_draft_stores_of_gdal_3_6_are_opened(as_files, tmp_path):
     store, expected = recorded("gdal_3_6.json")
     groups = read(put(store, tmp_path) if as_files else store)
     assert {path: len(dataset.variables) for path, dataset in groups.items()} == {
@@ -291,10 +293,10 @@ def test_a_replaced_group_of_the_draft_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["zarr_python_2_18.json", "gdal_3_6.json"])
-def test_stores_that_programs_wrote_of_the_draft_are_only_read(name, tmp_path):
+def test_draft_stores_of_other_programs_cannot_be_written(name, tmp_path):
     store, _ = recorded(name)
     path = put(store, tmp_path)
     with pytest.raises(UnsupportedError, match="only read"):
         to_nczarr(xr.Dataset({"new": ("z", [1, 2])}), path, mode="a")
-    found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-    assert found == set(store)
+    result = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+    assert result == set(store)

@@ -1,4 +1,4 @@
-"""netCDF groups as hierarchies in every version and dialect, and back."""
+"""netCDF groups are converted to hierarchies in every version and dialect, and back."""
 
 from dataclasses import replace
 
@@ -41,15 +41,15 @@ def variables(draw, path, visible):
     dtype, kind = draw(st.sampled_from(KINDS))
     used = tuple(draw(st.lists(st.sampled_from(visible), max_size=3))) if visible else ()
     fill = default_fill(np.dtype(dtype))
-    found = draw(attributes)
+    result = draw(attributes)
     if kind == "number" and draw(st.booleans()):
         fill = draw(hnp.arrays(np.dtype(dtype), 1))[0]
-        # What netcdf-c prints for its default fill value can mean nothing else.
+        # The number that netcdf-c prints for its default fill value has no other meaning.
         fill = EXACT_FILL if fill == ROUNDED_FILL and dtype[1:] == "f8" else fill
-        found["_FillValue"] = fill
+        result["_FillValue"] = fill
     shape = tuple(dimension.size for dimension in used)
     node = array(path, shape, dtype, fill_value=fill)
-    return Variable(path=path, dimensions=used, node=node, attributes=found, kind=kind)
+    return Variable(path=path, dimensions=used, node=node, attributes=result, kind=kind)
 
 
 @st.composite
@@ -70,28 +70,28 @@ def groups(draw, path="", inherited=(), depth=1):
     )
 
 
-def assert_same_group(found, expected, *, keeps_unlimited=True):
-    assert (found.path, found.error, found.reports) == (expected.path, None, [])
-    np.testing.assert_equal(found.attributes, expected.attributes)
+def assert_same_group(result, expected, *, keeps_unlimited=True):
+    assert (result.path, result.error, result.reports) == (expected.path, None, [])
+    np.testing.assert_equal(result.attributes, expected.attributes)
     for name, dimension in expected.dimensions.items():
         unlimited = dimension.unlimited and keeps_unlimited
-        assert found.dimensions[name] == replace(dimension, unlimited=unlimited)
-    assert list(found.variables) == list(expected.variables)
+        assert result.dimensions[name] == replace(dimension, unlimited=unlimited)
+    assert list(result.variables) == list(expected.variables)
     for name, variable in expected.variables.items():
-        assert_same_variable(found.variables[name], variable)
-    assert list(found.groups) == list(expected.groups)
+        assert_same_variable(result.variables[name], variable)
+    assert list(result.groups) == list(expected.groups)
     for name, child in expected.groups.items():
-        assert_same_group(found.groups[name], child, keeps_unlimited=keeps_unlimited)
+        assert_same_group(result.groups[name], child, keeps_unlimited=keeps_unlimited)
 
 
-def assert_same_variable(found, expected):
-    assert (found.error, found.kind, found.shape) == (None, expected.kind, expected.shape)
-    assert [item.path for item in found.dimensions] == [item.path for item in expected.dimensions]
-    assert found.node.dtype == expected.node.dtype
-    np.testing.assert_equal(found.attributes, expected.attributes)
-    np.testing.assert_equal(found.fill_value, expected.fill_value)
+def assert_same_variable(result, expected):
+    assert (result.error, result.kind, result.shape) == (None, expected.kind, expected.shape)
+    assert [item.path for item in result.dimensions] == [item.path for item in expected.dimensions]
+    assert result.node.dtype == expected.node.dtype
+    np.testing.assert_equal(result.attributes, expected.attributes)
+    np.testing.assert_equal(result.fill_value, expected.fill_value)
     for name, value in expected.attributes.items():
-        assert type(found.attributes[name]) is type(value)
+        assert type(result.attributes[name]) is type(value)
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
@@ -99,10 +99,10 @@ def assert_same_variable(found, expected):
 @given(top=groups())
 def test_interpret_is_the_inverse_of_annotate(zarr_format, dialect, top):
     stored = annotate(top, zarr_format=zarr_format, dialect=dialect)
-    found = interpret(stored)
-    assert_same_group(found, top)
-    assert found.dialect == ("nczarr-4.9.3" if zarr_format == "2" else "nczarr-preview")
-    assert repr(annotate(found, zarr_format=zarr_format, dialect=dialect)) == repr(stored)
+    root = interpret(stored)
+    assert_same_group(root, top)
+    assert root.dialect == ("nczarr-4.9.3" if zarr_format == "2" else "nczarr-preview")
+    assert repr(annotate(root, zarr_format=zarr_format, dialect=dialect)) == repr(stored)
 
 
 SIZES = {"t": Dimension("t", "/t", 3, True), "x": Dimension("x", "/x", 2)}
@@ -127,21 +127,19 @@ def sample(**fields):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), OLD)
 def test_older_layouts_keep_everything_except_unlimited_dimensions(zarr_format, dialect):
-    found = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
-    assert_same_group(found, sample(), keeps_unlimited=dialect == "nczarr-4.9.3")
-    assert found.dialect == dialect
+    root = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
+    assert_same_group(root, sample(), keeps_unlimited=dialect == "nczarr-4.9.3")
+    assert root.dialect == dialect
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), PURE)
 def test_pure_zarr_keeps_values_dimensions_and_the_fill_value(zarr_format, dialect):
-    found = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
-    assert found.dialect == "zarr"
-    assert found.dimensions == {
-        name: replace(size, unlimited=False) for name, size in SIZES.items()
-    }
-    assert found.groups["g"].variables["w"].dimensions == (found.dimensions["x"],)
-    assert (found.attributes, found.variables["s"].shape) == ({"title": "é"}, ())
-    variable = found.variables["v"]
+    root = interpret(annotate(sample(), zarr_format=zarr_format, dialect=dialect))
+    assert root.dialect == "zarr"
+    assert root.dimensions == {name: replace(size, unlimited=False) for name, size in SIZES.items()}
+    assert root.groups["g"].variables["w"].dimensions == (root.dimensions["x"],)
+    assert (root.attributes, root.variables["s"].shape) == ({"title": "é"}, ())
+    variable = root.variables["v"]
     assert variable.shape == (3, 2)
     assert variable.attributes["_FillValue"] == np.float32(-9)
     assert variable.attributes["text"] == "1.10"
@@ -243,7 +241,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect", "kind", "type_name", "fill"), TEXTS)
-def test_characters_and_strings_are_stored_as_the_version_and_dialect_can(
+def test_characters_and_strings_are_stored_as_the_version_and_dialect_allow(
     zarr_format, dialect, kind, type_name, fill
 ):
     node = array("/c", (), "|S1" if kind == "char" else "|S6", fill_value=np.bytes_(b"5"))
@@ -251,9 +249,9 @@ def test_characters_and_strings_are_stored_as_the_version_and_dialect_can(
     variable = Variable(path="/c", node=node, attributes=declared, kind=kind)
     stored = annotate(Group(variables={"c": variable}), zarr_format=zarr_format, dialect=dialect)
     assert (stored.nodes["/c"].type_name, stored.nodes["/c"].fill_value) == (type_name, fill)
-    found = interpret(stored).variables["c"]
-    assert (found.attributes, found.node.dtype) == (declared, node.dtype)
-    assert found.kind == (kind if dialect != "zarr" else "other")
+    root = interpret(stored).variables["c"]
+    assert (root.attributes, root.node.dtype) == (declared, node.dtype)
+    assert root.kind == (kind if dialect != "zarr" else "other")
 
 
 @pytest.mark.parametrize("zarr_format", ["1", "2", "3"])
@@ -282,16 +280,16 @@ def test_an_attribute_that_cannot_be_stored_is_named():
 
 def test_other_members_of_an_edited_node_survive_and_leaked_annotations_do_not():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
-    found = interpret(hierarchy(node))
-    assert annotate(found, dialect="zarr").nodes["/"] == group(members={"kept": 1})
+    root = interpret(hierarchy(node))
+    assert annotate(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})
 
 
 def test_a_variable_that_could_not_be_read_is_not_written():
-    found = interpret(
+    root = interpret(
         hierarchy(group(attributes={"_nczarr_group": {"arrays": ["gone"], "groups": []}}))
     )
     with pytest.raises(FileNotFoundError, match="gone"):
-        annotate(found)
+        annotate(root)
 
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
@@ -320,5 +318,5 @@ def test_a_dimension_hidden_by_a_nearer_one_is_named_by_its_path():
     for dialect in ("nczarr", "zarr"):
         node = annotate(root, dialect=dialect).nodes["/g/v"]
         assert node.attributes["_ARRAY_DIMENSIONS"] == ["x", "/x"]
-    found = interpret(annotate(root))
-    assert found.groups["g"].variables["v"].dimensions == (near, far)
+    dataset = interpret(annotate(root))
+    assert dataset.groups["g"].variables["v"].dimensions == (near, far)

@@ -25,10 +25,10 @@ def decode(value, spelling=None, literal="<literal>"):
     return decode_attributes(attributes, {} if spelling is None else {"a": spelling})["a"]
 
 
-def assert_same(found, expected):
-    np.testing.assert_equal(found, expected)
-    assert type(found) is type(expected)
-    assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+def assert_same(result, expected):
+    np.testing.assert_equal(result, expected)
+    assert type(result) is type(expected)
+    assert getattr(result, "dtype", None) == getattr(expected, "dtype", None)
 
 
 TYPED = [
@@ -93,7 +93,7 @@ def test_json_that_netcdf_does_not_have_is_its_text_as_stored(value):
 
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_d14_d16_text_whose_json_is_no_string_is_its_literal(value, spelling):
+def test_d14_d16_text_whose_json_is_not_a_string_is_its_literal(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
@@ -149,16 +149,16 @@ values = st.one_of(
 
 
 @given(values)
-def test_d64_every_typed_value_comes_back_the_same_with_its_type(value):
+def test_d64_every_typed_value_is_read_back_with_its_type(value):
     encoded, kind = encode_attribute(value)
     assert_same(decode(encoded, kind), value)
 
 
 @given(values)
-def test_d14_text_and_numbers_stay_apart_without_types_too(value):
-    found = decode(encode_attribute(value, typed=False)[0])
-    np.testing.assert_equal(found, value)
-    assert isinstance(found, str) == isinstance(value, str)
+def test_d14_text_and_numbers_are_distinguished_without_types(value):
+    decoded = decode(encode_attribute(value, typed=False)[0])
+    np.testing.assert_equal(decoded, value)
+    assert isinstance(decoded, str) == isinstance(value, str)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_d14_text_and_numbers_stay_apart_without_types_too(value):
     ],
 )
 def test_d64_values_are_written_as_the_shortest_exact_json(value, expected):
-    found = encode_attribute(value)
-    assert found == expected
-    assert type(found[0]) is type(expected[0])
+    result = encode_attribute(value)
+    assert result == expected
+    assert type(result[0]) is type(expected[0])
 
 
-def test_without_types_truth_values_and_not_finite_numbers_stay_themselves():
+def test_booleans_and_non_finite_numbers_are_unchanged_without_types():
     assert encode_attribute([True, False], typed=False)[0] == [True, False]
     assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
 
@@ -208,7 +208,7 @@ def test_integers_are_never_taken_for_floats():
     "value",
     [1j, np.datetime64("2000"), np.ones((2, 2)), object(), 2**64, b"\xe9", [-1, 2**63 + 1]],
 )
-def test_values_that_netcdf_does_not_have_are_refused(value):
+def test_values_without_a_netcdf_type_are_rejected(value):
     with pytest.raises(UnsupportedError):
         encode_attribute(value)
 
@@ -221,7 +221,7 @@ def test_values_that_netcdf_does_not_have_are_refused(value):
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_d65_strings_come_back_from_the_width_they_measure(strings):
+def test_d65_strings_are_read_back_from_their_measured_width(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 

@@ -1,4 +1,4 @@
-"""Hierarchies of every vintage, from plain values, as netCDF groups."""
+"""Hierarchies of every vintage, built from plain values, become netCDF groups."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ def references(*paths, **members):
     return {"_nczarr_array": {"dimension_references": list(paths), **members}}
 
 
-def only(found):
-    (variable,) = found.variables.values()
+def only(result):
+    (variable,) = result.variables.values()
     return variable
 
 
@@ -92,16 +92,16 @@ FORMAT_3 = {
 
 def assert_interpreted(top, fields, dialect, zarr_format):
     node = array("/v", (3, 2), **{**fields, "attributes": {"n": [5], **fields["attributes"]}})
-    found = interpret(hierarchy(top, node, zarr_format=zarr_format))
+    dataset = interpret(hierarchy(top, node, zarr_format=zarr_format))
     knows_unlimited = dialect in ("nczarr-4.9.3", "nczarr-preview")
-    assert found.dialect == dialect
-    assert found.dimensions == {"t": Dimension("t", "/t", 3, knows_unlimited), "x": X}
-    variable = only(found)
+    assert dataset.dialect == dialect
+    assert dataset.dimensions == {"t": Dimension("t", "/t", 3, knows_unlimited), "x": X}
+    variable = only(dataset)
     assert variable.error is None
     assert paths(variable) == ["/t", "/x"]
     assert list(variable.attributes) == ["n"]
     assert type(variable.attributes["n"]) is np.int16
-    assert (found.attributes, found.reports, found.error) == ({}, [], None)
+    assert (dataset.attributes, dataset.reports, dataset.error) == ({}, [], None)
     assert listed_children(top) == (["v"], [])
 
 
@@ -115,34 +115,34 @@ def test_both_forms_of_nczarr_on_version_3_are_read(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 
-def test_the_newest_of_several_layouts_side_by_side_is_taken():
+def test_the_newest_of_several_layouts_is_used():
     old = {"_NCZARR_GROUP": {"dims": {"t": 9}, "vars": [], "groups": []}}
     both = group(attributes=root(SIZES).attributes, members=old)
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecars_are_the_objects_of_4_8_0_and_that_of_4_9_0():
+def test_sidecars_are_the_additional_objects_of_4_8_0_and_4_9_0():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
 def test_d13_a_dimension_of_the_child_hides_the_parents_and_the_full_name_decides():
     child = group("/g", {"_nczarr_group": {"dimensions": {"x": 5}, "arrays": ["v"], "groups": []}})
-    found = interpret(
+    dataset = interpret(
         hierarchy(
             root(SIZES, groups=["g"]),
             child,
             array("/g/v", (5, 2), attributes=references("/g/x", "/x")),
         )
     )
-    assert [item.size for item in only(found.groups["g"]).dimensions] == [5, 2]
+    assert [item.size for item in only(dataset.groups["g"]).dimensions] == [5, 2]
 
 
 def test_d12_a_subgroups_variable_finds_dimensions_of_the_root():
     nodes = [root({"x": 2}, groups=["g"]), group("/g", members={"_nczarr_group": LOWER})]
-    found = interpret(
+    dataset = interpret(
         hierarchy(*nodes, array("/g/v", (2,), members={"_nczarr_array": {"dimrefs": ["/x"]}}))
     )
-    assert only(found.groups["g"]).dimensions == (X,)
+    assert only(dataset.groups["g"]).dimensions == (X,)
 
 
 SCALARS = {
@@ -159,9 +159,9 @@ SCALARS = {
 
 @pytest.mark.parametrize("spelling", SCALARS)
 def test_d6_scalars_of_every_spelling_have_no_dimensions(spelling):
-    found = interpret(hierarchy(group(), array("/v", **SCALARS[spelling])))
-    variable = only(found)
-    assert (variable.shape, variable.error, found.dimensions) == ((), None, {})
+    dataset = interpret(hierarchy(group(), array("/v", **SCALARS[spelling])))
+    variable = only(dataset)
+    assert (variable.shape, variable.error, dataset.dimensions) == ((), None, {})
 
 
 CHARACTERS = [
@@ -185,7 +185,7 @@ def test_d5_d7_characters_of_every_vintage_are_single_bytes(type_name, zarr_form
     assert variable.fill_value == b"5"
 
 
-def test_ucs4_characters_of_plain_zarr_stay_what_they_are():
+def test_ucs4_characters_of_plain_zarr_are_unchanged():
     variable = only(interpret(hierarchy(group(), array("/v", (2,), "<U1"))))
     assert variable.node.dtype == np.dtype("<U1")
 
@@ -242,10 +242,10 @@ def test_shuffle_of_plain_zarr_keeps_its_element_size():
 
 def test_d10_arrays_without_names_share_anonymous_dimensions_of_the_root():
     nodes = group(), group("/g"), array("/g/b", (4,)), array("/a", (3, 4))
-    found = interpret(hierarchy(*nodes))
-    assert list(found.dimensions) == ["_Anonymous_Dimension_3", "_Anonymous_Dimension_4"]
-    assert paths(found.groups["g"].variables["b"]) == ["/_Anonymous_Dimension_4"]
-    assert found.dialect == "zarr"
+    dataset = interpret(hierarchy(*nodes))
+    assert list(dataset.dimensions) == ["_Anonymous_Dimension_3", "_Anonymous_Dimension_4"]
+    assert paths(dataset.groups["g"].variables["b"]) == ["/_Anonymous_Dimension_4"]
+    assert dataset.dialect == "zarr"
 
 
 def test_names_of_a_version_3_array_are_its_dimensions_and_null_is_anonymous():
@@ -262,9 +262,9 @@ def test_bare_names_inherit_a_dimension_of_the_same_size_whatever_the_order_of_n
         array("/g/v", (2, 3), attributes=names),
         array("/w", (2, 4), attributes=names),
     )
-    found = interpret(hierarchy(*nodes))
-    assert paths(only(found.groups["g"])) == ["/x", "/g/y"]
-    assert paths(found.variables["w"]) == ["/x", "/y"]
+    dataset = interpret(hierarchy(*nodes))
+    assert paths(only(dataset.groups["g"])) == ["/x", "/g/y"]
+    assert paths(dataset.variables["w"]) == ["/x", "/y"]
 
 
 def test_two_sizes_of_one_name_in_a_group_are_an_error_of_the_later_variable():
@@ -272,9 +272,9 @@ def test_two_sizes_of_one_name_in_a_group_are_an_error_of_the_later_variable():
         array(f"/{name}", (size,), attributes={"_ARRAY_DIMENSIONS": ["x"]})
         for name, size in (("a", 2), ("b", 3))
     )
-    found = interpret(hierarchy(group(), first, second))
-    assert found.variables["a"].error is None
-    assert str(found.variables["b"].error) == (
+    dataset = interpret(hierarchy(group(), first, second))
+    assert dataset.variables["a"].error is None
+    assert str(dataset.variables["b"].error) == (
         "b/.zattrs, _ARRAY_DIMENSIONS: an array has 3 elements along /x, expected 2 (variable /b)"
     )
 
@@ -299,22 +299,22 @@ def test_names_that_do_not_fit_the_shape_are_an_error_of_the_variable(names):
     [(2, "filled"), (5, "cut"), (0, "filled")],
     ids=["shorter", "longer", "empty"],
 )
-def test_d21_along_an_unlimited_dimension_the_dimension_decides_and_it_is_reported(size, word):
-    found = interpret(
+def test_d21_the_size_of_an_unlimited_dimension_takes_precedence_and_is_reported(size, word):
+    dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
     )
-    assert (only(found).shape, only(found).error) == ((3,), None)
-    assert word in found.reports[0]
+    assert (only(dataset).shape, only(dataset).error) == ((3,), None)
+    assert word in dataset.reports[0]
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_d21_along_a_fixed_dimension_another_size_is_an_error_and_the_others_stay(size):
+def test_d21_another_size_along_a_fixed_dimension_breaks_only_that_variable(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
-    found = interpret(hierarchy(root(SIZES, "ab"), bad, good))
-    assert f"{size} elements along /x, expected 2" in str(found.variables["b"].error)
-    assert found.variables["a"].error is None
+    dataset = interpret(hierarchy(root(SIZES, "ab"), bad, good))
+    assert f"{size} elements along /x, expected 2" in str(dataset.variables["b"].error)
+    assert dataset.variables["a"].error is None
 
 
 def test_d30_an_unlimited_dimension_can_be_empty():
@@ -331,50 +331,52 @@ def test_d30_an_unlimited_dimension_can_be_empty():
     ids=["no dimension", "no group", "the root", "too many", "none"],
 )
 def test_a_reference_to_nowhere_or_of_another_rank_is_an_error_of_the_variable(wrong):
-    found = interpret(hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong))))
-    assert only(found).error.place == "_nczarr_array.dimension_references"
+    dataset = interpret(
+        hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong)))
+    )
+    assert only(dataset).error.place == "_nczarr_array.dimension_references"
 
 
-def test_a_part_of_a_store_takes_the_sizes_of_dimensions_above_it_from_its_arrays():
+def test_a_part_of_a_store_gets_the_sizes_of_outer_dimensions_from_its_arrays():
     part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
     child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
-    found = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
-    v, w = found.variables.values()
+    dataset = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
+    v, w = dataset.variables.values()
     assert (v.error, w.error) == (None, None)
     assert v.dimensions == (Dimension("x", "/x", 3), Dimension("y", "/y", 2))
     assert w.dimensions == v.dimensions[:1]
-    (note,) = (note for note in found.reports if "defined" in note)
+    (note,) = (note for note in dataset.reports if "defined" in note)
     assert note.startswith("/x: not defined in the opened groups")
 
 
-def test_d60_dimensions_come_back_from_references_when_the_root_has_lost_its_annotation():
-    found = interpret(hierarchy(group(), array("/v", (3,), attributes=references("/t"))))
-    assert found.dimensions == {"t": Dimension("t", "/t", 3)}
-    assert found.dialect == "nczarr-4.9.3"
-    assert "/t" in found.reports[0]
+def test_d60_dimensions_are_restored_from_references_if_the_root_lost_its_annotation():
+    dataset = interpret(hierarchy(group(), array("/v", (3,), attributes=references("/t"))))
+    assert dataset.dimensions == {"t": Dimension("t", "/t", 3)}
+    assert dataset.dialect == "nczarr-4.9.3"
+    assert "/t" in dataset.reports[0]
 
 
 @pytest.mark.parametrize("name", ["_Anonymous_Dim_3", "_zdim_3", ".zdim_3"])
 def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
-    found = interpret(
+    dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(f"/{name}")))
     )
-    assert (only(found).shape, only(found).error) == ((3,), None)
+    assert (only(dataset).shape, only(dataset).error) == ((3,), None)
 
 
 # Lists and damage
 
 
-def test_d21_a_listed_array_that_is_gone_is_present_with_its_reason():
-    found = interpret(hierarchy(root(arrays=["v"], groups=["g"])))
-    assert isinstance(found.variables["v"].error, NotFoundError)
-    assert ["/v" in found.reports[0], "/g" in found.reports[1]] == [True, True]
+def test_d21_a_listed_array_that_is_missing_is_a_broken_variable():
+    dataset = interpret(hierarchy(root(arrays=["v"], groups=["g"])))
+    assert isinstance(dataset.variables["v"].error, NotFoundError)
+    assert ["/v" in dataset.reports[0], "/g" in dataset.reports[1]] == [True, True]
 
 
 def test_a_child_that_is_not_listed_is_kept_and_reported():
-    found = interpret(hierarchy(root(), group("/g"), array("/v")))
-    assert (list(found.variables), list(found.groups)) == (["v"], ["g"])
-    assert len(found.reports) == 2
+    dataset = interpret(hierarchy(root(), group("/g"), array("/v")))
+    assert (list(dataset.variables), list(dataset.groups)) == (["v"], ["g"])
+    assert len(dataset.reports) == 2
 
 
 def test_a_group_that_lists_itself_is_only_a_missing_child():
@@ -382,7 +384,7 @@ def test_a_group_that_lists_itself_is_only_a_missing_child():
     assert interpret(hierarchy(*nodes)).groups["g"].groups == {}
 
 
-def test_d23_a_broken_node_is_a_variable_with_its_error_and_what_else_is_known():
+def test_d23_a_broken_node_is_a_variable_with_its_error_and_known_metadata():
     error = UnsupportedError("found <U2")
     node = BrokenNode(
         path="/v",
@@ -397,18 +399,18 @@ def test_d23_a_broken_node_is_a_variable_with_its_error_and_what_else_is_known()
 
 def test_a_broken_group_keeps_its_children():
     broken = BrokenNode(path="/g", error=MetadataError("damaged"))
-    found = interpret(hierarchy(group(), broken, array("/g/v")))
-    assert found.groups["g"].error is broken.error
-    assert list(found.groups["g"].variables) == ["v"]
+    dataset = interpret(hierarchy(group(), broken, array("/g/v")))
+    assert dataset.groups["g"].error is broken.error
+    assert list(dataset.groups["g"].variables) == ["v"]
 
 
 def test_groups_between_the_nodes_are_implied_and_nodes_below_an_array_left_out():
     below = group("/a/b"), array("/a/b/c"), array("/a/d")
-    found = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
-    assert list(found.variables) == ["a"]
-    assert list(found.groups) == ["g"]
-    assert list(found.groups["g"].groups["h"].variables) == ["v"]
-    assert len(found.reports) == 3
+    dataset = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
+    assert list(dataset.variables) == ["a"]
+    assert list(dataset.groups) == ["g"]
+    assert list(dataset.groups["g"].groups["h"].variables) == ["v"]
+    assert len(dataset.reports) == 3
 
 
 def test_a_dimension_of_plain_zarr_can_have_a_slash_in_its_name():
@@ -428,11 +430,11 @@ ANY_JSON = [None, True, 5, -1, 1 << 70, 0.5, "text", [], [[]], [None], {}, {"x":
 def test_any_json_in_an_array_annotation_affects_only_that_variable(member, value):
     annotation = value if member is None else {"dimension_references": ["/x"], member: value}
     bad = array("/b", (2,), attributes={"_nczarr_array": annotation})
-    found = interpret(
+    dataset = interpret(
         hierarchy(root({"x": 2}), bad, array("/a", (2,), attributes=references("/x")))
     )
-    assert found.variables["a"].error is None
-    error = found.variables["b"].error
+    assert dataset.variables["a"].error is None
+    error = dataset.variables["b"].error
     assert error is None or (isinstance(error, MetadataError) and error.key == "b/.zattrs")
 
 
@@ -443,10 +445,10 @@ def test_any_json_in_a_group_annotation_affects_only_what_depends_on_it(member, 
     if member == "size":
         annotation = {"dimensions": {"y": value, "z": {"size": value}, "x": 2}}
     top = group(attributes={"_nczarr_group": value if member is None else annotation})
-    found = interpret(hierarchy(top, array("/v", (2,), attributes=references("/x"))))
-    assert (found.variables["v"].error is None) == (found.dimensions.get("x") == X)
-    assert found.error is None or (
-        isinstance(found.error, MetadataError) and found.error.key == ".zattrs"
+    dataset = interpret(hierarchy(top, array("/v", (2,), attributes=references("/x"))))
+    assert (dataset.variables["v"].error is None) == (dataset.dimensions.get("x") == X)
+    assert dataset.error is None or (
+        isinstance(dataset.error, MetadataError) and dataset.error.key == ".zattrs"
     )
 
 
@@ -477,11 +479,11 @@ annotations = st.dictionaries(
 @given(
     annotations, annotations, st.sampled_from(["<i4", ">f8", "|S3", ">S1", "|b1", "<c16", "<M8[s]"])
 )
-def test_whatever_json_a_store_holds_a_group_comes_out(top, attributes, type_name):
+def test_any_json_in_a_store_is_interpreted_as_a_group(top, attributes, type_name):
     node = array("/v", (2,), type_name, attributes)
     for zarr_format in ("2", "3"):
-        found = interpret(hierarchy(group(attributes=top), node, zarr_format=zarr_format))
-        assert isinstance(found.variables["v"].error, MetadataError | None)
+        dataset = interpret(hierarchy(group(attributes=top), node, zarr_format=zarr_format))
+        assert isinstance(dataset.variables["v"].error, MetadataError | None)
 
 
 @pytest.mark.parametrize("names", [["a/b"], [".."], [""], ["a", 5], "ab", {"a": 1}])
@@ -549,16 +551,16 @@ def test_fill_values_of_version_3_do_not_mask_by_default(type_name, fill):
 
 
 @pytest.mark.parametrize(("type_name", "fill"), DEFAULT_FILLS)
-def test_d24_default_fills_of_netcdf_mask_nothing_where_netcdf_c_wrote_them(type_name, fill):
+def test_d24_default_fill_values_do_not_mask_if_netcdf_c_wrote_them(type_name, fill):
     assert "_FillValue" not in filled(type_name, fill, top=BY_NETCDF_C).attributes
     by_hdf5 = {"_NCProperties": "version=2,netcdf=4.9.0,hdf5=1.14.0"}  # kerchunk copies it
     assert filled(type_name, fill, top=by_hdf5).attributes == {"_FillValue": fill}
 
 
 @pytest.mark.parametrize(("type_name", "fill"), OTHER_FILLS)
-def test_other_fills_mask_where_netcdf_c_wrote_them(type_name, fill):
-    found = filled(type_name, fill, top=BY_NETCDF_C).attributes
-    np.testing.assert_equal(found, {"_FillValue": fill})
+def test_other_fill_values_mask_if_netcdf_c_wrote_them(type_name, fill):
+    result = filled(type_name, fill, top=BY_NETCDF_C).attributes
+    np.testing.assert_equal(result, {"_FillValue": fill})
 
 
 @pytest.mark.parametrize(("type_name", "fill"), ZEROS)
@@ -569,9 +571,9 @@ def test_d25_a_fill_value_of_zero_does_not_mask_in_a_reference_set_by_default(ty
 
 
 @pytest.mark.parametrize(("type_name", "fill"), [*DEFAULT_FILLS, *OTHER_FILLS])
-def test_all_but_zero_masks_in_a_reference_set(type_name, fill):
-    found = filled(type_name, fill, zero_masks=False).attributes
-    np.testing.assert_equal(found, {"_FillValue": fill})
+def test_fill_values_except_zero_mask_in_a_reference_set(type_name, fill):
+    result = filled(type_name, fill, zero_masks=False).attributes
+    np.testing.assert_equal(result, {"_FillValue": fill})
 
 
 @pytest.mark.parametrize("dtype", ["V3", "i2,f4"])
@@ -580,18 +582,18 @@ def test_raw_bytes_and_structures_are_not_masked(dtype):
     assert only(interpret(hierarchy(group(), node))).attributes == {}
 
 
-def test_an_attribute_decides_before_the_fill_value():
+def test_the_attribute_takes_precedence_over_the_fill_value():
     declared = filled("<i4", np.int32(7), {"_FillValue": 0}).attributes["_FillValue"]
     assert (declared, type(declared)) == (0, np.int32)
 
 
-def test_nczarr_masks_only_what_it_declares():
+def test_nczarr_masks_only_declared_values():
     node = array("/v", (2,), "<i4", references("/x"), fill_value=np.int32(-9))
-    found = interpret(hierarchy(root({"x": 2}), node), use_zarr_fill_value_as_mask=True)
-    assert (only(found).attributes, only(found).fill_value) == ({}, -9)
+    dataset = interpret(hierarchy(root({"x": 2}), node), use_zarr_fill_value_as_mask=True)
+    assert (only(dataset).attributes, only(dataset).fill_value) == ({}, -9)
 
 
-def test_d19_the_rounded_default_fill_of_doubles_means_the_exact_one_in_fill_and_attribute():
+def test_d19_the_rounded_default_fill_value_of_doubles_is_read_as_the_exact_one():
     attributes = {**references("/x"), "_FillValue": 9.96921e36}
     node = array("/v", (2,), "<f8", attributes, fill_value=np.float64(9.96921e36))
     variable = only(interpret(hierarchy(root({"x": 2}), node)))
@@ -636,20 +638,20 @@ def test_the_fill_value_attribute_has_the_variables_own_type(
     type_name, zarr_format, value, literal, expected
 ):
     node = array("/v", (1,), type_name, {"_FillValue": value}, literals={"_FillValue": literal})
-    found = only(interpret(hierarchy(group(), node, zarr_format=zarr_format))).attributes[
+    result = only(interpret(hierarchy(group(), node, zarr_format=zarr_format))).attributes[
         "_FillValue"
     ]
-    np.testing.assert_equal(found, expected)
-    assert type(found) is type(expected)
+    np.testing.assert_equal(result, expected)
+    assert type(result) is type(expected)
 
 
 def test_a_fill_value_outside_float16_is_reported():
-    found = interpret(hierarchy(group(), array("/v", (1,), "<f2", {"_FillValue": 65520.0})))
-    assert "_FillValue" in found.reports[0]
+    dataset = interpret(hierarchy(group(), array("/v", (1,), "<f2", {"_FillValue": 65520.0})))
+    assert "_FillValue" in dataset.reports[0]
 
 
 @pytest.mark.parametrize("value", [300, 0.5, "text", [1, 2], None, {"a": 1}], ids=repr)
 def test_a_fill_value_attribute_of_another_type_stays_and_is_reported(value):
-    found = interpret(hierarchy(group(), array("/v", (1,), "|u1", {"_FillValue": value})))
-    assert "_FillValue" in only(found).attributes
-    assert "_FillValue" in found.reports[0]
+    dataset = interpret(hierarchy(group(), array("/v", (1,), "|u1", {"_FillValue": value})))
+    assert "_FillValue" in only(dataset).attributes
+    assert "_FillValue" in dataset.reports[0]

@@ -34,8 +34,8 @@ def chunks(draw):
     return array, chain
 
 
-def same_bytes(found, expected):
-    return found.shape == expected.shape and found.tobytes() == expected.tobytes()
+def same_bytes(result, expected):
+    return result.shape == expected.shape and result.tobytes() == expected.tobytes()
 
 
 @settings(deadline=None, max_examples=200)
@@ -64,7 +64,7 @@ def test_decode_undoes_encode_for_texts(texts, name, compressor):
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), BYTE_CHAINS, st.sampled_from(["<i4", "O"]))
-def test_any_bytes_decode_or_are_errors_of_ours(data, chain, dtype):
+def test_any_bytes_decode_or_raise_an_nczarr_error(data, chain, dtype):
     first = [("vlen-utf8", {})] if dtype == "O" else []
     codec = make_codec(dtype, (5,), *first, *chain)
     try:
@@ -78,7 +78,7 @@ def test_any_bytes_decode_or_are_errors_of_ours(data, chain, dtype):
     st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.binary(max_size=9)),
     st.booleans(),
 )
-def test_shards_give_back_the_parts_they_are_made_of(grid, parts, at_start):
+def test_shards_return_the_chunks_that_they_were_made_of(grid, parts, at_start):
     parts = {key: part for key, part in parts.items() if key[0] < grid[0] and key[1] < grid[1]}
     spec = ShardSpec(
         (grid[0] * 2, grid[1] * 3), (CodecSpec("bytes"), CodecSpec("crc32c")), at_start

@@ -1,4 +1,4 @@
-"""Masking and scaling chunk by chunk gives bit for bit what xarray's own decoding gives."""
+"""Masking and scaling chunk by chunk returns the same bits as xarray's own decoding."""
 
 import json
 import warnings
@@ -74,7 +74,7 @@ def as_store(stored, attributes):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(packed_variables())
-def test_fused_decoding_is_bit_identical_to_xarrays(case):
+def test_fused_decoding_is_bit_identical_to_xarray(case):
     stored, attributes = case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -83,12 +83,12 @@ def test_fused_decoding_is_bit_identical_to_xarrays(case):
             expected = xr.decode_cf(raw)["v"]
         except (ValueError, OverflowError):
             return
-        found = xr.open_dataset(as_store(stored, attributes), engine="nczarr")["v"]
-        assert found.dtype == expected.dtype
-        assert found.values.tobytes() == expected.values.tobytes()
-        assert found.attrs.keys() == expected.attrs.keys()
+        opened = xr.open_dataset(as_store(stored, attributes), engine="nczarr")["v"]
+        assert opened.dtype == expected.dtype
+        assert opened.values.tobytes() == expected.values.tobytes()
+        assert opened.attrs.keys() == expected.attrs.keys()
         for name in ("_FillValue", "missing_value", "scale_factor", "add_offset"):
-            np.testing.assert_equal(found.encoding.get(name), expected.encoding.get(name))
+            np.testing.assert_equal(opened.encoding.get(name), expected.encoding.get(name))
 
 
 def test_numbers_are_decoded_in_the_chunk_loop():
@@ -117,7 +117,7 @@ PIECES = [
 
 
 def lacks_values(variable):
-    """Whether values are missing among booleans, which have none for them."""
+    """Return whether values are missing in booleans, which cannot represent a missing value."""
     try:
         variable.load()
     except MetadataError:
@@ -134,7 +134,7 @@ def lacks_values(variable):
     st.sampled_from([{}, {"decode_coords": "all"}, {"mask_and_scale": False}]),
 )
 @example([("i", {2, 10}), ("i", {3}), ("i", {8, 9, 0}), ("i", {8, 9, 0})], {})
-def test_variables_are_decoded_as_each_would_be_alone(drawn, options):
+def test_variables_are_decoded_together_as_each_is_alone(drawn, options):
     store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": b""}
     metadata = {".zgroup": {"zarr_format": 2}}
     for number, (kind, chosen) in enumerate(drawn):
@@ -149,14 +149,16 @@ def test_variables_are_decoded_as_each_would_be_alone(drawn, options):
     store[".zmetadata"] = json.dumps({"zarr_consolidated_format": 1, "metadata": metadata}).encode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # An option for each variable: none is decoded for others.
+        # An option for each variable prevents variables from being decoded together.
         expected = xr.open_dataset(store, engine="nczarr", concat_characters={}, **options)
-        found = xr.open_dataset(store, engine="nczarr", **options)
-        assert [*found.variables] == [*expected.variables]
+        opened = xr.open_dataset(store, engine="nczarr", **options)
+        assert [*opened.variables] == [*expected.variables]
         for name, variable in expected.variables.items():
-            assert found[name].dtype == variable.dtype
-            assert repr(found[name].encoding) == repr(variable.encoding)
-            assert repr(found[name].attrs) == repr(variable.attrs)
+            assert opened[name].dtype == variable.dtype
+            assert repr(opened[name].encoding) == repr(variable.encoding)
+            assert repr(opened[name].attrs) == repr(variable.attrs)
         missing = [name for name in expected.variables if lacks_values(expected.variables[name])]
-        assert missing == [name for name in found.variables if lacks_values(found.variables[name])]
-        xr.testing.assert_identical(found.drop_vars(missing), expected.drop_vars(missing))
+        assert missing == [
+            name for name in opened.variables if lacks_values(opened.variables[name])
+        ]
+        xr.testing.assert_identical(opened.drop_vars(missing), expected.drop_vars(missing))

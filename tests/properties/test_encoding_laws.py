@@ -1,4 +1,4 @@
-"""Values that are stored in an encoding, compared with exact arithmetic."""
+"""Encoded values, compared with exact arithmetic."""
 
 from fractions import Fraction
 
@@ -31,7 +31,7 @@ def nearby(dtype):
 
 @st.composite
 def cases(draw):
-    """Return values, an encoding, and the integer type that its bits are meant as."""
+    """Return values, an encoding, and the integer type that xarray interprets its bits as."""
     stored, source = draw(st.sampled_from(INTEGERS)), draw(st.sampled_from([*INTEGERS, "f4", "f8"]))
     unsigned = draw(st.sampled_from([None, None, "true", "false"]))
     meant = stored if unsigned is None else {"true": "u", "false": "i"}[unsigned] + stored[1]
@@ -40,7 +40,7 @@ def cases(draw):
     encoding |= {} if scale is None else {"scale_factor": scale}
     encoding |= {} if offset is None else {"add_offset": offset}
     encoding |= {} if unsigned is None else {"_Unsigned": unsigned}
-    if unsigned is not None or draw(st.booleans()):  # xarray keeps `_Unsigned` beside it only
+    if unsigned is not None or draw(st.booleans()):  # xarray keeps `_Unsigned` only with it
         encoding["_FillValue"] = draw(st.sampled_from([np.iinfo(stored).min, np.iinfo(stored).max]))
     packed = draw(st.lists(nearby(meant), min_size=1, max_size=4))
     exact = [number * Fraction(scale or 1) + Fraction(offset or 0) for number in packed]
@@ -58,19 +58,19 @@ def cases(draw):
 
 
 def stored_numbers(store, meant):
-    """Return the stored integers as they are meant."""
+    """Return the stored integers in the type that `_Unsigned` declares."""
     with xr.open_dataset(store, engine="nczarr", mask_and_scale=False) as dataset:
         return dataset["v"].values.view(meant).tolist()
 
 
 def held(number, encoding):
-    """Return what a stored integer stands for."""
+    """Return the exact number that a stored integer represents."""
     scale, offset = encoding.get("scale_factor", 1), encoding.get("add_offset", 0)
     return number * Fraction(scale) + Fraction(offset)
 
 
 def margin(values, encoding):
-    """Return how far the floats in which numbers are packed may be from exact ones."""
+    """Return the largest rounding error of the floats in which numbers are packed."""
     eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo("f8").eps
     largest = max((abs(value) for value in values.tolist() if value == value), default=0)
     return (
@@ -81,7 +81,7 @@ def margin(values, encoding):
 
 
 def check_held(values, numbers, encoding, meant, room):
-    """Check that stored integers stand for the values, within half a step and `room`."""
+    """Check that stored integers represent the values, within half a step plus `room`."""
     fill = encoding.get("_FillValue")
     mark = None if fill is None else np.array(fill, encoding["dtype"]).view(meant).item()
     for value, number in zip(values.tolist(), numbers, strict=True):
@@ -93,7 +93,7 @@ def check_held(values, numbers, encoding, meant, room):
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_a_new_variable_holds_its_numbers_within_half_a_step_or_is_refused(case):
+def test_a_new_variable_stores_numbers_within_half_a_step_or_is_rejected(case):
     values, encoding, meant = case
     step = abs(Fraction(encoding.get("scale_factor", 1)))
     room = margin(values, encoding)
@@ -119,7 +119,7 @@ def test_a_new_variable_holds_its_numbers_within_half_a_step_or_is_refused(case)
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_appended_numbers_are_exact_but_for_packing_or_refused(case):
+def test_appended_numbers_are_exact_except_for_packing_or_rejected(case):
     values, encoding, meant = case
     store = {}
     empty = xr.Dataset({"v": ("x", values[:0])})

@@ -1,4 +1,4 @@
-"""What the engine gives of another program's array is what xarray gives of one in memory."""
+"""Selections from an array of another program equal the same selections in memory."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ CF = [{}, {"scale_factor": 0.1, "add_offset": 10.0, "_FillValue": 3}]
 
 @st.composite
 def arrays(draw):
-    """A store of one array by zarr-python, sharded and transposed at times, and its values."""
+    """Draw a store of one array by zarr-python, sometimes sharded or transposed, and its values."""
     shape = tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     chunks = tuple([draw(st.integers(1, size)) for size in shape])
     several = st.integers(1, 3)
@@ -57,7 +57,7 @@ def arrays(draw):
 
 @st.composite
 def selections(draw, sizes):
-    """What `isel` takes: of each kind along each dimension, or one list of points along all."""
+    """Draw arguments of `isel`: any kind along each dimension, or one list of points along all."""
     if all(sizes.values()) and draw(st.booleans()):
         few = st.just(draw(st.integers(0, 5)))
         return {dim: ("p", draw(positions(size, few))) for dim, size in sizes.items()}
@@ -67,28 +67,28 @@ def selections(draw, sizes):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(arrays(), st.data())
-def test_a_selection_of_a_selection_gives_what_it_gives_in_memory(stored, data):
+def test_a_selection_of_a_selection_equals_the_same_in_memory(stored, data):
     objects, variable = stored
     expected = xr.decode_cf(xr.Dataset({"v": variable})).v.variable
-    found = xr.open_dataset(objects, engine="nczarr").v.variable
+    opened = xr.open_dataset(objects, engine="nczarr").v.variable
     for _ in range(2):
-        selection = data.draw(selections(found.sizes))
+        selection = data.draw(selections(opened.sizes))
         selection = {
             dim: xr.Variable(*item) if isinstance(item, tuple) else item
             for dim, item in selection.items()
         }
-        found, expected = found.isel(selection), expected.isel(selection)
-    xr.testing.assert_identical(found.drop_encoding(), expected.drop_encoding())
-    assert found.dtype == expected.dtype
+        opened, expected = opened.isel(selection), expected.isel(selection)
+    xr.testing.assert_identical(opened.drop_encoding(), expected.drop_encoding())
+    assert opened.dtype == expected.dtype
 
 
-def test_every_slice_selects_what_it_selects_of_a_list():
-    """Also those that begin before the first element and run backwards: they select nothing."""
+def test_every_slice_selects_the_same_as_from_a_list():
+    """Slices that begin before the first element and run backwards are empty."""
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), objects)
-    found = xr.open_dataset(objects, engine="nczarr", cache=False).v.variable
+    opened = xr.open_dataset(objects, engine="nczarr", cache=False).v.variable
     bounds = [None, *range(-6, 7)]
     for start, stop, step in itertools.product(bounds, bounds, [None, -3, -2, -1, 1, 2, 3]):
         chosen = slice(start, stop, step)
-        assert found[chosen].values.tolist() == list(range(4))[chosen], chosen
-        assert found[::-1][chosen].values.tolist() == list(range(4))[::-1][chosen], chosen
+        assert opened[chosen].values.tolist() == list(range(4))[chosen], chosen
+        assert opened[::-1][chosen].values.tolist() == list(range(4))[::-1][chosen], chosen

@@ -1,4 +1,4 @@
-"""Laws of JSON documents and of Zarr v1 and v2: parse and render undo each other."""
+"""Laws of JSON documents and of Zarr v1 and v2: parsing undoes rendering, and vice versa."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @given(OBJECTS)
-def test_rendered_documents_are_read_back_and_each_literal_is_its_value(value):
+def test_rendered_documents_are_read_back_with_the_literal_of_each_value(value):
     document = Document("k", render_json({"inner": value, "other": 1}))
     assert document.value == {"inner": value, "other": 1}
     attributes = document.attributes("inner")
@@ -49,7 +49,7 @@ STRICT_WORDS = JSON.map(lambda value: (json.dumps(value, ensure_ascii=False), va
 
 
 @given(st.dictionaries(TEXT, LAX_WORDS | STRICT_WORDS), st.sampled_from(["", " ", "\n\t"]))
-def test_lax_words_mean_their_value_and_keep_their_spelling(words, blank):
+def test_lax_literals_have_their_value_and_keep_their_spelling(words, blank):
     members = f",{blank}".join(
         f"{json.dumps(name)}{blank}:{blank}{spelling}{blank}"
         for name, (spelling, _) in words.items()
@@ -80,7 +80,7 @@ SIMPLE = st.one_of(
     npst.unicode_string_dtypes(endianness="?", min_len=1, max_len=9),
     st.integers(1, 9).map(lambda size: np.dtype(f"V{size}")),
 )
-# Not every four bytes are a character, and NumPy crashes on hashing a structure that holds others.
+# Not all four-byte values are characters, and NumPy crashes when it hashes a structure with others.
 FIELDS = st.tuples(
     SIMPLE.filter(lambda dtype: dtype.kind != "U"),
     st.lists(st.integers(1, 3), max_size=2).map(tuple),
@@ -92,7 +92,7 @@ TYPES = SIMPLE | st.lists(FIELDS, min_size=1, max_size=3).map(
 
 @st.composite
 def scalars(draw):
-    """A dtype, and a scalar of any bytes or None."""
+    """Draw a dtype, and a scalar of any bytes or None."""
     dtype = draw(TYPES)
     raw = draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize))
     if dtype.kind == "U":
@@ -103,7 +103,7 @@ def scalars(draw):
 
 
 def spelled(value, dtype):
-    """What has to be equal of two fill values: not the bits of NaN."""
+    """Return the part of a fill value that has to be equal: not the bits of NaN."""
     return repr(None if value is None else np.asarray(value, dtype).tolist())
 
 
@@ -141,7 +141,7 @@ PATHS = st.sampled_from(["/", "/v", "/group/v"])
 
 @st.composite
 def array_documents(draw):
-    """The path and the two documents of an array, as the specification has them."""
+    """Draw the path and the two documents of an array as in the specification."""
     path = draw(PATHS)
     dtype, fill = draw(scalars())
     shape = draw(st.lists(st.integers(0, 2**20), max_size=3))

@@ -1,4 +1,4 @@
-"""What is read of a chunk's bytes or blocks alone is what NumPy selects of the whole."""
+"""A selection read from single bytes or blocks of a chunk equals NumPy's selection."""
 
 import struct
 
@@ -58,7 +58,7 @@ PACKED = (280 + np.cumsum(RANDOM.standard_normal((70, 2050)), axis=1)).round(1).
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([(1, 37, 700), (2, 20, 700), (3, 37, 300)]))
-def test_bytes_of_uncompressed_chunks(data, chunks):
+def test_ranges_of_uncompressed_chunks_contain_the_selected_values(data, chunks):
     array, _ = stored(RAW, chunks, np.ndarray.tobytes)
     selection = tuple(data.draw(selectors(size)) for size in RAW.shape)
     np.testing.assert_array_equal(array.read(selection), taken(RAW, selection))
@@ -71,7 +71,7 @@ def test_bytes_of_uncompressed_chunks(data, chunks):
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([0, 16 << 10, 100_000]), st.sampled_from([0, 1, 2]))
-def test_blocks_of_blosc_chunks(data, block, shuffle):
+def test_blocks_of_blosc_chunks_contain_the_selected_values(data, block, shuffle):
     encode = Blosc("lz4", 5, shuffle, block).encode
     array, _ = stored(PACKED, (66, 2050), encode, (BLOSC,))
     selection = tuple(data.draw(selectors(size)) for size in PACKED.shape)
@@ -122,11 +122,11 @@ ORDERS = st.permutations(range(6))
 @settings(max_examples=200, deadline=None)
 @given(ORDERS, ORDERS | st.none(), st.sampled_from([1, 2, 3, 6]), st.sampled_from(["f4", "M8[s]"]))
 @pytest.mark.parametrize("codecs", [(), (BLOSC,)], ids=["raw", "blosc"])
-def test_whole_chunks_go_where_lists_of_positions_say(codecs, order, columns, chunk, dtype):
-    """Chunks in their own order may still be taken apart by where their elements go."""
+def test_whole_chunks_are_copied_to_lists_of_positions(codecs, order, columns, chunk, dtype):
+    """The elements of a chunk in stored order may have scattered positions in the result."""
     values = np.arange(36).reshape(6, 6).astype(dtype)
     encode = Blosc().encode if codecs else np.ndarray.tobytes
     array, _ = stored(values, (chunk, 6 if columns is None else chunk), encode, codecs)
     others = slice(None) if columns is None else np.array(columns)
-    found = array.read((np.array(order), others))
-    np.testing.assert_array_equal(found, values[list(order)][:, others])
+    result = array.read((np.array(order), others))
+    np.testing.assert_array_equal(result, values[list(order)][:, others])

@@ -1,4 +1,4 @@
-"""On plain Zarr the engine gives what engine zarr gives, and of references what the file holds.
+"""Plain Zarr reads as with engine zarr, and reference sets read as the original file.
 
 The exceptions are the rows of docs/reference/engine-zarr.md: each is a comment in `assert_alike`.
 """
@@ -49,12 +49,12 @@ def floats(name):
 def texts(name):
     dtype = np.dtype(name)
     width = dtype.itemsize // (4 if dtype.kind == "U" else 1) or 4
-    found = st.text("ab " if dtype.kind == "S" else "ab é", max_size=width)
-    return found.map(str.encode) if dtype.kind == "S" else found
+    result = st.text("ab " if dtype.kind == "S" else "ab é", max_size=width)
+    return result.map(str.encode) if dtype.kind == "S" else result
 
 
 def scalars(name):
-    """Values of one type, extremes and netCDF's default among them."""
+    """Draw values of one type, including extremes and netCDF's default fill value."""
     half = {"c8": "f4", "c16": "f8"}.get(name)
     if half is not None:
         return st.builds(complex, floats(half), floats(half))
@@ -87,7 +87,7 @@ USER_ATTRIBUTES = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)
 
 @st.composite
 def cf_attributes(draw, name):
-    """Attributes that decoding looks at, as JSON."""
+    """Draw attributes that decoding uses, as JSON."""
     numbers = st.integers(-3, 3) | st.sampled_from([0.5, 0.1, 10.0, -2.5]) | st.none()
     strategies = {
         "scale_factor": numbers.filter(lambda number: number != 0),
@@ -109,7 +109,7 @@ def numpy_dtype(name):
 
 @st.composite
 def arrays(draw, name, shape):
-    """An array of a type, of few different values."""
+    """Draw an array of a type with few different values."""
     dtype = numpy_dtype(name)
     few = draw(st.lists(scalars(name), min_size=1, max_size=4))
     picked = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(few), shape)
@@ -124,7 +124,7 @@ def arrays(draw, name, shape):
 
 @st.composite
 def stores_of_zarr_python(draw):
-    """A store of any types, fill values and attributes."""
+    """Draw a store with any types, fill values and attributes."""
     version = draw(st.sampled_from([2, 3]))
     store = zarr.storage.MemoryStore()
     group = zarr.create_group(store, zarr_format=version, attributes=draw(USER_ATTRIBUTES))
@@ -154,7 +154,7 @@ def zarr_arrays(draw, group, variable, name, dims):
         options = {"order": draw(st.sampled_from("CF"))}
         if dtype.kind in "iuf":
             dtype = dtype.newbyteorder(draw(st.sampled_from("<>")))
-    elif dims and name != "V3" and draw(st.booleans()):  # zarr-python fails at such shards
+    elif dims and name != "V3" and draw(st.booleans()):  # zarr-python fails for such shards
         options["shards"] = tuple([2 * size for size in chunks])
     array = group.create_array(
         variable,
@@ -171,7 +171,7 @@ def zarr_arrays(draw, group, variable, name, dims):
 
 @st.composite
 def packed_numbers(draw, shape):
-    """Floats with missing ones, and an encoding as integers."""
+    """Draw floats with missing values, and an encoding as integers."""
     name = draw(st.sampled_from(INTEGERS[:6]))
     limits = np.iinfo(name)
     fill = draw(st.sampled_from([0, limits.min, limits.max, NETCDF_FILLS[name]]))
@@ -198,7 +198,7 @@ def plain_numbers(draw, shape):
 
 @st.composite
 def times(draw, shape):
-    """Dates with missing ones, and an encoding; or differences of dates."""
+    """Draw dates or time differences with missing values, and an encoding."""
     days = np.resize(draw(st.lists(st.integers(0, 9999), min_size=1, max_size=4)), shape)
     missing = np.resize(np.arange(15) == draw(st.integers(0, 99)), shape)
     days = np.where(missing, np.iinfo("i8").min, days)
@@ -221,7 +221,7 @@ def words(draw, shape):
 
 @st.composite
 def variables(draw, *kinds):
-    """A variable as xarray has it in memory, with the encoding to store it by."""
+    """Draw a variable as xarray has it in memory, with its encoding."""
     dims = draw(DIMENSIONS)
     kind = draw(st.sampled_from([packed_numbers, plain_numbers, times, "b1", *kinds]))
     shape = tuple([SIZES[dim] for dim in dims])
@@ -234,7 +234,7 @@ UNIQUE_NAMES = st.lists(st.sampled_from("zabq"), min_size=1, max_size=3, unique=
 
 @st.composite
 def stores_of_to_zarr(draw):
-    """A store that xarray writes; None for what it refuses to write."""
+    """Draw a store that xarray writes, or None if xarray rejects the dataset."""
     names = draw(UNIQUE_NAMES)
     dataset = xr.Dataset({name: draw(variables(words)) for name in names})
     dataset.attrs = draw(USER_ATTRIBUTES)
@@ -255,7 +255,7 @@ def stores_of_to_zarr(draw):
 
 @st.composite
 def netcdf_datasets(draw):
-    """A dataset of types that netCDF has, and the library to write it with."""
+    """Draw a dataset of netCDF's types, and the library to write it with."""
     dataset = xr.Dataset({name: draw(variables()) for name in draw(UNIQUE_NAMES)})
     optional = {
         "long_name": st.sampled_from(["wind", "é"]),
@@ -271,15 +271,15 @@ def netcdf_datasets(draw):
     return dataset, draw(st.sampled_from(["netcdf4", "h5netcdf"]))
 
 
-# ---- What the engines give
+# ---- The results of both engines
 
 
 def opened(store, **options):
-    """What both engines make of a store; None for what they cannot open."""
+    """Return the store as each of the engines opens it, or None if it cannot."""
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     try:
         theirs = xr.open_dataset(store, engine="zarr", **options)
-    except Exception:  # whatever its coders raise
+    except Exception:  # its coders may raise anything
         theirs = None
     try:
         ours = xr.open_dataset(objects, engine="nczarr", **options)
@@ -289,7 +289,7 @@ def opened(store, **options):
 
 
 def same(one, other):
-    """Whether two attributes are equal, their types included."""
+    """Return whether two attributes are equal, including their types."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -302,18 +302,18 @@ def same(one, other):
 
 
 def values_of(variable):
-    """The values, or why there are none."""
+    """Return the values, or the error of reading them."""
     try:
         return variable.values
     except Exception as error:
         return error
 
 
-def assert_same_values(found, expected, name):
+def assert_same_values(result, expected, name):
     dtype = np.dtype(object) if expected.dtype.kind == "T" else expected.dtype
-    types = found.dtype, dtype
-    one, other = values_of(found), values_of(expected)
-    if isinstance(other, Exception):  # an integer scale_factor beside missing values, and others
+    types = result.dtype, dtype
+    one, other = values_of(result), values_of(expected)
+    if isinstance(other, Exception):  # an integer scale_factor with missing values, and others
         return
     assert types[0] == types[1], name
     assert not isinstance(one, Exception), (name, one)
@@ -323,7 +323,7 @@ def assert_same_values(found, expected, name):
         assert one.tobytes() == other.tobytes(), (name, one, other, expected.encoding)
 
 
-def assert_same_encoding(found, expected, name):
+def assert_same_encoding(result, expected, name):
     # compressors, filters and serializer are objects of zarr-python.
     encoding = {
         k: v for k, v in expected.items() if k not in ("compressors", "filters", "serializer")
@@ -332,11 +332,11 @@ def assert_same_encoding(found, expected, name):
         names = encoding["preferred_chunks"]
         encoding["preferred_chunks"] = dict(zip(names, encoding["shards"], strict=True))
     dtype = encoding.pop("dtype", None)
-    if dtype is not None:  # text is of objects, and the byte order is kept
+    if dtype is not None:  # text has dtype object, and the byte order is kept
         kept = np.dtype(object) if dtype.kind == "T" else dtype.newbyteorder("=")
-        assert found["dtype"].newbyteorder("=") == kept, name
+        assert result["dtype"].newbyteorder("=") == kept, name
     for key, value in encoding.items():
-        assert same(found.get(key), value), (name, key, found.get(key), value)
+        assert same(result.get(key), value), (name, key, result.get(key), value)
 
 
 def assert_alike(theirs, ours, store):
@@ -347,23 +347,23 @@ def assert_alike(theirs, ours, store):
     assert set(ours.coords) == set(theirs.coords)
     assert same(ours.attrs, theirs.attrs), (ours.attrs, theirs.attrs)
     for name, expected in theirs.variables.items():
-        found = ours.variables[name]
-        assert found.dims == expected.dims
+        result = ours.variables[name]
+        assert result.dims == expected.dims
         attributes, encoding = dict(expected.attrs), dict(expected.encoding)
-        # An attribute `_FillValue` of version 2 masks, and does so in the type of the array.
+        # An attribute `_FillValue` of version 2 masks, and is compared in the type of the array.
         declared = group.metadata.zarr_format == 2 and "_FillValue" in group[name].attrs
-        for held, own in ((attributes, found.attrs), (encoding, found.encoding)):
+        for held, own in ((attributes, result.attrs), (encoding, result.encoding)):
             if declared and "_FillValue" in held:
                 held["_FillValue"] = own["_FillValue"]
-        # Beside an integer scale_factor engine zarr cannot read missing values.
-        if isinstance(found.encoding.get("scale_factor"), float):
+        # With an integer scale_factor, engine zarr cannot read missing values.
+        if isinstance(result.encoding.get("scale_factor"), float):
             encoding["scale_factor"] = float(encoding["scale_factor"])
-        assert same(found.attrs, attributes), (name, found.attrs, attributes)
-        assert_same_encoding(found.encoding, encoding, name)
-        # xarray misreads a fill value of big-endian integers that are meant as unsigned ones.
+        assert same(result.attrs, attributes), (name, result.attrs, attributes)
+        assert_same_encoding(result.encoding, encoding, name)
+        # xarray misreads a fill value of big-endian integers with `_Unsigned`.
         misread = group[name].dtype.byteorder == ">" and "_Unsigned" in expected.encoding
         if not declared and not misread:
-            assert_same_values(found, expected, name)
+            assert_same_values(result, expected, name)
 
 
 OPTIONS = st.sampled_from([{}, {"decode_cf": False}])
@@ -414,14 +414,14 @@ def test_references_of_kerchunk_read_as_the_file_with_engine_netcdf4(made):
             assert set(xr.open_dataset(references, engine="nczarr")) == set(source)
             for name, expected in source.variables.items():
                 if references["refs"].get(f"{name}/0") == "0":
-                    continue  # what kerchunk makes of the byte "-" as well
+                    continue  # kerchunk also writes this for the byte "-"
                 masks = None
                 if expected.encoding.get("_FillValue") == 0:
                     masks = True  # zero may be HDF5's default, and does not mask
                 elif not expected.dims and "_FillValue" not in expected.encoding:
-                    masks = False  # of scalars kerchunk copies the default of netCDF
+                    masks = False  # for scalars, kerchunk copies netCDF's default fill value
                 others = [other for other in source.variables if other != name]
                 options = {"use_zarr_fill_value_as_mask": masks, "drop_variables": others}
-                found = xr.open_dataset(references, engine="nczarr", **options).variables[name]
-                assert same(dict(found.attrs), as_json(expected.attrs)), name
-                assert_same_values(found, expected, name)
+                result = xr.open_dataset(references, engine="nczarr", **options).variables[name]
+                assert same(dict(result.attrs), as_json(expected.attrs)), name
+                assert_same_values(result, expected, name)

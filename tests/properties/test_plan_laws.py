@@ -1,4 +1,4 @@
-"""A plan's parts, copied one by one, give what NumPy gives for the same selection."""
+"""The parts of a plan, copied one by one, equal NumPy's result for the same selection."""
 
 import math
 
@@ -52,7 +52,7 @@ def numbered(shape):
 
 
 def chunk_at(values, chunk_shape, index):
-    """The chunk as it would be stored: of full shape, padded with -1."""
+    """Return the chunk as stored: of full shape, padded with -1."""
     chunk = np.full(chunk_shape, -1)
     inside = values[
         tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunk_shape, strict=True))
@@ -76,7 +76,7 @@ def assemble(plan, values, chunk_shape):
 
 @settings(max_examples=200, deadline=None)
 @given(orthogonal_selections())
-def test_an_orthogonal_plan_selects_what_numpy_selects(case):
+def test_an_orthogonal_plan_selects_the_same_as_numpy(case):
     shape, chunk_shape, selection = case
     values = numbered(shape)
     expected = values
@@ -84,8 +84,8 @@ def test_an_orthogonal_plan_selects_what_numpy_selects(case):
     for item in selection:
         expected = expected[(slice(None),) * axis + (item,)]
         axis += not isinstance(item, int)
-    found = assemble(plan_selection(shape, chunk_shape, selection), values, chunk_shape)
-    np.testing.assert_array_equal(found, expected)
+    result = assemble(plan_selection(shape, chunk_shape, selection), values, chunk_shape)
+    np.testing.assert_array_equal(result, expected)
 
 
 @settings(max_examples=150, deadline=None)
@@ -106,7 +106,7 @@ def test_a_whole_part_covers_its_chunk_within_the_array(case):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_pointwise_plan_selects_what_numpy_selects(data):
+def test_a_pointwise_plan_selects_the_same_as_numpy(data):
     shape, chunk_shape = data.draw(grids(least_rank=1))
     count = data.draw(st.integers(1, 5))
     selection = [
@@ -120,5 +120,5 @@ def test_a_pointwise_plan_selects_what_numpy_selects(data):
     moved = np.moveaxis(values, indexed, range(len(indexed)))
     rest = [item for item in selection if isinstance(item, slice)]
     expected = moved[tuple(selection[axis] for axis in indexed)][(slice(None), *rest)]
-    found = assemble(plan_points(shape, chunk_shape, selection), values, chunk_shape)
-    np.testing.assert_array_equal(found, expected)
+    result = assemble(plan_points(shape, chunk_shape, selection), values, chunk_shape)
+    np.testing.assert_array_equal(result, expected)

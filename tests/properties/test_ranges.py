@@ -1,4 +1,4 @@
-"""Merged ranges give the same bytes, in no more requests."""
+"""Merged ranges return the same bytes with at most as many requests."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,32 +25,32 @@ def cut(one: ByteRange) -> bytes:
 
 
 @given(RANGES, st.integers(0, 50), st.integers(1, 200))
-def test_every_range_is_served_once_and_rightly(
+def test_every_range_is_served_once_with_its_bytes(
     ranges: list[ByteRange], max_gap: int, max_length: int
 ) -> None:
     merged = merge_ranges(ranges, max_gap=max_gap, max_length=max_length)
     served = {}
-    for one in merged:
-        answer = cut(one.range)
-        assert len(answer) == one.range.length
-        assert one.range.length <= max_length or len(one.parts) == 1
+    for part in merged:
+        answer = cut(part.range)
+        assert len(answer) == part.range.length
+        assert part.range.length <= max_length or len(part.parts) == 1
         reached = 0
-        for position, offset, length in one.parts:
+        for position, offset, length in part.parts:
             assert offset - reached <= max_gap
             reached = max(reached, offset + length)
             assert position not in served
             served[position] = answer[offset : offset + length]
-    assert [served[position] for position in range(len(ranges))] == [cut(one) for one in ranges]
+    assert [served[position] for position in range(len(ranges))] == [cut(part) for part in ranges]
 
 
 @given(RANGES)
-def test_what_touches_is_one_request(ranges: list[ByteRange]) -> None:
-    merged = merge_ranges([one for one in ranges if one.start >= 0], max_gap=200)
-    assert len(merged) == len({one.key for one in ranges if one.start >= 0})
+def test_adjacent_ranges_become_one_request(ranges: list[ByteRange]) -> None:
+    merged = merge_ranges([part for part in ranges if part.start >= 0], max_gap=200)
+    assert len(merged) == len({part.key for part in ranges if part.start >= 0})
 
 
 @given(RANGES, st.integers(1, 5), st.integers(1, 100))
-def test_windows_are_the_list_in_pieces_within_bounds(
+def test_windows_split_the_list_into_pieces_within_the_bounds(
     ranges: list[ByteRange], max_count: int, max_bytes: int
 ) -> None:
     pieces = list(windows(ranges, max_count=max_count, max_bytes=max_bytes))

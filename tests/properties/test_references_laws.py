@@ -1,4 +1,4 @@
-"""Laws of reference sets: lazy look-ups are the full expansion, parsing undoes rendering."""
+"""Laws of reference sets: lazy lookups equal the full expansion; parsing undoes rendering."""
 
 import itertools
 import json
@@ -71,7 +71,7 @@ def generators(draw):
 
 
 def rendered_by_jinja2(member):
-    """Give the expansion as jinja2 itself renders it, None when a number is not one."""
+    """Return the expansion as jinja2 itself renders it, or None if a number is invalid."""
     dimensions = {
         name: list(range(domain["start"], domain["stop"], domain["step"]))
         if isinstance(domain, dict)
@@ -110,14 +110,14 @@ def test_lazy_lookups_equal_the_full_expansion_rendered_by_jinja2(member):
     problem = None
     try:
         references = parse_references(json.dumps(document))
-        found = expand(document)
+        result = expand(document)
     except NczarrError as error:
         problem = str(error)
     if problem is not None:
-        # Repeating text is refused: it is how a template would grow.
+        # Repeated text is rejected, because templates could grow by it.
         assert expected is None or "text where a number is expected" in problem
         return
-    assert found == expected
+    assert result == expected
     for key, entry in expected.items():
         assert references.resolve(key) == Target(*entry)
         for other in (key + "0", "0" + key, key[:-1], key.replace("1", "01"), key.swapcase()):
@@ -149,7 +149,7 @@ references = st.one_of(
     st.integers(0, 200),
     st.booleans(),
 )
-def test_what_is_rendered_is_parsed_again(entries, rank, rows, generators):
+def test_rendered_sets_are_parsed_back(entries, rank, rows, generators):
     shape = itertools.islice(itertools.product(range(7), repeat=rank), rows)
     for number, index in enumerate(shape):
         entries["r/" + ".".join(map(str, index))] = Target("f.nc", 10 + 3 * number, 3)
@@ -160,7 +160,7 @@ def test_what_is_rendered_is_parsed_again(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_names_lead_to_every_key_and_subsets_keep_the_chunks(entries):
+def test_listings_reach_every_key_and_subsets_keep_the_chunks(entries):
     parsed = parse_references(render_references(entries.items(), generators=True))
 
     def walk(prefix):
@@ -182,7 +182,7 @@ STARTS = [0, 7, 95, 10**7 - 3, 10**8 - 3, 10**15 - 3, 10**16 - 3]
 
 @st.composite
 def runs(draw):
-    """Give members of one or two arrays in turn, as they stand in a document, mostly regular."""
+    """Draw members of one or two arrays in turn, as in a document, mostly regular."""
     separator, start = draw(st.sampled_from("./")), draw(st.sampled_from(STARTS))
     prefixes = draw(st.lists(st.sampled_from(PREFIXES), min_size=1, max_size=2, unique=True))
     files = draw(st.lists(st.sampled_from(FILES), min_size=1))
@@ -221,7 +221,7 @@ odd_members = st.tuples(
     st.integers(0, 3),
     st.data(),
 )
-def test_a_scanned_document_is_what_json_reads(parts, spelled, escaped, slashes, changes, data):
+def test_a_scanned_document_equals_its_json(parts, spelled, escaped, slashes, changes, data):
     refs = [
         json.dumps({key: value}, ensure_ascii=escaped, separators=spelled)[1:-1]
         for part in parts

@@ -1,4 +1,4 @@
-"""Blocks in which lazily opened values are read: whole stored chunks, each in one block."""
+"""Blocks in which lazily opened values are read contain whole stored chunks."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def test_blocks_of_a_selection_end_where_the_chunks_do(data):
     assert tuple(map(sum, lengths)) == chosen.shape
     boxes = []
     for each, selector, cell, size in zip(lengths, selection, chunk, shape, strict=True):
-        numbers = np.arange(size)[selector] // cell  # of the chunk that each element is in
+        numbers = np.arange(size)[selector] // cell  # the index of the chunk of each element
         runs = [len([*group]) for _, group in itertools.groupby(numbers.tolist())] or [0]
         assert set(np.cumsum(each)) <= set(np.cumsum(runs))
         boxes.append((max(each), max(runs)))

@@ -1,4 +1,4 @@
-"""Reference sets as stores: what names one, what it may name, and whose options go where."""
+"""Reference sets as stores: recognition, permitted targets, and the scope of options."""
 
 import ast
 import gzip
@@ -48,7 +48,7 @@ ARRAY = {
 
 
 def version0(url, **more):
-    """The document of one variable in three ranges of the file at `url`."""
+    """Return the document of one variable in three ranges of the file at `url`."""
     return {
         ".zgroup": '{"zarr_format": 2}',
         "t/.zarray": json.dumps(ARRAY),
@@ -59,14 +59,14 @@ def version0(url, **more):
 
 
 def read(target, **storage_options):
-    """The values of the variable."""
+    """Return the values of the variable."""
     dataset = xr.open_dataset(target, engine="nczarr", storage_options=storage_options)
     return dataset.t.values.tolist()
 
 
 @pytest.fixture
 def data(tmp_path):
-    """A file with the values behind five other bytes."""
+    """A file with the values after five other bytes."""
     path = tmp_path / "data.bin"
     path.write_bytes(b"\0" * 5 + VALUES.tobytes() + b"\0" * 5)
     return path
@@ -74,7 +74,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def served(http_server, data):
-    """A server with the file."""
+    """A server with that file."""
     os.rename(data, f"{http_server.root}/data.bin")
     return http_server
 
@@ -86,7 +86,7 @@ def put(folder, name, document):
 
 
 class TestNames:
-    """What is taken for a reference set."""
+    """Targets that are opened as a reference set."""
 
     @pytest.mark.parametrize("form", ["v0", "v1", "as text"])
     def test_a_dictionary(self, data, form):
@@ -116,7 +116,7 @@ class TestNames:
         assert read("reference://", fo=str(path)) == VALUES.tolist()
         assert read(path) == VALUES.tolist()
 
-    def test_a_file_that_names_what_is_above_it(self, tmp_path, data):
+    def test_a_file_with_references_to_a_parent_folder(self, tmp_path, data):
         (tmp_path / "sets").mkdir()
         path = put(tmp_path / "sets", "refs.json", version0(f"../{data.name}"))
         assert read(path) == read(f"file://{path}") == VALUES.tolist()
@@ -145,25 +145,25 @@ class TestNames:
         assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.rm("/refs", recursive=True)
 
-    def test_a_mapping_to_bytes_is_a_store_and_no_set(self):
+    def test_a_mapping_to_bytes_is_a_store_and_not_a_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
-    def test_what_is_not_there_is_not_found(self, tmp_path, served):
+    def test_a_missing_document_is_not_found(self, tmp_path, served):
         for target in (tmp_path / "refs.json", f"{served.url}/refs.json"):
             with pytest.raises(NotFoundError, match="no reference set"):
                 open_store(target)
         with pytest.raises(UnsupportedError, match="option fo"):
             open_store("reference://")
 
-    def test_damage_is_told_with_the_name(self, tmp_path):
+    def test_the_error_of_a_damaged_document_names_it(self, tmp_path):
         path = tmp_path / "refs.json"
         path.write_text("{")
         with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):
             open_store(path)
 
     @pytest.mark.parametrize("pack", [gzip.compress, lambda text: numcodecs.Zstd().encode(text)])
-    def test_a_document_that_unpacks_to_too_much_is_refused(self, tmp_path, pack):
+    def test_a_document_that_decompresses_beyond_the_limit_is_rejected(self, tmp_path, pack):
         path = tmp_path / "refs.json"
         path.write_bytes(pack(b" " * 1_000_000))
         with pytest.raises(LimitError, match="max_consolidated_bytes"):
@@ -184,7 +184,7 @@ class TestNames:
 class TestStore:
     """The store itself."""
 
-    def test_answers_come_in_the_order_of_the_keys(self, served, data_copy):
+    def test_values_are_returned_in_the_order_of_the_keys(self, served, data_copy):
         document = version0(str(data_copy)) | {
             "web": [f"{served.url}/data.bin", 9, 4],
             "whole": [str(data_copy)],
@@ -211,7 +211,7 @@ class TestStore:
         return path
 
     @pytest.mark.parametrize("key", ["part", "whole", "text"])
-    def test_ranges_lie_within_what_a_key_refers_to(self, data_copy, key):
+    def test_ranges_are_relative_to_the_range_of_the_reference(self, data_copy, key):
         document = {
             "part": [str(data_copy), 5, 48],
             "whole": [str(data_copy)],
@@ -221,8 +221,8 @@ class TestStore:
         (whole,) = store.fetch([key])
         size = len(whole)
         ranges = [(0, 3), (2, 4), (-3, 3), (size - 1, 1), (4, 0)]
-        found = store.fetch_ranges([ByteRange(key, start, length) for start, length in ranges])
-        assert [bytes(data) for data in found] == [
+        result = store.fetch_ranges([ByteRange(key, start, length) for start, length in ranges])
+        assert [bytes(data) for data in result] == [
             bytes(whole[start : start + length or None])[:length] for start, length in ranges
         ]
         for start, length in ((0, size + 1), (size, 1), (-size - 1, 1), (-2, 3), (0, -1)):
@@ -230,7 +230,7 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
-    def test_where_targets_are_is_told_without_a_look_at_all_keys(self, tmp_path):
+    def test_targets_are_located_without_reading_all_keys(self, tmp_path):
         documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
         metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
         (tmp_path / "set.parq").mkdir()
@@ -240,7 +240,7 @@ class TestStore:
         assert open_store({**many, **version0("s3://bucket/a.nc")}).remote
         assert not open_store({**many, **version0("a.nc")}).remote
 
-    def test_many_chunks_are_the_same_as_each(self, tmp_path):
+    def test_many_chunks_are_fetched_as_each_alone(self, tmp_path):
         shape, rng = (3, 40), np.random.default_rng(0)
         data = [tmp_path / "0.bin", tmp_path / "1.bin"]
         for path in data:
@@ -269,7 +269,7 @@ class TestStore:
                 assert (at_once is not None) == (known and None not in by_key)
 
     @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
-    def test_many_chunks_fail_as_each(self, tmp_path, damage):
+    def test_many_chunks_fail_as_each_alone(self, tmp_path, damage):
         data, short = tmp_path / "a.bin", tmp_path / "b.bin"
         data.write_bytes(bytes(200))
         short.write_bytes(b"1")
@@ -299,7 +299,7 @@ class TestStore:
             with pytest.raises(UnsupportedError, match="read only"):
                 write()
 
-    def test_ranges_of_one_target_travel_together(self, served):
+    def test_ranges_of_one_target_share_a_request(self, served):
         assert read(version0(f"{served.url}/data.bin")) == VALUES.tolist()
         assert len(served.requests_for("/data.bin")) == 1
 
@@ -312,20 +312,20 @@ class TestStore:
         assert len(travelled) < 2000
         assert pickle.loads(travelled).read((slice(2, 6),)).tolist() == [2, 3, 4, 5]
 
-    def test_it_is_read_by_other_processes(self, workers, served):
+    def test_a_set_is_read_by_other_processes(self, workers, served):
         put(served.root, "refs.json", version0("data.bin"))
         dataset = xr.open_dataset(f"{served.url}/refs.json", engine="nczarr", chunks={})
         assert dataset.t.data.compute(scheduler=workers).tolist() == VALUES.tolist()
 
     @pytest.mark.parametrize("special", ["/dev/zero", "/proc/self/environ", "/sys/kernel/notes"])
-    def test_d46_devices_and_the_kernels_files_are_refused_always(self, tmp_path, special):
+    def test_d46_devices_and_kernel_files_are_always_rejected(self, tmp_path, special):
         link = tmp_path / "link"
         link.symlink_to(special)
         for path in (special, f"file://{special}", str(link)):
             with pytest.raises(RefusedError, match="no plain file"):
                 read(version0(path))
 
-    def test_fifos_and_directories_are_no_targets(self, tmp_path):
+    def test_fifos_and_directories_are_rejected_as_targets(self, tmp_path):
         os.mkfifo(tmp_path / "fifo")
         for path in (tmp_path / "fifo", tmp_path):
             with pytest.raises(StorageError):
@@ -334,7 +334,7 @@ class TestStore:
     @pytest.mark.parametrize(
         "chain", ["zip://x::file://{}", "simplecache::{}", "zip://x::{}::memory://x", "tar://x::{}"]
     )
-    def test_nor_are_they_at_the_end_of_a_chain(self, tmp_path, chain):
+    def test_fifos_and_directories_are_rejected_at_the_end_of_a_chain(self, tmp_path, chain):
         os.mkfifo(tmp_path / "fifo")
         for path in (tmp_path / "fifo", "/dev/zero"):
             with pytest.raises(RefusedError, match="no plain file"):
@@ -350,14 +350,14 @@ class TestStore:
             "DVC://{}",
         ],
     )
-    def test_protocols_that_run_what_they_are_sent_have_to_be_allowed(self, tmp_path, url):
+    def test_protocols_that_can_run_code_have_to_be_allowed(self, tmp_path, url):
         url = url.format(tmp_path)
         with pytest.raises(RefusedError, match=r"no plain protocol.*allow") as caught:
             read(version0(url))
         (allowed,) = ast.literal_eval(str(caught.value).partition('"allow": ')[2].rstrip("})"))
         Trust(allow=(allowed,)).check(url[:3].lower() + url[3:])
 
-    def test_a_protocol_of_ones_own_is_read_when_it_is_allowed(self, data):
+    def test_a_custom_protocol_is_read_if_it_is_allowed(self, data):
         class Own(LocalFileSystem):
             protocol = "own"
 
@@ -368,7 +368,7 @@ class TestStore:
         fsspec.register_implementation("own", Own, clobber=True)
         assert read(version0(f"own://{data}"), allow="own://") == VALUES.tolist()
 
-    def test_a_reference_to_more_than_may_be_read_is_refused(self, data):
+    def test_a_reference_beyond_the_limit_is_rejected(self, data):
         with pytest.raises(LimitError, match="max_chunk_bytes"):
             list(open_store({"a": [str(data), 0, 2**61]}).fetch(["a"]))
         limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=40)
@@ -377,7 +377,7 @@ class TestStore:
 
 
 class TestTrust:
-    """What a set from elsewhere may name."""
+    """Targets that a remote set may name."""
 
     @pytest.mark.parametrize(
         "url",
@@ -401,7 +401,7 @@ class TestTrust:
         with pytest.raises(RefusedError, match="t/0"):
             read(f"{served.url}/refs.json")
 
-    def test_its_own_host_is_named_in_full_or_relative(self, served):
+    def test_the_own_host_may_be_named_by_full_or_relative_urls(self, served):
         os.mkdir(f"{served.root}/sets")
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
@@ -464,7 +464,7 @@ class TestTrust:
             ("a::https://b.org/d/x", False),
         ],
     )
-    def test_prefixes_end_where_names_do(self, url, right):
+    def test_prefixes_match_whole_path_components(self, url, right):
         trust = Trust("https://a.org", ("https://b.org/d", "gs://"))
         if right:
             trust.check(url)
@@ -481,7 +481,7 @@ class TestTrust:
             "metadata.google.internal",
         ],
     )
-    def test_private_addresses_are_known_however_they_are_spelled(self, host):
+    def test_private_addresses_are_recognized_in_every_spelling(self, host):
         assert is_private(host)
 
     @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])
@@ -498,7 +498,7 @@ class TestTrust:
                 assert not other.requests_for("*")
             assert read(f"{served.url}/refs.json", allow=[other.url]) == VALUES.tolist()
 
-    def test_what_is_given_for_one_server_does_not_follow_to_another(self, served):
+    def test_credentials_for_one_server_are_not_sent_to_another(self, served):
         with HttpServer(served.root) as other:
             served.fault("redirect", path="/data.bin", location=f"{other.url}/data.bin", times=None)
             put(served.root, "refs.json", version0("data.bin"))
@@ -520,14 +520,14 @@ class TestTrust:
 
 
 class TestOptions:
-    """Whose options go where."""
+    """The scope of each kind of option."""
 
     HEADERS: ClassVar = {"headers": {"Authorization": "secret"}}
 
     def secrets(self, server, path):
         return [request.headers.get("Authorization") for request in server.requests_for(path)]
 
-    def test_plain_options_are_for_the_place_of_the_set(self, served):
+    def test_plain_options_apply_to_the_location_of_the_set(self, served):
         with HttpServer(served.root) as other:
             document = version0("data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]})
             put(served.root, "refs.json", document)
@@ -536,7 +536,7 @@ class TestOptions:
             assert set(self.secrets(served, "*")) == {"secret"}
             assert set(self.secrets(other, "*")) == {None}
 
-    def test_options_of_a_prefix_are_for_what_lies_there(self, served):
+    def test_options_of_a_prefix_apply_to_targets_below_it(self, served):
         with HttpServer(served.root) as other:
             document = version0(
                 f"{served.url}/data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]}
@@ -556,17 +556,17 @@ class TestOptions:
             {"remote_options": {**HEADERS, "asynchronous": True}},
         ],
     )
-    def test_options_of_a_protocol_are_for_all_its_targets(self, served, options):
+    def test_options_of_a_protocol_apply_to_all_its_targets(self, served, options):
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 
-    def test_target_options_are_for_the_document_and_what_lies_beside_it(self, served):
+    def test_target_options_apply_to_the_document_and_its_folder(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json", target_options=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
     @pytest.mark.parametrize("place", ["http", "{}/", "{}/sets/"])
-    def test_options_of_a_place_are_for_the_document_there(self, served, place):
+    def test_options_of_a_prefix_apply_to_the_document_below_it(self, served, place):
         os.mkdir(f"{served.root}/sets")
         put(f"{served.root}/sets", "refs.json", version0("../data.bin"))
         options = {place.format(served.url): self.HEADERS}
@@ -575,21 +575,21 @@ class TestOptions:
         assert set(self.secrets(served, "/data.bin")) == {None if "sets" in place else "secret"}
 
     @with_ranges
-    def test_what_lies_beside_a_document_behind_a_cache_is_read_from_there(self, served):
+    def test_relative_targets_of_a_cached_document_are_read_through_its_location(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         url = f"simplecache::{served.url}/refs.json"
         assert read(url, http=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
-    def test_options_that_belong_nowhere_are_an_error(self, data):
+    def test_options_without_a_location_are_an_error(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 
-    def test_what_only_fsspec_needs_is_passed_over(self, data):
+    def test_options_that_only_fsspec_needs_are_ignored(self, data):
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_a_protocol_of_buckets_may_be_named_by_its_options(self):
+    def test_options_of_a_bucket_protocol_allow_it(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )

@@ -1,4 +1,4 @@
-"""Kerchunk's parquet layout: rows found lazily, whatever library wrote or reads them."""
+"""Kerchunk's parquet layout: rows are looked up lazily, with every library."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ LIBRARIES = ["pyarrow", "fastparquet"]
 
 @dataclass
 class Folder:
-    """Files of a directory, and which of them were asked for."""
+    """Files of a directory, and the names of requested ones."""
 
     path: str
     asked: list[str] = field(default_factory=list)
@@ -32,12 +32,12 @@ class Folder:
 
 
 def nothing(names):
-    """Fetch from a directory without files."""
+    """Return nothing, like a directory without files."""
     return [None] * len(names)
 
 
 def only(monkeypatch, *libraries):
-    """Let only these parquet libraries be found."""
+    """Hide all parquet libraries except these."""
     find_spec = importlib.util.find_spec
 
     def find(name, package=None):
@@ -51,7 +51,7 @@ def array(shape, chunks):
 
 
 def write(path, engine):
-    """Write a set with the reference implementation, and give what it declares."""
+    """Write a set with the reference implementation, and return its references."""
     refs = {
         ".zgroup": '{"zarr_format": 2}',
         "g/x/.zarray": array([6, 10], [1, 2]),
@@ -103,7 +103,7 @@ def test_d43_rows_are_found_and_absent_ones_are_missing(tmp_path, monkeypatch, w
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_only_the_record_that_is_asked_for_is_read_and_once(tmp_path):
+def test_only_the_requested_record_is_read_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
     assert file._columns.cache_info().misses == 2
 
 
-def test_a_variables_part_travels_alone(tmp_path):
+def test_a_variable_pickles_as_its_own_part(tmp_path):
     write(tmp_path, "pyarrow")
     references, _ = open_folder(tmp_path)
     part = pickle.loads(pickle.dumps(references.subset("t/")))
@@ -156,7 +156,7 @@ def test_a_document_that_kerchunk_does_not_write_is_an_error(document):
 @pytest.mark.parametrize(
     ("shape", "chunks"), [([4], []), ([4], [0]), (["4"], [1]), (4, 4), ([-1], [1]), ([4.0], [1])]
 )
-def test_a_grid_that_makes_no_sense_is_an_error(shape, chunks):
+def test_an_invalid_grid_is_an_error(shape, chunks):
     document = {"metadata": {"t/.zarray": array(shape, chunks)}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), nothing)
     with pytest.raises(ReferenceSetError) as caught:
@@ -176,7 +176,7 @@ def test_a_broken_or_empty_array_does_not_block_the_others(tmp_path, other):
     assert references.count
 
 
-def test_an_array_of_no_chunks_has_none(tmp_path):
+def test_an_array_of_length_zero_has_no_chunks(tmp_path):
     document = {"metadata": {"t/.zarray": array([0, 3], [0, 3])}, "record_size": 5}
     references = parse_parquet_references(json.dumps(document).encode(), nothing)
     assert references.resolve("t/0.0") is None
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, monkeypatch, reader,
 
 
 @pytest.mark.parametrize(("column", "value"), [("offset", -1), ("size", -5), ("offset", 0.5)])
-def test_a_row_that_makes_no_sense_is_an_error(tmp_path, column, value):
+def test_an_invalid_row_is_an_error(tmp_path, column, value):
     (tmp_path / "t").mkdir()
     rows = {"path": ["u"], "offset": [1], "size": [1]} | {column: [value]}
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq")
@@ -207,7 +207,7 @@ def test_a_row_that_makes_no_sense_is_an_error(tmp_path, column, value):
         references.resolve("t/0")
 
 
-def test_more_rows_than_announced_are_refused_before_they_are_read(tmp_path):
+def test_more_rows_than_announced_are_rejected_before_they_are_read(tmp_path):
     (tmp_path / "t").mkdir()
     pd.DataFrame({"path": ["u"] * 6}).to_parquet(tmp_path / "t/refs.0.parq")
     document = {"metadata": {"t/.zarray": array([6], [1])}, "record_size": 5}

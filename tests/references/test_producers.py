@@ -1,4 +1,4 @@
-"""Sets made by kerchunk and VirtualiZarr: as fsspec sees them, and pointing at the right bytes."""
+"""Sets of kerchunk and VirtualiZarr equal fsspec's view and refer to the right bytes."""
 
 import json
 
@@ -88,7 +88,7 @@ PRODUCERS = [hdf5, combined, netcdf3, virtualizarr]
 
 @pytest.mark.parametrize("produce", PRODUCERS)
 @pytest.mark.parametrize("spelling", ["dict", "json", "rendered", "compacted"])
-def test_a_set_is_what_fsspec_sees(tmp_path, produce, spelling):
+def test_a_set_equals_the_view_of_fsspec(tmp_path, produce, spelling):
     document = produce(tmp_path)
     reader = fsspec.filesystem("reference", fo=document)
     seen = reader.references
@@ -100,12 +100,12 @@ def test_a_set_is_what_fsspec_sees(tmp_path, produce, spelling):
     references = parse_references(document)
     assert {key for key, _ in references.items()} == set(seen)
     for key, entry in seen.items():
-        found = references.resolve(key)
+        result = references.resolve(key)
         if isinstance(entry, list):
-            assert found == Target(*entry)
+            assert result == Target(*entry)
         else:
-            assert isinstance(found, InlineBytes)
-            assert found.data == reader.cat_file(key)
+            assert isinstance(result, InlineBytes)
+            assert result.data == reader.cat_file(key)
     assert set(expand(document)) == set(seen)
 
 
@@ -117,7 +117,7 @@ def read(reference):
         return file.read(reference.length)
 
 
-def test_chunks_of_hdf5_are_at_their_place(tmp_path):
+def test_references_to_hdf5_have_the_right_bytes(tmp_path):
     references = parse_references(hdf5(tmp_path))
     for i in range(2):
         for j in range(2):
@@ -132,11 +132,11 @@ def test_combined_sets_point_into_each_file(tmp_path):
         np.testing.assert_array_equal(chunk, FIELD[3:, 4:] + number)
 
 
-def test_records_of_netcdf3_are_at_their_place(tmp_path):
+def test_references_to_records_of_netcdf3_have_the_right_bytes(tmp_path):
     references = parse_references(netcdf3(tmp_path))
     for record in range(6):
-        found = np.frombuffer(read(references.resolve(f"t/{record}.0")), ">f4")
-        np.testing.assert_array_equal(found, FIELD[record])
+        result = np.frombuffer(read(references.resolve(f"t/{record}.0")), ">f4")
+        np.testing.assert_array_equal(result, FIELD[record])
 
 
 def test_d44_inline_values_of_virtualizarr_are_their_numbers(tmp_path):

@@ -1,4 +1,4 @@
-"""Sets made by kerchunk, VirtualiZarr and tifffile, read through xarray: the originals' values."""
+"""Sets of kerchunk, VirtualiZarr and tifffile, opened by xarray, have the original values."""
 
 import json
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def write_hdf5(path, number=0):
-    """A netCDF-4 file with packed values, chunks at the edge and chunks that were never written."""
+    """Write a netCDF-4 file with packed values, edge chunks and chunks that are not stored."""
     field = np.arange(77.0).reshape(1, 7, 11) + number
     field[0, 2, 3] = np.nan
     packed = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -99}
@@ -58,7 +58,7 @@ def write_hdf5(path, number=0):
 
 
 def write_netcdf3(path, number=0):
-    """A netCDF-3 file whose records are padded: of bytes and of shorts, and with text."""
+    """Write a netCDF-3 file with padded records of bytes and shorts, and with text."""
     time = np.arange(3) + 10 * number
     dataset = xr.Dataset(
         {
@@ -123,25 +123,25 @@ def original(paths):
 
 
 def masking(produce):
-    """VirtualiZarr keeps `_FillValue` as an attribute; its fill values are those of HDF5."""
+    """VirtualiZarr stores `_FillValue` as an attribute, and HDF5's fill values as `fill_value`."""
     return {"use_zarr_fill_value_as_mask": False} if produce is virtualizarr else {}
 
 
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
-def test_d45_values_are_those_of_the_original(tmp_path, request, produce, way):
+def test_d45_values_equal_the_original(tmp_path, request, produce, way):
     document, paths = produce(tmp_path)
     way = request.getfixturevalue("workers") if way == "workers" else way
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document))
-    found = read(path, way, **masking(produce))
+    opened = read(path, way, **masking(produce))
     with original(paths) as expected:
-        assert set(found.variables) == set(expected.variables)
+        assert set(opened.variables) == set(expected.variables)
         for name in expected.variables:
-            assert found[name].dims == expected[name].dims
-            assert found[name].dtype.kind == expected[name].dtype.kind, name
-            np.testing.assert_array_equal(found[name].values, expected[name].values, name)
-        assert found.attrs.get("title") == expected.attrs.get("title")
+            assert opened[name].dims == expected[name].dims
+            assert opened[name].dtype.kind == expected[name].dtype.kind, name
+            np.testing.assert_array_equal(opened[name].values, expected[name].values, name)
+        assert opened.attrs.get("title") == expected.attrs.get("title")
 
 
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
@@ -149,10 +149,10 @@ def test_a_copy_of_a_set_holds_the_values_of_the_original(tmp_path, produce):
     document, paths = produce(tmp_path)
     store = {}
     xr_nczarr.copy(document, store)
-    found = xr.open_dataset(store, engine="nczarr")
+    opened = xr.open_dataset(store, engine="nczarr")
     with original(paths) as expected:
         for name in expected.variables:
-            np.testing.assert_array_equal(found[name].values, expected[name].values, name)
+            np.testing.assert_array_equal(opened[name].values, expected[name].values, name)
 
 
 def test_d45_records_of_netcdf3_are_apart_by_their_padding(tmp_path):
@@ -174,8 +174,8 @@ def test_relative_urls_start_beside_the_set_also_in_parquet(tmp_path, monkeypatc
     with xr.open_dataset(tmp_path / "a.nc") as expected:
         for name in ("set.json", "set.parq"):
             for options in ({}, {"trust": "none"}):
-                found = xr.open_dataset(tmp_path / name, engine="nczarr", **options)
-                np.testing.assert_array_equal(found.packed, expected.packed)
+                opened = xr.open_dataset(tmp_path / name, engine="nczarr", **options)
+                np.testing.assert_array_equal(opened.packed, expected.packed)
 
 
 def tiff(folder, number=0):
@@ -200,7 +200,7 @@ def test_templates_of_tifffile_are_put_in_place(tmp_path):
 
 
 class TiffCodec:
-    """What reads a chunk that is a whole TIFF file."""
+    """A codec for chunks that are whole TIFF files."""
 
     codec_id = "tifffile"
 

@@ -1,4 +1,4 @@
-"""Documents of version 0 and 1: what each key refers to, and what is refused."""
+"""Documents of version 0 and 1: the reference of each key, and invalid documents."""
 
 import json
 import pickle
@@ -77,7 +77,7 @@ def test_expanding_version_0_changes_nothing():
     assert expand(EXPANDED) == json.loads(EXPANDED)
 
 
-def test_template_overrides_take_the_place_of_templates():
+def test_template_overrides_replace_templates():
     expanded = expand(EXAMPLE, {"u": "mirror"})
     assert expanded["key2"] == ["http://mirror", 10000, 100]
     assert expanded["gen_key4"] == ["http://mirror_4", 5000, 1000]
@@ -99,11 +99,11 @@ def test_d44_inline_entries_are_text_base64_or_objects(value, data):
 
 
 @pytest.mark.parametrize("value", [b"base64:AAEC", b"\0\1\2"])
-def test_bytes_of_a_dictionary_are_themselves_or_base64_as_kerchunk_gives_them(value):
+def test_bytes_in_a_dictionary_are_raw_or_base64_of_kerchunk(value):
     assert parse_references({"a": value}).resolve("a") == InlineBytes(b"\0\1\2")
 
 
-def test_d49_nan_in_an_inline_object_stays_as_it_is_written():
+def test_d49_nan_in_an_inline_object_keeps_its_spelling():
     references = parse_references('{".zattrs": {"missing": NaN, "low": -Infinity}}')
     assert references.resolve(".zattrs") == InlineBytes(b'{"missing": NaN, "low": -Infinity}')
 
@@ -174,7 +174,7 @@ def test_targets_are_whole_objects_or_ranges_and_other_keys_are_missing():
         (version1(refs={"k": ["{{"]}), "not valid jinja2"),
     ],
 )
-def test_what_the_specification_does_not_allow_is_an_error(document, problem):
+def test_documents_that_violate_the_specification_are_an_error(document, problem):
     if isinstance(document, dict):
         document = json.dumps(document)
     with pytest.raises(ReferenceSetError) as caught:
@@ -183,21 +183,21 @@ def test_what_the_specification_does_not_allow_is_an_error(document, problem):
 
 
 @pytest.mark.parametrize("text", ["base64:a", "base64:!!!!", "\ud800"])
-def test_inline_data_that_do_not_decode_are_an_error_when_they_are_asked_for(text):
+def test_invalid_inline_data_are_an_error_when_they_are_read(text):
     references = parse_references({"a": text, "b": "right"})
     assert references.resolve("b") == InlineBytes(b"right")
     with pytest.raises(ReferenceSetError, match="do not decode"):
         references.resolve("a")
 
 
-def test_errors_say_where():
+def test_errors_name_the_key():
     document = version1(gen=[generator(), generator(key="w/{{i}}", offset="{{i - 1}}")])
     with pytest.raises(ReferenceSetError) as caught:
         parse_references(document)
     assert (caught.value.key, caught.value.place) == ("w/0", "gen[1]")
 
 
-def test_keys_that_two_generators_declare_are_an_error_when_they_are_asked_for():
+def test_keys_of_two_generators_are_an_error_when_they_are_read():
     both = [generator(), generator(dimensions={"i": {"start": 3, "stop": 6}})]
     references = parse_references(version1(gen=both))
     assert references.resolve("v/2") == Target("f.nc", 20, 10)
@@ -207,7 +207,7 @@ def test_keys_that_two_generators_declare_are_an_error_when_they_are_asked_for()
         expand(version1(gen=both))
 
 
-def test_a_generator_that_declares_metadata_in_its_middle_is_an_error_there():
+def test_a_metadata_key_of_a_generator_is_an_error():
     names = {"i": ["0", ".zarray", "1"]}
     references = parse_references(version1(gen=[generator(offset="0", dimensions=names)]))
     with pytest.raises(ReferenceSetError, match="metadata document"):
@@ -265,7 +265,7 @@ def test_several_dimensions_form_their_cartesian_product():
         "{{i}}/{{j}}/{{i}}",
     ],
 )
-def test_keys_are_found_whether_or_not_their_template_can_be_turned_around(key):
+def test_keys_are_found_with_and_without_an_invertible_template(key):
     document = version1(
         gen=[
             generator(
@@ -278,13 +278,13 @@ def test_keys_are_found_whether_or_not_their_template_can_be_turned_around(key):
     expanded = expand(document)
     assert len(expanded) == 81
     references = parse_references(document)
-    for known, entry in expanded.items():
-        assert references.resolve(known) == Target(*entry)
+    for name, entry in expanded.items():
+        assert references.resolve(name) == Target(*entry)
     for unknown in ("v/", "v/010.1", "v/9.0", "v/10.9", "v/10.01", "v/-1.0", "v/1０.1", "x"):
         assert references.resolve(unknown) is None
 
 
-def test_numbers_side_by_side_in_a_key_are_told_apart():
+def test_adjacent_numbers_in_a_key_are_distinguished():
     dimensions = {"i": {"start": 1, "stop": 3}, "j": {"start": 8, "stop": 12}}
     document = version1(gen=[generator(key="v/{{i}}{{j}}", dimensions=dimensions)])
     references = parse_references(document)
@@ -293,7 +293,7 @@ def test_numbers_side_by_side_in_a_key_are_told_apart():
     assert all(references.resolve(key) == Target(*entry) for key, entry in expanded.items())
 
 
-def test_a_generator_of_a_thousand_million_keys_is_a_formula():
+def test_a_generator_of_a_billion_keys_is_not_expanded():
     document = version1(
         gen=[
             generator(
@@ -427,7 +427,7 @@ def test_rendered_sets_expand_to_the_same_references():
     assert dict(parse_references(again).items()) == entries
 
 
-def test_errors_are_ours_and_their_classes_say_what_to_do():
+def test_forbidden_template_syntax_raises_a_refused_error():
     with pytest.raises(RefusedError, match='templates="jinja2"') as caught:
         parse_references(version1(refs={"a": ["{% for i in x %}{% endfor %}"]}))
     assert isinstance(caught.value, NczarrError)

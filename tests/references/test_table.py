@@ -1,4 +1,4 @@
-"""Large tables of explicit references: scanned into columns, the same as read one by one."""
+"""Large tables of explicit references are scanned into columns equal to single references."""
 
 import json
 import pickle
@@ -28,7 +28,7 @@ def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
 
 
 def one_by_one(refs):
-    """Give the set as it is read without the scan of a document."""
+    """Return the set as it is read without scanning the document."""
     return dict(ReferenceSet(tabulate(dict(refs))).items())
 
 
@@ -84,7 +84,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_scanned_document_is_the_same_as_its_members(name, layout):
+def test_a_scanned_document_equals_its_members(name, layout):
     refs = SETS[name]
     for document in (refs, {"version": 1, "refs": refs, "other": [", ", 5]}):
         text = json.dumps(document, **LAYOUTS[layout])
@@ -93,7 +93,7 @@ def test_a_scanned_document_is_the_same_as_its_members(name, layout):
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
 
 
-def test_a_dictionary_is_scanned_as_its_text_is(monkeypatch):
+def test_a_dictionary_is_scanned_like_its_text(monkeypatch):
     refs = {
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
@@ -105,14 +105,14 @@ def test_a_dictionary_is_scanned_as_its_text_is(monkeypatch):
     assert references.count == len(refs) + 2
 
 
-def test_a_wrong_value_in_a_large_dictionary_is_told_by_its_key():
+def test_the_error_of_a_wrong_value_in_a_large_dictionary_names_its_key():
     for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}):
         with pytest.raises(ReferenceSetError, match="found") as info:
             parse_references(regular() | {"t/5": wrong})
         assert info.value.key == "t/5"
 
 
-def test_a_million_references_would_take_thirty_megabytes_while_they_are_read():
+def test_reading_references_takes_thirty_megabytes_per_million():
     count = 200_000
     lines = (
         f'"t/{i // 1000}.{i % 1000}": ["s3://b/{i // 1000}.nc", {37 * i}, 37]' for i in range(count)
@@ -126,10 +126,10 @@ def test_a_million_references_would_take_thirty_megabytes_while_they_are_read():
         tracemalloc.stop()
     assert references.resolve("t/199.999") == Target("s3://b/199.nc", 37 * 199_999, 37)
     assert kept < 12 * count
-    assert most < 25 * count + (5 << 20)  # what is added are the numbers of one block
+    assert most < 25 * count + (5 << 20)  # plus the numbers of one block
 
 
-def test_scanned_arrays_lie_in_columns():
+def test_scanned_arrays_are_stored_in_columns():
     references = parse_references(json.dumps(SETS["two arrays"]))
     table = references.table
     assert isinstance(table, Table)
@@ -146,7 +146,7 @@ def test_keys_that_are_not_in_a_column_are_missing(key):
     assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
 
 
-def test_nested_objects_that_look_like_references_stay_what_they_are():
+def test_nested_objects_that_look_like_references_are_unchanged():
     inner = {f"t/{i}": ["u", i, 1] for i in range(6000)}
     references = parse_references(json.dumps({"version": 1, "refs": {"t/.zattrs": inner}}))
     assert references.resolve("t/5") is None
@@ -199,7 +199,7 @@ def test_a_wrong_entry_among_many_is_an_error(old, new):
             parse_references(document)
 
 
-def test_spaces_within_texts_of_an_indented_document_stay():
+def test_spaces_in_strings_of_an_indented_document_are_kept():
     refs = {f"t/{i}": [f"a , b [ {i % 7} ] \\", i, 1] for i in range(3000)}
     refs["quoted"] = 'x \\\\" : [ "\\" , 1'
     text = json.dumps(refs, indent=4)
@@ -209,7 +209,7 @@ def test_spaces_within_texts_of_an_indented_document_stay():
         assert dict(references.items()) == one_by_one(refs)
 
 
-def test_a_mistake_in_an_indented_document_is_told_by_its_line():
+def test_the_error_of_an_indented_document_names_its_line():
     lines = json.dumps(SETS["one dimension"], indent=1).splitlines()
     lines[12_002] = lines[12_002].rstrip(",")
     with pytest.raises(ReferenceSetError, match="line 12004"):
@@ -223,7 +223,7 @@ def test_bytes_that_are_not_utf8_are_an_error_in_large_documents_too():
             parse_references(text.replace(old, new))
 
 
-def test_a_chunk_index_beyond_reason_is_an_error():
+def test_an_enormous_chunk_index_is_an_error():
     refs = {f"t/{10**15 + i}.{10**15}": ["u", i, 1] for i in range(100)}
     with pytest.raises(ReferenceSetError, match="chunk indices"):
         parse_references(refs)
@@ -236,7 +236,7 @@ def test_templates_are_rendered_in_the_urls_of_columns():
         assert parse_references(form).resolve("t/2345") == Target("host/23.nc", 2345, 1)
 
 
-def test_the_part_of_a_variable_travels_alone():
+def test_a_variable_pickles_as_its_own_part():
     refs = SETS["two arrays"] | {".zattrs": "x" * 100_000}
     references = parse_references(json.dumps(refs))
     part = references.subset("t/")

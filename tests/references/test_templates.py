@@ -1,4 +1,4 @@
-"""Templates: what is let through agrees with jinja2, everything else is refused, in bounds."""
+"""Templates: accepted ones render as in jinja2, all others are rejected, within bounds."""
 
 import pickle
 import time
@@ -127,7 +127,7 @@ def test_d47_syntax_beyond_names_and_arithmetic_is_refused(text):
         "{{ loop }}",
     ],
 )
-def test_d47_what_would_cost_too_much_or_makes_no_sense_is_an_error(text):
+def test_d47_expensive_and_invalid_templates_are_an_error(text):
     started = time.perf_counter()
     with pytest.raises((LimitError, ReferenceSetError, RefusedError)):
         render(text, **VALUES)
@@ -135,13 +135,13 @@ def test_d47_what_would_cost_too_much_or_makes_no_sense_is_an_error(text):
 
 
 @pytest.mark.parametrize("leaf", ["", "x", "{{i}}"])
-def test_d47_templates_that_multiply_are_cut_off(leaf):
+def test_d47_templates_that_multiply_their_output_are_rejected(leaf):
     chain = {f"t{n}": f"{{{{t{n + 1}}}}}" * 8 for n in range(30)} | {"t30": leaf}
     with pytest.raises(LimitError):
         render("{{t0}}", chain, i=1)
 
 
-def test_d47_arguments_that_multiply_are_cut_off():
+def test_d47_arguments_that_multiply_their_output_are_rejected():
     nested = "f(c=" * 25 + "i" + ")" * 25
     with pytest.raises(LimitError):
         render("{{" + nested + "}}", {"f": "{{c}}{{c}}"}, i="")
@@ -175,7 +175,7 @@ def test_the_whole_sandbox_is_an_option():
         "{% if %}",
     ],
 )
-def test_d47_the_sandbox_keeps_internals_and_products_away(text):
+def test_d47_the_sandbox_rejects_internals_and_large_products(text):
     with pytest.raises(NczarrError):
         render(text, {"u": "x"}, "jinja2", i=3, s="abc")
 
@@ -201,7 +201,7 @@ def test_sandboxed_generators_resolve_and_pickle():
 
 @pytest.mark.parametrize("pattern", ["%d", "a%04db", "%3d", "%00x", "%59d", "%05s", "%x", "\n%9d"])
 @pytest.mark.parametrize("value", [0, 7, -5, 2**100, True, "text"])
-def test_a_format_of_one_integer_is_what_every_format_is(pattern, value):
+def test_a_format_of_a_single_integer_renders_like_others(pattern, value):
     compute = compiled(Call(remainder, (pattern, DimensionValue("i"))))
     try:
         expected = formatted(pattern, value)
@@ -212,6 +212,6 @@ def test_a_format_of_one_integer_is_what_every_format_is(pattern, value):
         assert compute({"i": value}) == expected
 
 
-def test_a_format_that_pads_too_much_is_refused():
+def test_a_format_with_too_much_padding_is_rejected():
     with pytest.raises(LimitError, match="65"):
         compiled(Call(remainder, ("%65d", DimensionValue("i"))))({"i": 1})

@@ -1,4 +1,4 @@
-"""What a worker receives of a reference set, and what it reads again."""
+"""The parts of a reference set that are pickled for a worker, or read again by it."""
 
 import json
 import pickle
@@ -37,7 +37,7 @@ def document(target):
 
 @pytest.fixture
 def served(http_server):
-    """A server with a document of many references and what they point at."""
+    """A server with a document of many references and their target."""
     np.arange(CHUNKS, dtype="<i4").tofile(f"{http_server.root}/data.bin")
     with open(f"{http_server.root}/refs.json", "w") as file:
         json.dump(document("{{u}}"), file)
@@ -47,7 +47,7 @@ def served(http_server):
 
 @pytest.fixture
 def forget(monkeypatch):
-    """Make this process one that has never seen the set."""
+    """Clear the cached sets of this process."""
 
     def forget():
         monkeypatch.setattr(reference_document, "_sets", {})
@@ -68,7 +68,7 @@ def opened(server, **options):
     )
 
 
-def test_a_variable_of_many_references_travels_as_the_name_of_its_document(served):
+def test_a_variable_of_many_references_pickles_as_the_name_of_its_document(served):
     assert len(pickle.dumps(opened(served))) < 4000
     assert len(pickle.dumps(lazy_array(opened(served)))) < 2000
     graph = dict(opened(served, chunks={"x": 1000}).t.data.__dask_graph__())
@@ -84,7 +84,7 @@ def test_each_process_reads_the_document_once(served, workers):
     assert len(served.requests_for("/refs.json")) <= 4
 
 
-def test_what_arrives_is_read_when_it_is_needed_and_kept(served, forget):
+def test_an_unpickled_set_is_read_when_it_is_first_used(served, forget):
     travelled = pickle.dumps(lazy_array(opened(served)))
     served.clear()
     forget()
@@ -97,7 +97,7 @@ def test_what_arrives_is_read_when_it_is_needed_and_kept(served, forget):
 
 
 @pytest.mark.parametrize("change", ["changed", "is not there"])
-def test_a_document_that_is_not_what_was_opened_is_an_error(tmp_path, forget, change):
+def test_a_document_that_changed_after_opening_is_an_error(tmp_path, forget, change):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document("data.bin")))
     travelled = pickle.dumps(open_store(path))
@@ -112,7 +112,7 @@ def test_a_document_that_is_not_what_was_opened_is_an_error(tmp_path, forget, ch
     assert "as a dictionary" in str(caught.value)
 
 
-def test_a_dictionary_travels_itself(tmp_path, forget):
+def test_a_dictionary_is_pickled_with_its_references(tmp_path, forget):
     VALUES.tofile(tmp_path / "data.bin")
     travelled = pickle.dumps(open_store(document(tmp_path / "data.bin")))
     forget()
@@ -121,7 +121,7 @@ def test_a_dictionary_travels_itself(tmp_path, forget):
     assert len(data) == 4
 
 
-def test_of_a_parquet_set_the_documents_of_a_variable_travel(tmp_path):
+def test_a_variable_of_a_parquet_set_pickles_with_its_own_documents(tmp_path):
     np.arange(CHUNKS, dtype="<i4").tofile(tmp_path / "data.bin")
     refs = document(tmp_path / "data.bin")["refs"]
     refs[".zattrs"] = json.dumps({"long": "text" * 10_000})
@@ -135,7 +135,7 @@ def test_of_a_parquet_set_the_documents_of_a_variable_travel(tmp_path):
     assert part.tolist() == VALUES[1998:2002].tolist()
 
 
-def test_a_small_part_of_a_large_set_travels_itself(tmp_path, forget):
+def test_a_small_part_of_a_large_set_is_pickled_with_its_references(tmp_path, forget):
     refs = document("data.bin")
     refs["refs"]["u/0"] = "few"
     (tmp_path / "refs.json").write_text(json.dumps(refs))

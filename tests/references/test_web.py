@@ -1,4 +1,4 @@
-"""What the web may answer: whose secrets go where, which hosts are asked, how much is read."""
+"""Web servers: credentials, permitted hosts, redirects and the size of responses."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def served(http_server):
 
 @pytest.fixture
 def other(served):
-    """Another server, to which the first one sends on."""
+    """Another server, to which the first one redirects."""
     with HttpServer(served.root) as server:
         served.fault("redirect", path="/data.bin", location=f"{server.url}/data.bin", times=None)
         yield server
@@ -58,7 +58,7 @@ def other(served):
 
 @pytest.fixture
 def names(monkeypatch):
-    """Give public names to the servers of this machine."""
+    """Resolve public names to the servers of this machine."""
     ask = socket.getaddrinfo
 
     def resolve(host, *arguments, **options):
@@ -84,9 +84,9 @@ NAMES = ("X-Token", "Cookie", "Authorization")
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_secrets_of_one_server_do_not_follow_to_another(served, other, secret):
+def test_credentials_of_a_set_are_not_sent_to_another_server(served, other, secret):
     assert read(f"{served.url}/refs.json", allow=[other.url], **secret) == [0, 1, 2, 3]
-    first = [set(NAMES) & set(one.headers) for one in served.requests_for("*")]
+    first = [set(NAMES) & set(request.headers) for request in served.requests_for("*")]
     assert len(first) >= 2
     assert all(first)
     (sent,) = other.requests_for("*")
@@ -101,7 +101,7 @@ with_ranges = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_nor_do_those_of_a_document_or_a_store(served, other, secret):
+def test_credentials_of_a_document_or_a_store_are_not_sent_to_another_server(served, other, secret):
     served.fault("redirect", path="/refs.json", location=f"{other.url}/refs.json", times=None)
     store = open_store(served.url, storage_options=secret)
     assert len(next(iter(store.fetch(["data.bin"])))) == 16
@@ -122,13 +122,13 @@ def test_names_on_the_web_are_percent_encoded_once(served):
 @with_ranges
 def test_a_signed_url_keeps_its_signature_within_a_chain(served):
     store = open_store({"t/0": [f"simplecache::{served.url}/data.bin?signed=1", 4, 8]})
-    (found,) = store.fetch(["t/0"])
-    assert np.frombuffer(found, "<i4").tolist() == [1, 2]
+    (result,) = store.fetch(["t/0"])
+    assert np.frombuffer(result, "<i4").tolist() == [1, 2]
     assert {request.path for request in served.requests} == {"/data.bin?signed=1"}
 
 
 @with_ranges
-def test_a_download_that_breaks_off_is_not_kept_by_a_cache_for_the_whole(served, tmp_path):
+def test_an_interrupted_download_is_not_cached(served, tmp_path):
     options = {"simplecache": {"cache_storage": str(tmp_path)}}
     urls = [f"simplecache::{served.url}/data.bin?{number}" for number in range(2)]
     served.fault("truncate", path="/data.bin", times=3)
@@ -137,11 +137,11 @@ def test_a_download_that_breaks_off_is_not_kept_by_a_cache_for_the_whole(served,
         storage_options={"remote_options": options},
         retry=Retry(first_wait=0),
     )
-    for found in store.fetch(["t/0", "t/1"]):
-        assert np.frombuffer(found, "<i4").tolist() == [0, 1, 2, 3]
+    for result in store.fetch(["t/0", "t/1"]):
+        assert np.frombuffer(result, "<i4").tolist() == [0, 1, 2, 3]
 
 
-def test_a_jar_of_cookies_for_any_server_stays_with_the_first(served, other):
+def test_a_cookie_jar_without_domains_is_not_sent_to_another_server(served, other):
     async def with_jar(**options):
         jar = aiohttp.CookieJar(unsafe=True)
         jar.update_cookies({"session": "secret"})
@@ -152,7 +152,7 @@ def test_a_jar_of_cookies_for_any_server_stays_with_the_first(served, other):
     assert not other.requests_for("*")
 
 
-def test_a_name_with_a_private_address_is_refused_where_any_host_is_allowed(served, names):
+def test_a_name_with_a_private_address_is_rejected_even_if_any_host_is_allowed(served, names):
     with HttpServer(served.root) as other:
         with open(f"{served.root}/refs.json", "w") as file:
             json.dump(document(f"{names(other, 'inside')}/data.bin"), file)
@@ -162,14 +162,14 @@ def test_a_name_with_a_private_address_is_refused_where_any_host_is_allowed(serv
             read(f"{served.url}/refs.json", allow=["http://"])
         assert not other.requests_for("*")
         assert read(f"{served.url}/refs.json", allow=[names(other, "inside")]) == [0, 1, 2, 3]
-        # The host of the set itself, and what a set of this machine names. obstore would ask a
+        # The set's own host, and hosts that a local set names. obstore would ask a
         # resolver of its own.
         own = f"{names(other, 'own')}/refs.json"
         assert read(own, allow=[names(other, "inside")], client="fsspec")
         assert read(document(f"{names(other, 'inside')}/data.bin")) == [0, 1, 2, 3]
 
 
-def test_nor_may_an_answer_send_on_to_such_a_name(served, names):
+def test_a_redirect_to_a_name_with_a_private_address_is_rejected(served, names):
     with HttpServer(served.root) as other:
         location = f"{names(other, 'inside')}/data.bin"
         served.fault("redirect", path="/data.bin", location=location, times=None)
@@ -179,7 +179,7 @@ def test_nor_may_an_answer_send_on_to_such_a_name(served, names):
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 304, 307])
-def test_a_redirect_to_nowhere_is_an_error_and_no_data(served, status):
+def test_a_redirect_to_nowhere_is_an_error(served, status):
     served.fault("status", path="/data.bin", status=status, times=None)
     for target in (
         document(f"{served.url}/data.bin"),
@@ -192,7 +192,7 @@ def test_a_redirect_to_nowhere_is_an_error_and_no_data(served, status):
 
 
 class TestLongAnswers:
-    """A server that does not know ranges."""
+    """Responses of a server that does not support ranges."""
 
     SIZE = 40 << 20
 
@@ -215,7 +215,7 @@ class TestLongAnswers:
         monkeypatch.setattr(served._server.RequestHandlerClass, "_answer", send)
         return served
 
-    def test_more_than_16_mib_beyond_the_range_are_refused(self, endless):
+    def test_more_than_16_mib_beyond_the_range_are_rejected(self, endless):
         store = open_store(endless.url, retry=Retry(first_wait=0))
 
         def fetch():
@@ -233,7 +233,7 @@ class TestLongAnswers:
         assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
         assert self.sent < self.SIZE
 
-    def test_whole_objects_and_documents_have_limits_too(self, endless):
+    def test_whole_objects_and_documents_are_limited(self, endless):
         limits = Limits(max_chunk_bytes=1 << 20, max_consolidated_bytes=2 << 20)
         store = open_store({"t/0": [f"{endless.url}/data.bin"]}, limits=limits)
         with pytest.raises(LimitError, match="max_chunk_bytes") as caught:

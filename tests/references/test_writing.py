@@ -1,4 +1,4 @@
-"""Reference sets of stores that are there: written, read again, and seen by the others' readers."""
+"""Reference sets of existing stores: written, read back, and read by other programs."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ from xr_nczarr.references import (
 
 
 def pack(folder, compression):
-    """A zip file of a directory, all directly in it."""
+    """Write a zip file with the content of a directory at its root."""
     path = f"{folder}.zip"
     with zipfile.ZipFile(path, "w", compression) as file:
         for one in sorted(Path(folder).rglob("*")):
@@ -45,7 +45,7 @@ def pack(folder, compression):
 
 
 def regular(path, zarr_format=2):
-    """A store of one array in 200 chunks of the same size, and a coordinate."""
+    """A store with one array in 200 chunks of the same size, and a coordinate."""
     dataset = xr.Dataset(
         {"t": (("x", "y"), np.arange(800.0).reshape(20, 40))}, {"x": np.arange(20)}
     )
@@ -65,15 +65,15 @@ def test_every_vintage_is_read_through_its_references(tmp_path, release, kind, w
     assert_reads_as(read_groups(target, way, **RAW), sample(release))
 
 
-def test_what_netcdf_c_writes_is_read_through_references(tmp_path):
+def test_stores_of_netcdf_c_are_read_through_references(tmp_path):
     store = write_netcdf_c(tmp_path / "store")
     write(store, tmp_path / "set.json")
-    expected, found = (
+    expected, result = (
         xr.open_groups(target, engine="nczarr") for target in (store, tmp_path / "set.json")
     )
-    assert found.keys() == expected.keys()
+    assert result.keys() == expected.keys()
     for path, group in expected.items():
-        xr.testing.assert_identical(found[path].load(), group.load())
+        xr.testing.assert_identical(result[path].load(), group.load())
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -81,10 +81,10 @@ def test_zarr_is_read_through_references(tmp_path, zarr_format):
     dataset = cf_dataset().drop_vars(["code", "label"])
     dataset.to_zarr(tmp_path / "store", zarr_format=zarr_format, consolidated=False)
     write(tmp_path / "store", tmp_path / "set.json")
-    expected, found = (
+    expected, result = (
         xr.open_dataset(tmp_path / name, engine="nczarr").load() for name in ("store", "set.json")
     )
-    xr.testing.assert_identical(found, expected)
+    xr.testing.assert_identical(result, expected)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -110,7 +110,7 @@ def test_regular_runs_become_generators_of_the_same_bytes(tmp_path, packed, zarr
     xr.testing.assert_equal(xr.open_dataset(tmp_path / "set.json", engine="nczarr"), dataset)
 
 
-def test_a_set_written_anew_points_at_the_same_bytes(tmp_path):
+def test_a_rewritten_set_refers_to_the_same_bytes(tmp_path):
     regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / "first.json")
     write(tmp_path / "first.json", tmp_path / "second.json")
@@ -124,7 +124,7 @@ def test_a_set_written_anew_points_at_the_same_bytes(tmp_path):
     assert all(fourth[key] == entry for key, entry in first.items() if isinstance(entry, list))
 
 
-def test_explicit_references_become_generators_and_small_ones_lie_inside(tmp_path):
+def test_regular_references_become_generators_and_small_ones_are_inlined(tmp_path):
     path = tmp_path / "data.bin"
     path.write_bytes(bytes(range(256)) * 100)
     document = {f"t/{i}.{j}": ["data.bin", 64 * i + 2 * j, 2] for i in range(90) for j in range(30)}
@@ -148,11 +148,11 @@ def test_deflated_entries_have_no_address(tmp_path):
         write(source, tmp_path / "set.json")
     assert not (tmp_path / "set.json").exists()
     write(source, tmp_path / "set.json", inline_below=1000)
-    found = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
-    np.testing.assert_array_equal(found.t.values, np.arange(800.0).reshape(20, 40))
+    opened = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    np.testing.assert_array_equal(opened.t.values, np.arange(800.0).reshape(20, 40))
 
 
-def test_a_zip_file_on_the_web_is_asked_for_many_entries_at_once(http_server):
+def test_the_entries_of_a_zip_file_on_the_web_take_few_requests(http_server):
     dataset = regular(f"{http_server.root}/store")
     pack(f"{http_server.root}/store", zipfile.ZIP_STORED)
     write(f"{http_server.url}/store.zip", f"{http_server.root}/set.json")
@@ -164,18 +164,18 @@ def test_a_zip_file_on_the_web_is_asked_for_many_entries_at_once(http_server):
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
-def test_fsspec_reads_what_is_written(tmp_path, name):
+def test_fsspec_reads_a_written_set(tmp_path, name):
     dataset = regular(tmp_path / "store")
     write(tmp_path / "store", tmp_path / name, inline_below=100, record_size=64)
     filesystem = fsspec.filesystem("reference", fo=str(tmp_path / name), remote_protocol="file")
     store = zarr.storage.FsspecStore.from_mapper(filesystem.get_mapper(""), read_only=True)
-    found = xr.open_zarr(store, consolidated=False, zarr_format=2)
-    xr.testing.assert_equal(found.load(), dataset)
+    opened = xr.open_zarr(store, consolidated=False, zarr_format=2)
+    xr.testing.assert_equal(opened.load(), dataset)
 
 
 @pytest.fixture(scope="module", params=["2", "3"])
 def of_every_encoding(request, tmp_path_factory):
-    """A store of variables that others misread most often, and what is in them."""
+    """A store with variables that other programs often misread, and their values."""
     field = np.where(np.arange(240) % 7, np.arange(240) / 4, np.nan).reshape(20, 12)
     names = ["double", "float", "nan", "packed", "integer", "deflated", "undeclared"]
     dataset = xr.Dataset(dict.fromkeys(names, (("y", "x"), field)), {"x": np.arange(12.0)})
@@ -205,7 +205,7 @@ def assert_same_values(read, dataset):
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 @pytest.mark.parametrize("reader", ["nczarr", "kerchunk", "virtualizarr"])
-def test_every_reader_gets_the_values_of_a_set(tmp_path, of_every_encoding, name, reader):
+def test_every_reader_returns_the_values_of_a_set(tmp_path, of_every_encoding, name, reader):
     store, dataset, zarr_format = of_every_encoding
     target = str(tmp_path / name)
     if zarr_format == "3" and name == "set.parq":
@@ -225,12 +225,12 @@ def test_every_reader_gets_the_values_of_a_set(tmp_path, of_every_encoding, name
         read = xr.open_zarr(manifests, zarr_format=3, consolidated=False)
     elif zarr_format == "2":
         read = xr.open_dataset(target, engine="kerchunk")
-    else:  # which kerchunk's engine does not open: its store is opened with xarray's own
+    else:  # engine kerchunk cannot open these; engine zarr opens its store
         read = xr.open_zarr(kerchunk.utils.refs_as_store(target), zarr_format=3, consolidated=False)
     assert_same_values(read, dataset)
 
 
-def test_attributes_keep_their_spelling_beside_a_fill_value_that_is_respelled():
+def test_attributes_keep_their_spelling_if_the_fill_value_is_respelled():
     """netcdf-c reads text that looks like a number by its literal."""
     array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": -1.0}
     array |= {"order": "C", "compressor": None, "filters": None}
@@ -244,7 +244,7 @@ def test_attributes_keep_their_spelling_beside_a_fill_value_that_is_respelled():
         assert portable(dataclasses.replace(table, entries=entries)).entries == entries
 
 
-def test_the_command_says_what_it_has_written(tmp_path, capsys):
+def test_the_command_reports_the_written_references(tmp_path, capsys):
     regular(tmp_path / "store")
     source, target = str(tmp_path / "store"), str(tmp_path / "set.json")
     assert main(["references", source, target]) == 0
@@ -260,19 +260,19 @@ def test_the_command_says_what_it_has_written(tmp_path, capsys):
         write(source, tmp_path / "set.parq", generators=True)
 
 
-def test_sets_are_written_to_and_about_buckets(tmp_path, s3_server):
+def test_sets_of_buckets_are_written_to_buckets(tmp_path, s3_server):
     dataset = regular(tmp_path / "store")
     url = s3_server.upload(tmp_path / "store", "data/store")
     options = s3_server.storage_options
     for name in ("set.json", "set.parq"):
         target = f"s3://{s3_server.bucket}/sets/{name}"
         write(url, target, storage_options=options, target_options=options)
-        found = xr.open_dataset(target, engine="nczarr", storage_options=options)
-        xr.testing.assert_equal(found.load(), dataset)
+        opened = xr.open_dataset(target, engine="nczarr", storage_options=options)
+        xr.testing.assert_equal(opened.load(), dataset)
 
 
-def test_a_parquet_set_is_replaced_whole_or_not_at_all(tmp_path, s3_server):
-    """Chunks of version 3 have no place in parquet: that shows when the others are written."""
+def test_a_parquet_set_is_replaced_completely_or_not_at_all(tmp_path, s3_server):
+    """Parquet cannot contain chunks of version 3, which is noticed after others are written."""
     dataset = regular(tmp_path / "store")
     mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
     options = s3_server.storage_options

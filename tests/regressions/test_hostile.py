@@ -1,4 +1,4 @@
-"""What fuzzing found: each store once gave another program's exception, a hang or all memory."""
+"""Failures found by fuzzing: foreign exceptions, hangs and unlimited memory."""
 
 import io
 import json
@@ -40,12 +40,12 @@ def store(name="a", dimension="x", shape=(2,), **attributes):
     return found | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
 
 
-def test_an_empty_name_in_a_reference_set_is_no_child_of_the_root_again():
+def test_an_empty_name_in_a_reference_set_is_not_a_child_of_the_root():
     references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
     assert list(xr.open_dataset(references, engine="nczarr")) == []
 
 
-def test_a_zip_file_without_entries_is_no_store(tmp_path):
+def test_a_zip_file_without_entries_is_not_a_store(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("__MACOSX/a", b"")
@@ -54,7 +54,7 @@ def test_a_zip_file_without_entries_is_no_store(tmp_path):
         xr.open_dataset(tmp_path / "s.zip", engine="nczarr")
 
 
-def test_a_zip_file_whose_names_are_no_text_is_damaged(tmp_path):
+def test_a_zip_file_whose_names_are_not_text_is_damaged(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("é", b"")
@@ -79,7 +79,7 @@ def test_the_first_keys_of_a_generator_need_no_memory_for_all():
     ],
     ids=str,
 )
-def test_attributes_that_upset_xarray_at_once_are_named_with_store_and_variable(attributes):
+def test_attributes_that_xarray_cannot_decode_on_opening_are_named(attributes):
     message = r"^/a is opened as it is stored: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(store(**attributes), engine="nczarr")
@@ -87,7 +87,7 @@ def test_attributes_that_upset_xarray_at_once_are_named_with_store_and_variable(
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_attributes_that_upset_xarray_later_are_errors_that_name_store_and_variable(attributes):
+def test_attributes_that_xarray_cannot_decode_on_loading_are_named(attributes):
     with (
         xr.open_dataset(store(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,
@@ -99,7 +99,7 @@ def test_attributes_that_upset_xarray_later_are_errors_that_name_store_and_varia
 
 
 def sharded_store(shape, inner):
-    """An array of one shard, whose index lists every inner chunk."""
+    """Write an array of one shard, whose index lists every inner chunk."""
     parts = {"chunk_shape": inner, "codecs": [{"name": "bytes"}]}
     array = {
         "zarr_format": 3,
@@ -154,7 +154,7 @@ def test_the_reason_for_which_xarray_cannot_decode_is_never_empty(failure):
     assert "decode_cf=False" in caught.value.remedy
 
 
-def test_memory_that_runs_out_while_decoding_is_no_fault_of_the_metadata():
+def test_lack_of_memory_while_decoding_is_not_a_metadata_error():
     with pytest.raises(MemoryError), failing_as_metadata("store", "/a"):
         raise MemoryError
 
@@ -164,7 +164,7 @@ def test_a_damaged_reference_document_in_memory_names_itself():
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 
 
-def test_an_error_of_the_store_stays_what_it_is_below_xarrays_coders():
+def test_a_storage_error_keeps_its_class_in_the_coders_of_xarray():
     objects = store(units="days since 2000-01-01")
     objects["a/0"] = 3
     with pytest.warns(xr.SerializationWarning, match=r"^/a is opened .*a/0: the mapping holds int"):
@@ -185,7 +185,7 @@ def test_a_coordinate_too_large_to_be_an_index_is_not_read(size):
         dataset["x"].load()
     objects["x/.zarray"] = json.dumps(ARRAY | {"shape": [1 << 20], "chunks": [1]}).encode()
     with pytest.warns(xr.SerializationWarning, match="without an index"):
-        dataset = xr.open_dataset(objects, engine="nczarr")  # each absent chunk takes its time
+        dataset = xr.open_dataset(objects, engine="nczarr")  # each absent chunk takes time
     assert list(dataset.coords) == []
     options = {"limits": {"max_index_bytes": 15}, "on_unsupported": "raise"}
     with pytest.raises(LimitError, match="2 values in 1 chunks, more than 15 bytes"):
@@ -199,7 +199,7 @@ def test_a_document_of_many_small_values_is_refused_before_it_is_parsed(piece):
         xr.open_dataset(store() | {"a/.zattrs": text}, engine="nczarr").load()
 
 
-def test_links_out_of_a_directory_are_refused_when_told_so(tmp_path):
+def test_links_out_of_a_directory_are_rejected_on_request(tmp_path):
     for key, data in store().items():
         (tmp_path / "s" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "s" / key).write_bytes(data)
@@ -213,9 +213,9 @@ def test_links_out_of_a_directory_are_refused_when_told_so(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
-def test_members_of_a_stream_are_joined_and_empty_ones_without_end_refused(name):
+def test_members_of_a_stream_are_joined_and_too_many_empty_ones_rejected(name):
     codec = numcodecs.get_codec({"id": name})
-    values = np.random.default_rng(0).random(60_000)  # members beyond what is given at once
+    values = np.random.default_rng(0).random(60_000)  # more members than are decoded at once
     array = ARRAY | {"shape": [60_000], "chunks": [60_000], "compressor": codec.get_config()}
     objects = store() | {"a/.zarray": json.dumps(array).encode()}
     pieces = [codec.encode(piece) for piece in np.split(values, 3)]
@@ -234,9 +234,7 @@ def test_members_of_a_stream_are_joined_and_empty_ones_without_end_refused(name)
 @pytest.mark.parametrize(
     "where", ["local", "zip", "reference", "whole reference", "filesystem", "http"]
 )
-def test_of_an_object_much_longer_than_its_chunk_nothing_is_read(
-    tmp_path, http_server, where, compressor
-):
+def test_an_object_much_longer_than_its_chunk_is_not_read(tmp_path, http_server, where, compressor):
     objects = store() | {"a/.zarray": json.dumps(ARRAY | {"compressor": compressor}).encode()}
     with open(tmp_path / "long", "wb") as file:
         file.truncate(3 << 20 if where == "http" else 3 << 30)
@@ -294,7 +292,7 @@ BLURRED = {
     ],
     ids=["parsed", "rendered", "generators", "tried", "written out"],
 )
-def test_what_a_small_reference_document_asks_for_is_bounded(members):
+def test_the_expansion_of_a_small_reference_document_is_bounded(members):
     with pytest.raises(LimitError, match="max_references"):
         parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
 
@@ -306,7 +304,7 @@ def test_an_error_of_a_template_names_the_key_that_uses_it(url):
         xr.open_dataset(document, engine="nczarr")
 
 
-def test_a_document_that_is_too_large_is_not_read_nor_inflated(tmp_path):
+def test_a_document_that_is_too_large_is_neither_read_nor_inflated(tmp_path):
     objects = store()
     del objects["a/.zattrs"]
     with zipfile.ZipFile(tmp_path / "s.zip", "w", zipfile.ZIP_DEFLATED) as file:
@@ -328,7 +326,7 @@ def test_a_document_that_is_too_large_is_not_read_nor_inflated(tmp_path):
             tracemalloc.stop()
 
 
-def test_consolidated_metadata_of_v3_that_hold_none_are_damage():
+def test_empty_consolidated_metadata_of_v3_are_damage():
     document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
     with pytest.raises(
@@ -352,7 +350,7 @@ def test_a_shard_of_too_many_chunks_is_an_error_that_names_the_store():
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
-def test_a_reference_to_what_no_file_is_called_is_refused(tmp_path, name):
+def test_a_reference_to_an_invalid_file_name_is_rejected(tmp_path, name):
     references = {key: one.decode() for key, one in store().items() if not key.endswith("0")}
     (tmp_path / "s.json").write_text(json.dumps(references | {"a/0": [name, 0, 16]}))
     found = xr.open_dataset(tmp_path / "s.json", engine="nczarr")

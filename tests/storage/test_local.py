@@ -1,4 +1,4 @@
-"""Plain files: what may go wrong with them, and how they are replaced."""
+"""Plain files: failures while reading and writing, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hidden_files(path: str) -> list[str]:
     return [name for _, _, names in os.walk(path) for name in names if name.startswith(".")]
 
 
-def test_a_pipe_a_device_a_socket_and_a_directory_are_errors_and_no_hang(store: LocalStore) -> None:
+def test_a_pipe_a_device_a_socket_and_a_directory_are_errors(store: LocalStore) -> None:
     os.mkfifo(f"{store.root}/pipe")
     os.symlink("/dev/zero", f"{store.root}/device")
     os.mkdir(f"{store.root}/directory")
@@ -72,7 +72,7 @@ def test_a_key_below_an_object_is_absent(store: LocalStore) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_an_error_in_truth(store: LocalStore) -> None:
+def test_an_unreadable_file_is_an_access_denied_error(store: LocalStore) -> None:
     store.put([("a", b"1")])
     os.chmod(f"{store.root}/a", 0)
     with pytest.raises(AccessDeniedError):
@@ -83,7 +83,7 @@ def test_a_file_that_may_not_be_read_is_an_error_in_truth(store: LocalStore) -> 
     ("number", "kind"),
     [(errno.EACCES, AccessDeniedError), (errno.EIO, StorageError), (errno.ESTALE, StorageError)],
 )
-def test_a_failure_of_the_disk_is_an_error_and_not_absence(
+def test_a_disk_failure_is_an_error_and_not_absence(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
     def fail(*_: object) -> int:
@@ -95,7 +95,7 @@ def test_a_failure_of_the_disk_is_an_error_and_not_absence(
     assert (caught.value.key, caught.value.store) == ("a/0", store.root)
 
 
-def test_a_store_that_vanishes_is_not_all_missing(tmp_path: Path) -> None:
+def test_a_store_that_vanishes_is_an_error_and_not_missing_chunks(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     store = open_store(tmp_path / "x")
     assert list(store.fetch(["a"])) == [None]
@@ -114,9 +114,7 @@ def test_a_file_above_the_limit_is_refused_before_it_is_read(store: LocalStore) 
             fetch(one, "huge")
 
 
-def test_links_out_of_the_store_are_followed_unless_told_otherwise(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_links_out_of_the_store_are_followed_only_with_trust(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"1")
     os.symlink(tmp_path / "elsewhere", f"{store.root}/link")
     store.put([("inside", b"2")])
@@ -178,11 +176,11 @@ def test_files_are_copied_from_another_directory(
     target = LocalStore(str(tmp_path / "target"))
     keys = [("v/0", "v/c/0"), ("v/1", "v/c/1"), ("v/2", "v/c/2"), ("w", "w")]
     assert target.copy_from(store, keys) == 3
-    found = {key: fetch(target, key) for _, key in keys}
-    assert found == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
+    result = {key: fetch(target, key) for _, key in keys}
+    assert result == {"v/c/0": objects["v/0"], "v/c/1": b"", "v/c/2": None, "w": b"w"}
 
 
-def test_of_a_file_that_is_cut_while_it_is_copied_nothing_is_put(
+def test_a_file_truncated_during_the_copy_is_not_stored(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -200,7 +198,9 @@ def test_of_a_file_that_is_cut_while_it_is_copied_nothing_is_put(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_a_file_that_is_too_large_or_none_is_not_copied(store: LocalStore, tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_or_not_regular_is_not_copied(
+    store: LocalStore, tmp_path: Path
+) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
     target = LocalStore(str(tmp_path / "target"))
     with pytest.raises(LimitError, match="8 bytes"):
@@ -213,7 +213,7 @@ def test_a_file_that_is_too_large_or_none_is_not_copied(store: LocalStore, tmp_p
     assert not (tmp_path / "target").exists()
 
 
-def test_ranges_are_read_where_the_system_has_no_pread(
+def test_ranges_are_read_on_systems_without_pread(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -223,7 +223,7 @@ def test_ranges_are_read_where_the_system_has_no_pread(
     assert fetch(store, "a") == b"12345678"
 
 
-def test_a_whole_chunk_is_read_into_a_buffer_of_its_size_only(store: LocalStore) -> None:
+def test_a_whole_chunk_is_read_only_into_a_buffer_of_its_size(store: LocalStore) -> None:
     store.put([("a", b"12345678"), ("empty", b"")])
     buffer = bytearray(8)
     assert store.fetch_into("a", memoryview(buffer)) == 8
@@ -252,7 +252,7 @@ def test_ranges_are_read_into_buffers(
         store.fetch_ranges_into("a", [(6, 3)], buffers[:1])
 
 
-def test_a_range_that_the_system_gives_in_pieces_is_read_to_its_end(
+def test_a_range_that_the_system_returns_in_pieces_is_read_completely(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a", b"12345678")])
@@ -262,7 +262,7 @@ def test_a_range_that_the_system_gives_in_pieces_is_read_to_its_end(
     assert bytes(buffer) == b"23456"
 
 
-def test_a_failed_write_leaves_the_old_object_and_nothing_else(
+def test_a_failed_write_leaves_only_the_old_object(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("a/0", b"old")])
@@ -280,7 +280,7 @@ def test_a_failed_write_leaves_the_old_object_and_nothing_else(
         assert hidden_files(store.root) == []
 
 
-def test_written_files_honour_the_umask_and_long_names_fit(store: LocalStore) -> None:
+def test_written_files_honor_the_umask_and_long_names_fit(store: LocalStore) -> None:
     key = f"a/{'ü' * 120}"
     old = os.umask(0o027)
     try:
@@ -294,7 +294,7 @@ def test_written_files_honour_the_umask_and_long_names_fit(store: LocalStore) ->
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was forced to the disk: names of files and directories, ``*`` for a file system."""
+    """Names of files and directories that were synced to the disk, ``*`` for a file system."""
     names: list[str] = []
     fsync, sync_filesystem = os.fsync, system.sync_filesystem
 
@@ -326,7 +326,7 @@ EACH = ["temporary", "x.zarr", "b", "x.zarr", "temporary", "c", "*", "x.zarr"]
         ("none", False, []),
     ],
 )
-def test_what_is_forced_to_the_disk_follows_sync(
+def test_the_option_sync_decides_which_files_are_synced(
     store: LocalStore,
     monkeypatch: pytest.MonkeyPatch,
     synced: list[str],
@@ -344,7 +344,7 @@ def test_what_is_forced_to_the_disk_follows_sync(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_without_syncfs_a_staged_copy_is_forced_to_the_disk(
+def test_without_syncfs_a_staged_copy_is_synced(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
 ) -> None:
     store.put([("a/0", b"1")])
@@ -362,9 +362,7 @@ def refuse_links(*_: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
-def test_a_zip_file_is_forced_to_the_disk_before_it_gets_its_name(
-    tmp_path: Path, synced: list[str]
-) -> None:
+def test_a_zip_file_is_synced_before_it_is_renamed(tmp_path: Path, synced: list[str]) -> None:
     for sync in ("commit", "none"):
         with ZipStore.local(str(tmp_path / "x.zip"), sync=sync).in_one_step(empty=True) as new:
             new.put([("a", b"1")])
@@ -372,7 +370,7 @@ def test_a_zip_file_is_forced_to_the_disk_before_it_gets_its_name(
     assert synced == ["temporary", tmp_path.name]
 
 
-def test_the_file_system_is_really_flushed(store: LocalStore) -> None:
+def test_the_file_system_of_this_machine_is_flushed(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
         system.sync_filesystem(f"{store.root}/none")
@@ -400,7 +398,7 @@ def test_on_macos_the_cache_of_the_drive_is_emptied(
     assert calls == [51, 51, 51]
 
 
-def test_on_macos_two_names_are_swapped_in_one_step(
+def test_on_macos_two_names_are_swapped_atomically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renameat2 = system._renameat2
@@ -422,7 +420,7 @@ def test_on_macos_two_names_are_swapped_in_one_step(
 
 @pytest.mark.parametrize("exchange", [True, False])
 @pytest.mark.parametrize("there", ["nothing", "store", "link", "file"])
-def test_a_staged_store_takes_the_place_of_whatever_is_there(
+def test_a_staged_store_replaces_any_existing_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, there: str
 ) -> None:
     if not exchange:
@@ -447,7 +445,7 @@ def test_a_staged_store_takes_the_place_of_whatever_is_there(
         assert stat.S_IMODE(os.stat(target.root).st_mode) == 0o750
 
 
-def test_a_replacement_that_fails_half_way_brings_the_old_store_back(
+def test_a_replacement_that_fails_half_way_restores_the_old_store(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put([("old", b"1")])
@@ -504,23 +502,21 @@ def test_a_lock_excludes_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_a_system_without_locks_of_files_has_those_of_the_process(
+def test_a_system_without_file_locks_has_locks_within_the_process(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)
     test_a_lock_excludes_threads(store)
 
 
-def test_an_error_inside_a_lock_stays_what_it_is(store: LocalStore) -> None:
+def test_an_error_inside_a_lock_is_unchanged(store: LocalStore) -> None:
     with pytest.raises(FileNotFoundError, match="mine") as caught, store.lock("a"):
         raise FileNotFoundError("mine")
     assert type(caught.value) is FileNotFoundError
 
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
-def test_an_error_names_the_store_and_not_what_is_to_take_its_place(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_error_names_the_store_and_not_the_staged_one(tmp_path: Path, name: str) -> None:
     store = open_store(tmp_path / name, must_exist=False)
     with pytest.raises(RefusedError) as info, store.in_one_step(empty=True) as staging:
         staging.put([("a/../b", b"")])
@@ -542,15 +538,15 @@ def test_an_error_names_the_store_and_not_what_is_to_take_its_place(
     ],
     ids=["new", "same", "folder", "elsewhere", "others", "document", "accent", "sharp s", "none"],
 )
-def test_names_that_some_file_system_may_take_for_one_are_told(
+def test_names_that_some_file_system_takes_for_one_are_recognized(
     new: list[str], there: list[str], alike: list[tuple[str, ...]]
 ) -> None:
     assert list(names_alike(new, there)) == alike
 
 
-def test_the_file_system_itself_is_asked_whether_two_names_are_one(tmp_path: Path) -> None:
+def test_the_file_system_decides_whether_two_names_are_one(tmp_path: Path) -> None:
     for one, other in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
-        # Of the system that runs this.
+        # On the file system of this machine.
         (tmp_path / one[-9:]).touch()
         same = (tmp_path / other[-9:]).exists()
         assert system.are_one_name(str(tmp_path), one, other) == same
@@ -559,7 +555,7 @@ def test_the_file_system_itself_is_asked_whether_two_names_are_one(tmp_path: Pat
     assert os.listdir(tmp_path) == []
 
 
-def test_names_that_the_file_system_takes_for_one_are_refused_before_anything_is_written(
+def test_names_that_the_file_system_takes_for_one_are_rejected_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
@@ -583,7 +579,7 @@ def test_names_that_the_file_system_takes_for_one_are_refused_before_anything_is
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_a_path_lies_in_a_folder_and_in_none_whose_name_only_begins_so(tmp_path: Path) -> None:
+def test_a_path_is_not_in_a_folder_whose_name_is_only_a_prefix(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")

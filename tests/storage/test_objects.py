@@ -39,7 +39,7 @@ def dataset() -> xr.Dataset:
 
 
 def make(kind: str, folder: Path) -> Any:
-    """An empty store of some kind."""
+    """Return an empty store of some kind."""
     if kind == "zarr local":
         return LocalStore(folder / "local")
     if kind == "zarr memory":
@@ -59,7 +59,7 @@ def make(kind: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_to_a_store_object_is_read_back(
+def test_a_dataset_written_to_a_store_object_is_read_back(
     kind: str, zarr_format: int, tmp_path: Path
 ) -> None:
     target = make(kind, tmp_path)
@@ -129,7 +129,7 @@ def test_a_group_of_zarr_python_sees_the_dimensions_above_it() -> None:
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
 
 
-def test_an_array_of_zarr_python_is_no_target() -> None:
+def test_an_array_of_zarr_python_is_rejected_as_a_target() -> None:
     array = zarr.create_array(MemoryStore(), shape=(1,), dtype="i4")
     with pytest.raises(UnsupportedError, match="does not name a store"):
         xr.open_dataset(array, engine="nczarr")
@@ -193,7 +193,7 @@ def test_a_manifest_store_of_virtualizarr_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), manifests)
 
 
-def test_nothing_of_zarr_python_or_obstore_is_imported_for_a_path(tmp_path: Path) -> None:
+def test_a_path_imports_neither_zarr_python_nor_obstore(tmp_path: Path) -> None:
     import subprocess
     import sys
 

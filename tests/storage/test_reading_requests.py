@@ -23,7 +23,7 @@ from xr_nczarr.references.parquet import render_parquet_references
 
 
 def sample() -> xr.Dataset:
-    """8 variables in 3 chunks each, and two coordinates with indexes."""
+    """Return 8 variables in 3 chunks each, and two coordinates with indexes."""
     values = np.arange(3000, dtype="f4").reshape(30, 100)
     data = xr.Dataset({f"v{number}": (("time", "x"), values + number) for number in range(8)})
     days = {"units": "days since 2000-01-01"}
@@ -42,7 +42,7 @@ class Place:
         return self.server.url
 
     def serve(self, objects: Mapping[str, bytes]) -> None:
-        """Let the server hold just these objects."""
+        """Replace the content of the server with these objects."""
         if isinstance(self.server, S3Server):
             self.server.restore(objects)
             return
@@ -63,7 +63,7 @@ class Place:
 
 @pytest.fixture(params=["s3-fsspec", "s3-obstore", "http"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A place that each client reaches."""
+    """A location that each client reaches."""
     if request.param == "http":
         yield Place(request.getfixturevalue("http_server"), {})
         return
@@ -73,7 +73,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def write_sample(folder: Path) -> dict[str, bytes]:
-    """The objects of the sample in plain Zarr, by key."""
+    """Return the objects of the sample in plain Zarr, by key."""
     encoding = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
     xr_nczarr.to_nczarr(sample(), folder, encoding=encoding, dialect="zarr")
     return {key: Path(path).read_bytes() for key, path in files_below(folder)}
@@ -83,7 +83,7 @@ def write_sample(folder: Path) -> dict[str, bytes]:
 
 
 def references(folder: Path, url: str) -> dict[str, bytes]:
-    """The sample as a file, and sets that refer to its parts: JSON, and parquet in two folders."""
+    """The sample as a file, with reference sets: JSON, and parquet in two folders."""
     entries: dict[str, Any] = {}
     file = b""
     for key, data in write_sample(folder).items():
@@ -104,41 +104,41 @@ def references(folder: Path, url: str) -> dict[str, bytes]:
     ("name", "requests", "rounds"),
     [("set.json", 2, 2), ("set.parq", 4, 3), ("reference::set.parq", 4, 3), ("records", 9, 3)],
 )
-def test_a_reference_set_is_opened_by_what_it_needs(place, tmp_path, name, requests, rounds):
+def test_opening_a_reference_set_takes_few_requests(place, tmp_path, name, requests, rounds):
     place.serve(references(tmp_path / "store", place.url))
     chain, _, name = name.rpartition("::")
     with place.at_most(requests, rounds):
-        found = xr.open_dataset(
+        opened = xr.open_dataset(
             f"{chain}{chain and '::'}{place.url}/{name}",
             engine="nczarr",
             chunks=None,
             storage_options=place.options,
         )
     with place.at_most(*((1, 1) if name == "set.json" else (3, 2))):
-        found["v3"].load()
-    xr.testing.assert_identical(found, sample().pipe(xr.decode_cf))
+        opened["v3"].load()
+    xr.testing.assert_identical(opened, sample().pipe(xr.decode_cf))
 
 
-def test_a_coordinate_that_fails_keeps_no_other_from_being_read(place, tmp_path):
+def test_a_coordinate_that_fails_does_not_prevent_reading_others(place, tmp_path):
     objects = references(tmp_path / "store", place.url)
     document = json.loads(objects["set.json"])
     document["refs"]["x/0"] = [f"{place.url}/nothing.nc", 0, 800]
     place.serve(objects | {"set.json": json.dumps(document).encode()})
     with pytest.warns(xr.SerializationWarning, match="'x'|/x"):
-        found = place.open("set.json")
-    assert found["time"].size == 30
+        result = place.open("set.json")
+    assert result["time"].size == 30
 
 
 def test_a_record_file_is_fetched_once_by_many_threads(place, tmp_path):
     place.serve(references(tmp_path / "store", place.url))
-    found = place.open("set.parq")
+    result = place.open("set.parq")
     with place.server.waves() as waves, ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda index: found["v3"][index].load(), range(20)))
+        list(threads.map(lambda index: result["v3"][index].load(), range(20)))
     paths = [item.path for item in waves.requests if item.path.endswith(".parq")]
     assert len(paths) == 1
 
 
-def test_a_store_may_be_named_like_a_set_in_parquet(place, tmp_path):
+def test_a_store_may_have_the_name_of_a_parquet_set(place, tmp_path):
     objects = write_sample(tmp_path / "store")
     place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
     xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))
@@ -148,7 +148,7 @@ def test_a_store_may_be_named_like_a_set_in_parquet(place, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 200], ids=["small", "large"])
-def test_the_directory_of_a_zip_file_comes_with_its_size(place, tmp_path, size):
+def test_the_directory_and_size_of_a_zip_file_take_one_request(place, tmp_path, size):
     rng = np.random.default_rng(0)
     data = sample().isel(x=slice(10))
     noise = rng.normal(size=(30, 10, size)).astype("f4")

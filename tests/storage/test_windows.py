@@ -1,6 +1,6 @@
-"""Stores on Windows, and on systems that lack one call or another: see `tests.windows`.
+"""Stores on Windows, and on systems that lack some system calls: see `tests.windows`.
 
-The functions whose names begin with an underscore run in a process that has become Windows.
+Functions whose names begin with an underscore run in a process that simulates Windows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENCODING = {"a": {"chunks": (4, 3)}, "t": {"chunks": (64,)}}
 
 
 def write_in_every_way(folder: str, zarr_format: int) -> None:
-    """Create, append to, change and replace stores, and check that nothing is left beside them."""
+    """Create, append to, change and replace stores, and check that no other files are left."""
     from xr_nczarr import copy, to_nczarr
 
     options: dict[str, Any] = {"encoding": ENCODING, "zarr_format": zarr_format}
@@ -79,7 +79,7 @@ def _without(folder: str, *names: str) -> None:
     ],
     ids=lambda names: names[0] if len(names) == 1 else "all",
 )
-def test_nothing_needs_a_call_that_some_system_lacks(
+def test_stores_are_written_without_calls_that_some_systems_lack(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     in_a_new_interpreter(_without, str(tmp_path), *names)
@@ -133,7 +133,7 @@ def _shares() -> None:
     assert Targets("C:/sets/refs.json").place_of(r"\\server\share\a.nc") == "//server/share"
 
 
-def test_windows_shares_are_places_of_their_own(tmp_path: Path) -> None:
+def test_windows_shares_are_separate_locations(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _shares)
 
 
@@ -179,7 +179,7 @@ def _strangers() -> None:
     Trust().narrowed("C:/refs.json").check("C:/a.nc")
 
 
-def test_windows_strangers_name_what_is_in_their_folder_alone(tmp_path: Path) -> None:
+def test_windows_untrusted_sets_name_only_files_in_their_folder(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _strangers)
 
 
@@ -253,13 +253,13 @@ def _empty_directory() -> None:
     assert os.listdir("C:/data/store") == ["b"]
 
 
-def test_windows_empty_directory_becomes_a_store_and_no_other(tmp_path: Path) -> None:
+def test_windows_only_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _empty_directory)
 
 
 @contextmanager
 def _waiting(action: Callable[[int], None]) -> Iterator[list[float]]:
-    """Do something at each wait for other programs instead of waiting."""
+    """Call a function instead of each wait for other programs."""
     from xr_nczarr.storage import system
 
     waits: list[float] = []
@@ -307,7 +307,7 @@ def _readers() -> None:
     xr.testing.assert_identical(opened(r"C:\data\x"), values(0, 2))
 
 
-def test_windows_files_that_others_have_open_are_waited_for_and_then_left(tmp_path: Path) -> None:
+def test_windows_files_that_others_have_open_are_retried_and_then_kept(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _readers)
 
 
@@ -347,7 +347,7 @@ def _names() -> None:
     assert {name: each.item() for name, each in opened(r"C:\data\new").items()} == fine
 
 
-def test_windows_names_that_no_file_can_have_are_refused_before_anything_is_written(
+def test_windows_invalid_file_names_are_rejected_before_writing(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _names)
@@ -390,7 +390,7 @@ def _cases() -> None:
     assert sorted(os.listdir(r"C:\data")) == ["old", "old.zip", "refs.json"]
 
 
-def test_windows_names_that_differ_in_case_alone_are_refused_and_nothing_is_lost(
+def test_windows_names_that_differ_only_in_case_are_rejected(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _cases)
@@ -407,7 +407,7 @@ def _replaced(path: str) -> None:
             r"C:\data\store", engine="nczarr", chunks={}, consolidated=consolidated
         ) as dataset:
             assert dataset.b.values.tolist() == [3]
-            if not {"a", "A"}.issubset(dataset):  # nothing says that there was another
+            if not {"a", "A"}.issubset(dataset):  # nothing shows that there was another
                 assert not consolidated
                 continue
             for name in ("a", "A"):
@@ -416,7 +416,7 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_windows_names_that_fell_together_when_a_store_was_copied_there_are_errors(
+def test_windows_variables_whose_files_were_merged_by_a_copy_are_errors(
     tmp_path: Path, dialect: str
 ) -> None:
     from xr_nczarr import to_nczarr

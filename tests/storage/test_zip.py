@@ -1,4 +1,4 @@
-"""Zip files of both flavours, damaged and hostile ones, and how they are written."""
+"""Zip files of both layouts, damaged and hostile ones, and writing them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fetch(store: ZipStore, *keys: str) -> list[bytes | None]:
         (["a/.zarray", "b/.zarray"], ""),
     ],
 )
-def test_d29_keys_lie_at_the_root_or_below_one_leading_folder(
+def test_d29_keys_are_at_the_root_or_below_one_leading_folder(
     tmp_path: Path, names: list[str], prefix: str
 ) -> None:
     path = write(tmp_path / "x.zip", [(name, name.encode()) for name in names if name])
@@ -75,17 +75,17 @@ STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
     ],
     ids=["stray", "no suffix", "name", "order", "attributes", "array", "no group", "version 3"],
 )
-def test_a_stray_empty_group_beside_the_folder_of_the_archives_name_is_passed_over(
+def test_a_stray_empty_group_next_to_the_leading_folder_is_ignored(
     tmp_path: Path, archive: str, names: list[str], prefix: str
 ) -> None:
-    """As netcdf-c does, which takes the folder of the first entry: its test has such an archive."""
+    """netcdf-c uses the folder of the first entry; its tests have such an archive."""
     store = open_store(write(tmp_path / archive, [(name, name.encode()) for name in names]))
-    found = [key for key, _ in store.sizes("")]
+    result = [key for key, _ in store.sizes("")]
     expected = [name for name in names if not name.endswith("/") and name.startswith(prefix)]
-    assert found == [name.removeprefix(prefix) for name in expected]
+    assert result == [name.removeprefix(prefix) for name in expected]
 
 
-def test_a_group_at_the_top_that_says_something_is_no_stray(tmp_path: Path) -> None:
+def test_a_group_at_the_root_with_content_is_not_ignored(tmp_path: Path) -> None:
     group = b'{"zarr_format": 2, "_nczarr_group": {"dims": {}, "vars": [], "groups": ["power"]}}'
     entries = [(name, group if name == ".zgroup" else b"{}") for name in STRAY]
     store = open_store(write(tmp_path / "power.zip", entries))
@@ -97,13 +97,13 @@ def test_a_group_at_the_top_that_says_something_is_no_stray(tmp_path: Path) -> N
     "url",
     ["zip::simplecache::{}/data", "simplecache::zip::{}/data", "simplecache::{}/data#mode=zip"],
 )
-def test_a_zip_file_of_any_name_is_one_behind_a_cache(http_server: HttpServer, url: str) -> None:
+def test_a_cached_zip_file_is_recognized_with_any_name(http_server: HttpServer, url: str) -> None:
     write(Path(http_server.root, "data"), [(".zgroup", b"{}")])
     assert fetch(open_store(url.format(http_server.url)), ".zgroup") == [b"{}"]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_d29_of_entries_with_the_same_name_the_last_counts(tmp_path: Path, method: int) -> None:
+def test_d29_the_last_of_several_entries_with_one_name_is_used(tmp_path: Path, method: int) -> None:
     entries = [(".zgroup", b"1"), ("a/0", b"old" * 9), (".zgroup", b"22"), ("a/0", b"new" * 9)]
     store = open_store(write(tmp_path / "x.zip", entries, method))
     assert fetch(store, "a/0", ".zgroup") == [b"new" * 9, b"22"]
@@ -136,13 +136,13 @@ CENTRAL = b"PK\x01\x02"
         (CENTRAL, 16, b"\1\2\3\4"),  # checksum
         (CENTRAL, 24, b"\x63\0\0\0"),  # size
         (CENTRAL, 20, b"\xff\xff\0\0"),  # stored size
-        (CENTRAL, 42, b"\7\0\0\0"),  # place of the local header
+        (CENTRAL, 42, b"\7\0\0\0"),  # offset of the local header
         (CENTRAL, 42, b"\xff\xff\xff\x7f"),
         (b"PK\x03\x04", 0, b"XX"),
         (b"PK\x03\x04", 26, b"\xff\xff"),  # length of the local name
         (b"PK\x05\x06", 12, b"\xff\xff\xff\x7f"),  # size of the directory
         (b"PK\x05\x06", 0, b"XX"),
-        (b"a/0", 5, b"\x99\x99"),  # the data themselves
+        (b"a/0", 5, b"\x99\x99"),  # the data
     ],
 )
 def test_damage_is_an_error_that_names_the_file(
@@ -155,7 +155,7 @@ def test_damage_is_an_error_that_names_the_file(
     assert str(path) in str(caught.value)
 
 
-def test_a_file_cut_anywhere_is_an_error(tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_an_error(tmp_path: Path) -> None:
     data = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")]).read_bytes()
     for size in range(len(data)):
         (tmp_path / "cut.zip").write_bytes(data[:size])
@@ -199,7 +199,7 @@ def test_encrypted_entries_and_other_compressions_are_unsupported(tmp_path: Path
     assert fetch(store, "plain") == [b"1"]
 
 
-def test_the_place_of_an_uncompressed_object_is_known(tmp_path: Path) -> None:
+def test_an_uncompressed_object_has_an_address(tmp_path: Path) -> None:
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x/.zgroup", "{}")
@@ -213,7 +213,7 @@ def test_the_place_of_an_uncompressed_object_is_known(tmp_path: Path) -> None:
         store.addresses(["a/0", "a/1"])
 
 
-def test_a_zip_file_behind_other_bytes_is_read(tmp_path: Path) -> None:
+def test_a_zip_file_after_other_bytes_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")])
     path.write_bytes(b"PK\x03\x04 something in front" + path.read_bytes())
     assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]
@@ -233,7 +233,7 @@ def test_opening_a_remote_zip_file_takes_two_requests_and_one_for_each_object(
     assert len(http_server.requests) == 1
 
 
-def test_a_zip_file_is_packed_for_netcdf_and_each_name_once(tmp_path: Path) -> None:
+def test_a_zip_file_is_packed_for_netcdf_with_each_name_once(tmp_path: Path) -> None:
     path = tmp_path / "data.zip"
     store = open_store(path, must_exist=False)
     staging = store.staging()
@@ -249,7 +249,7 @@ def test_a_zip_file_is_packed_for_netcdf_and_each_name_once(tmp_path: Path) -> N
     assert fetch(open_store(path), "g/a/0") == [b"2"]
 
 
-def test_zarr_reads_what_is_packed(tmp_path: Path) -> None:
+def test_zarr_python_reads_a_packed_zip_file(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     store = open_store(tmp_path / "data.zip", must_exist=False)
     with zarr.storage.LocalStore(tmp_path / "plain") as plain:
@@ -264,7 +264,7 @@ def test_zarr_reads_what_is_packed(tmp_path: Path) -> None:
         assert zarr.open_array(packed, path="data/a", mode="r")[:].tolist() == [7] * 4
 
 
-def test_an_append_keeps_what_is_there_and_the_old_file_until_the_end(tmp_path: Path) -> None:
+def test_an_append_keeps_all_objects_and_the_old_file_until_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [(".zgroup", b"{}"), ("a/0", b"1")], zipfile.ZIP_DEFLATED)
     old = path.read_bytes()
     store = open_store(path, must_exist=False)
@@ -310,7 +310,7 @@ def test_ranges_of_stored_objects_are_read_alone(tmp_path: Path) -> None:
     original = LocalStore.fetch_ranges
 
     def counted(self: LocalStore, ranges: list[ByteRange]) -> object:
-        reads.extend(one.length for one in ranges)
+        reads.extend(part.length for part in ranges)
         return original(self, ranges)
 
     store.list_names("")
@@ -320,7 +320,7 @@ def test_ranges_of_stored_objects_are_read_alone(tmp_path: Path) -> None:
     assert reads == [30, 3]
 
 
-def test_what_came_with_the_directory_is_not_read_again(tmp_path: Path) -> None:
+def test_objects_read_with_the_directory_are_not_read_again(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a", bytes(range(256)) * 400), ("b", b"12"), ("c", b"3")])
     store = open_store(path)
     store.list_names("")
@@ -351,7 +351,7 @@ def test_a_large_file_with_a_damaged_end_is_an_error(tmp_path: Path, place: int)
         fetch(ZipStore.local(str(path)), "a")
 
 
-def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
+def test_a_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
     end = ("end", bytes(1 << 16))  # comes with the directory, and is kept
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)
@@ -365,7 +365,7 @@ def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
             action()
 
 
-def test_a_level_is_listed_without_going_through_what_lies_below_or_beside_it() -> None:
+def test_a_level_is_listed_without_iterating_over_other_levels() -> None:
     class Counted(list[str]):
         looked_at = 0
 
