@@ -1,36 +1,53 @@
-"""Docstrings begin with the verb that says what happens, as CONTRIBUTING.md asks."""
+"""The rules of CONTRIBUTING.md on English that a machine can check."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
-import pytest
+ROOT = Path(__file__).parent.parent
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+VAGUE_BEGINNING = re.compile(r"(Give|Tell|Say)s?\b")
+NEEDS_ITS_NEIGHBORS = re.compile(r"test_(nor|neither|what|who|so|and|but|it)_")
+VAGUE_LIMIT = re.compile(
+    r"_?(MOST|LEAST|LONGEST|SHORTEST|LARGEST|FEWEST|SMALLEST|DEEPEST|WIDEST)_|_?AT_ONCE\b"
+)
 
-PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
-UNREVISED = ("hierarchy",)
-"""Packages whose docstrings still begin with the verbs below; revise them and shorten this list."""
-AVOIDED = re.compile(r"(Give|Gives|Tell|Tells)\b")
+
+@functools.cache
+def nodes_of(folder):
+    """Return (path, node) of all nodes in the files below a folder."""
+    files = sorted((ROOT / folder).rglob("*.py"))
+    trees = [(str(file.relative_to(ROOT)), ast.parse(file.read_text("utf-8"))) for file in files]
+    return [(path, node) for path, tree in trees for node in ast.walk(tree)]
 
 
-def avoided_beginnings(package):
-    """Return the place of each docstring in a package or module that begins with such a verb."""
-    files = sorted(package.rglob("*.py")) if package.is_dir() else [package]
-    nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+def places(kinds, is_avoided, *folders):
+    """Return the path and line of each node of these kinds that is avoided."""
     return [
-        f"{file.relative_to(PACKAGE)}:{getattr(node, 'lineno', 1)}"
-        for file in files
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, nodes) and AVOIDED.match(ast.get_docstring(node) or "")
+        f"{path}:{getattr(node, 'lineno', 1)}"
+        for folder in folders
+        for path, node in nodes_of(folder)
+        if isinstance(node, kinds) and is_avoided(node)
     ]
 
 
-PARTS = {
-    path.stem: path
-    for path in sorted(PACKAGE.iterdir())
-    if path.suffix == ".py" or (path / "__init__.py").exists()
-}
+def test_docstrings_begin_with_a_precise_verb():
+    documented = (ast.Module, ast.ClassDef, *FUNCTIONS)
+    assert not places(
+        documented,
+        lambda node: VAGUE_BEGINNING.match(ast.get_docstring(node) or ""),
+        *("xr_nczarr", "tests", "docs"),
+    )
 
 
-@pytest.mark.parametrize("name", sorted(PARTS.keys() - set(UNREVISED)))
-def test_docstrings_say_what_a_function_returns_or_does(name):
-    assert avoided_beginnings(PARTS[name]) == []
+def test_tests_are_named_without_reference_to_their_neighbors():
+    assert not places(FUNCTIONS, lambda node: NEEDS_ITS_NEIGHBORS.match(node.name), "tests")
+
+
+def test_limits_are_called_max_or_min():
+    assert not places(
+        ast.Name,
+        lambda node: isinstance(node.ctx, ast.Store) and VAGUE_LIMIT.match(node.id),
+        *("xr_nczarr", "tests"),
+    )

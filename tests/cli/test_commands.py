@@ -1,4 +1,4 @@
-"""The frame of the ``nczarr`` command: exit codes, errors in one line, closed pipes."""
+"""The ``nczarr`` command in general: exit codes, one-line errors, closed pipes."""
 
 import subprocess
 import sys
@@ -112,7 +112,7 @@ def test_options_are_json_or_text():
         "explain one --select=x=0,x=1",
     ],
 )
-def test_what_is_no_argument_is_told_with_what_would_be(wrong, capsys):
+def test_the_error_of_an_invalid_argument_names_the_valid_ones(wrong, capsys):
     assert main(wrong.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "expected" in line
@@ -127,7 +127,7 @@ def test_lists_of_dimensions_may_have_spaces(tmp_path, capsys):
     assert "chunks 1×1" in str(xr_nczarr.open_hierarchy(tmp_path / "two"))
 
 
-def test_what_a_store_does_not_have_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+def test_the_error_of_a_missing_name_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     xr_nczarr.to_nczarr(xr.DataTree.from_dict({"/": dataset, "/g": dataset}), "one")
@@ -148,7 +148,7 @@ def test_what_a_store_does_not_have_is_told_in_one_line(tmp_path, monkeypatch, c
         assert found.count("\n") == 1
 
 
-def test_one_group_of_a_store_is_looked_at_and_the_rest_is_not_taken_for_lost(tmp_path):
+def test_a_command_on_one_group_does_not_report_the_others_as_missing(tmp_path):
     inner = xr.Dataset({"w": (("y", "x"), [[1.0, 2.0]])})
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"v": ("x", [1.0, 2.0])}), "/g": inner})
     xr_nczarr.to_nczarr(tree, tmp_path / "one", consolidated=False)

@@ -1,4 +1,4 @@
-"""The README's first command, with and without netcdf-c at hand."""
+"""``nczarr demo``, with and without netcdf-c."""
 
 import importlib.util
 

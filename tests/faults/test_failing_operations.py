@@ -1,6 +1,6 @@
-"""Writes of which a single operation fails, or is forgotten by a disk that was not told to keep it.
+"""Writes in which a single operation fails, or is lost because it was not synced to the disk.
 
-Each of the n operations in turn: what was there before is readable, and the write can be run again.
+After each of the n operations in turn, the old state can be read, and the write can be run again.
 """
 
 import errno
@@ -45,7 +45,7 @@ def write_region(target, _version, **options):
 
 
 def changed():
-    """What `write_region` leaves."""
+    """Return the dataset after `write_region`."""
     new = values(0, 6)
     new.a[1:3] *= -1
     return new
@@ -54,7 +54,7 @@ def changed():
 ACTIONS = {create: values(0, 6), append: values(0, 9), replace: values(0, 3, -1)}
 ACTIONS |= {write_region: changed()}
 
-# What changes the disk: a full one refuses those that need space, a broken one any.
+# Operations that change the disk: a full one rejects those that need space, a broken one all.
 NEEDING_SPACE = ("open", "write", "mkdir", "link")
 OPERATIONS = (*NEEDING_SPACE, "replace", "rename", "unlink", "rmdir", "fsync")
 
@@ -86,12 +86,12 @@ def failing(number, after, monkeypatch):
 
 
 def objects(path):
-    """Without the locks that could not be removed."""
+    """Return the objects without locks that could not be removed."""
     return {key: data for key, data in contents(path).items() if not key.endswith(".lock")}
 
 
 def begun(path, original):
-    """Tell whether anything changed: before that, nothing is to be told of what is left."""
+    """Return whether anything changed; before that, the error does not report leftovers."""
     return objects(path) != objects(original)
 
 
@@ -104,7 +104,7 @@ def found(target):
 
 
 def again(action, target, version, *, finished):
-    """Run an action again; only one that had finished may be refused."""
+    """Run an action again; it may be rejected only if it had finished."""
     refused = (ConflictError, FileExistsError) if finished else ()
     with suppress(*refused):
         action(target, version)
@@ -148,7 +148,7 @@ def refuse(*_):
 
 
 @pytest.mark.parametrize("action", ["append", "replace", "region"])
-def test_an_error_of_others_has_a_note_of_what_is_left(tmp_path, action):
+def test_an_error_of_another_package_has_a_note_on_the_state_of_the_store(tmp_path, action):
     path = str(tmp_path / "s")
     create(path, 2)
     lazy = values(6, 9).chunk().map_blocks(refuse, template=values(6, 9).chunk())
@@ -163,7 +163,7 @@ def test_an_error_of_others_has_a_note_of_what_is_left(tmp_path, action):
 
 
 @pytest.mark.parametrize("action", [append, replace, write_region])
-def test_a_codec_that_fails_leaves_what_was_there(tmp_path, monkeypatch, action):
+def test_a_codec_that_fails_leaves_the_old_store(tmp_path, monkeypatch, action):
     path, encoding = str(tmp_path / "s"), {"a": {"compressor": numcodecs.BZ2(), "chunks": (4, 4)}}
     to_nczarr(values(0, 6), path, unlimited_dims="t", encoding=encoding)
     with monkeypatch.context() as patch:
@@ -177,7 +177,7 @@ def test_a_codec_that_fails_leaves_what_was_there(tmp_path, monkeypatch, action)
 
 
 class Recorded(dict):
-    """Objects, a copy of them after each change, and None where all was forced to the disk."""
+    """Objects, with a copy of them after each change, and None after each sync."""
 
     def __init__(self, objects):
         super().__init__(objects)
@@ -197,14 +197,14 @@ class Recorded(dict):
 
 
 class FlushedStore(MemoryStore):
-    """Tells its mapping when all of it is to be on the disk."""
+    """A store in memory that records each sync in its mapping."""
 
     def flush(self):
         self.mapping.changes.append(None)
 
 
 def after_power_loss(before, changes, chance):
-    """Yield what may be on the disk: all up to a flush, and any of the changes of objects since."""
+    """Yield possible states of the disk: all changes before a sync, and any of those after it."""
     kept, since = before, []
     for state in changes:
         if state is None:
@@ -227,7 +227,9 @@ def after_power_loss(before, changes, chance):
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("action", [append, write_region])
-def test_what_was_not_forced_to_the_disk_may_be_forgotten(action, version):
+def test_a_power_failure_that_loses_unsynced_changes_leaves_the_old_or_the_new_state(
+    action, version
+):
     before, after = {}, ACTIONS[action]
     create(before, version)
     whole = Recorded(before)

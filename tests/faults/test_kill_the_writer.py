@@ -1,7 +1,7 @@
 """A writer that is killed at any moment leaves the old or the new state, and can be run again.
 
-The default run kills those of create, append (also of longer text), replace and region write 100
-times each, all others a few times; ``NCZARR_KILLS=1000`` asks for more.
+The default run kills create, append (also of longer text), replace and region write 100 times
+each, and all other actions a few times; ``NCZARR_KILLS=1000`` requests more.
 Every other kill comes right before a random one of the write's changes of the disk (a file opened
 for writing, renamed or removed, a directory made: from within, by an audit hook), the others at a
 random moment between the first change and the last (from outside: also amid a file).
@@ -73,20 +73,20 @@ CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.chmo
 
 
 def is_change(event, arguments):
-    """Whether an audited event changes the disk."""
+    """Return whether an audited event changes the disk."""
     writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT
     return event in CHANGES or (event == "open" and bool((arguments[2] or 0) & writes))
 
 
 def values(start, stop, sign=1):
-    """A dataset along time whose values tell where they belong."""
+    """Return a dataset along time whose values identify their position."""
     n = np.arange(start, stop)
     field = sign * (n[:, None] * 100.0 + np.arange(50))
     return xr.Dataset({"a": (("time", "x"), field), "n": ("time", sign * n)}, {"time": n * 1.0})
 
 
 def with_names(dataset, ending=""):
-    """A dataset with text, which is stored in fixed width where NCZarr has version 2."""
+    """Return a dataset with text, which NCZarr stores in fixed width in version 2."""
     names = [f"{number:02}{ending}" for number in dataset.n.values]
     return dataset.assign(name=("time", np.array(names, object)))
 
@@ -172,7 +172,7 @@ def read(path, **options):
 
 
 def states(path, layout):
-    """What is there, by each of the ways of reading it: None, or a dataset."""
+    """Return the state of the store in each way of reading it: None, or a dataset."""
     found = []
     for options in ({}, {"consolidated": False}):
         try:
@@ -180,7 +180,7 @@ def states(path, layout):
         except NotFoundError:
             found.append(None)
     if found[0] is not None and LAYOUTS[layout][1] == 2:
-        # netcdf-c knows nothing of journals: it refuses arrays of both lengths while there is one.
+        # netcdf-c does not know the journal, and rejects arrays of both lengths while there is one.
         unfinished = os.path.exists(f"{path}/{JOURNAL}")
         refusal = contextlib.suppress(OSError) if unfinished else contextlib.nullcontext()
         with refusal, netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
@@ -216,7 +216,7 @@ def writers():
 
 
 def write(writers, action, layout, path, *, before_change=-1, delay=-1.0):
-    """Act in a process of its own: how it ended, the changes it began, the seconds they took."""
+    """Write in a separate process; return its status, its number of changes and their seconds."""
     writers.stdin.write(f"{action} {layout} {path} {before_change} {delay}\n")
     writers.stdin.flush()
     status, changes, seconds = writers.stdout.readline().split()
@@ -268,14 +268,14 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
             assert same(found[0], after), "refused to run again although it had not finished"
         assert contents(path) == whole
         for left in {*map(str, tmp_path.iterdir())} - {original, reference}:
-            shutil.rmtree(left)  # also what a killed replacement leaves beside the store
+            shutil.rmtree(left)  # also leftovers of a killed replacement next to the store
     print(action, layout, f"{changes} changes in {seconds * 1e3:.0f} ms:", outcomes)
-    # Of the half from within nearly all; when the others fall, a busy machine decides.
+    # Nearly all kills from within are during the changes; a busy machine affects the others.
     assert outcomes["amid"] >= 0.4 * (turn + 1) or turn < 20
 
 
 def assert_each_chunk_is_old_or_new(found, start, stop):
-    """Check the signs: all rows outside of the written ones are old, chunks inside are of one."""
+    """Check the signs: rows outside the region are old, and each chunk inside has one sign."""
     old = values(0, 18)
     np.testing.assert_array_equal(np.abs(found.a), old.a)
     xr.testing.assert_identical(found.time, old.time)

@@ -1,4 +1,4 @@
-"""Forks and new processes amid reading, and several that write, or die while they do."""
+"""Forks and new processes during reads, and concurrent writers."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def read(*datasets):
 
 
 def begin(action, *arguments):
-    """Do something in a forked process, for 20 seconds and a second a round at most."""
+    """Call a function in a forked process, for at most 20 seconds plus a second per round."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(20 + ROUNDS)
@@ -41,7 +41,7 @@ def begin(action, *arguments):
 
 
 def end(pid):
-    """Wait for a process, and give how it ended."""
+    """Wait for a process and return its exit status."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -51,7 +51,7 @@ def fork(action, *arguments):
 
 @contextmanager
 def meanwhile(action):
-    """Do something again and again in two threads."""
+    """Call a function repeatedly in two threads during the block."""
     stop, results = threading.Event(), []
 
     def repeat():
@@ -85,7 +85,7 @@ def amid_reading(urls):
         return found, spawned and all(results)
 
 
-def test_processes_that_begin_amid_reading_read_as_well(http_server):
+def test_processes_started_during_reads_can_read(http_server):
     root, url = Path(http_server.root), http_server.url
     to_nczarr(values(), f"{root}/s", encoding={"a": {"chunks": (10, 10)}}, zarr_format=2)
     (root / "set.json").write_text(json.dumps(references_of(root / "s", url)))
@@ -152,7 +152,7 @@ def test_a_limited_thread_runs_when_a_running_one_waits_for_it(monkeypatch):
 
 
 def references_of(store, url):
-    """A set of all that a store has, the documents inline."""
+    """Return a reference set of a store, with inline documents."""
     found = {}
     for path in store.rglob("*"):
         if path.is_file():
@@ -163,7 +163,7 @@ def references_of(store, url):
 
 
 def write_a_row(path, row):
-    """Write one row of the only chunk in each round; tell whether it was there afterwards."""
+    """Write one row of the only chunk in each round, and return whether it was stored."""
     right = True
     for turn in range(1, ROUNDS + 1):
         part = xr.Dataset({"a": (("y", "x"), np.full((1, 10), turn + 1000.0 * row))})
@@ -177,7 +177,7 @@ def write_two_rows(path):
     return [end(pid) for pid in [begin(write_a_row, path, row) for row in (3, 4)]]
 
 
-def test_two_processes_that_touch_one_chunk_lose_nothing(tmp_path):
+def test_two_processes_that_write_one_chunk_lose_nothing(tmp_path):
     path = str(tmp_path / "s")
     to_nczarr(values(), path, encoding={"a": {"chunks": (20, 10)}})
     assert in_a_new_interpreter(write_two_rows, path) == [0, 0]
@@ -203,7 +203,7 @@ def append_rows(path, told):
 
 
 def read_while_appending(path):
-    """Read until the appending process has ended; give the lengths that were seen."""
+    """Read until the appending process has ended, and return the observed lengths."""
     told, tell = os.pipe()
     pid, lengths, ended = begin(append_rows, path, told), [3], False
     while not ended:
@@ -218,7 +218,7 @@ def read_while_appending(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_readers_of_a_growing_store_see_whole_appends(tmp_path, zarr_format):
+def test_readers_of_a_growing_store_see_only_complete_appends(tmp_path, zarr_format):
     path, encoding = str(tmp_path / "s"), {"a": {"chunks": (4, 5)}, "t": {"chunks": (100,)}}
     to_nczarr(rows(0, 3), path, unlimited_dims="t", encoding=encoding, zarr_format=zarr_format)
     lengths = in_a_new_interpreter(read_while_appending, path)

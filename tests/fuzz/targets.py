@@ -1,4 +1,4 @@
-"""What is fuzzed: functions that take any bytes, each with its corpus in the folder of its name."""
+"""The fuzzed functions: each takes any bytes and has a corpus in the folder of its name."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ Target = Callable[[bytes], None]
 
 
 def corpus(name: str) -> list[bytes]:
-    """Give the files of a target's corpus, in the order of their names."""
+    """Return the files of a target's corpus, in the order of their names."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
 class Objects(dict[str, bytes]):
-    """The documents of a store that has bytes wherever a chunk could be.
+    """The documents of a store, with bytes for every possible chunk.
 
-    `sizes` are those by the first letter of the key; the usual one stands under the empty key.
+    `sizes` has the size of a chunk by the first letter of its key; the empty key has the default.
     """
 
     sizes: Mapping[str, int] = {"": 64}
@@ -106,7 +106,7 @@ def zarr_v1(data: bytes) -> None:
 
 
 def nczarr(data: bytes) -> None:
-    """All documents of a NCZarr store: each by itself as nodes, consolidated with their values."""
+    """All documents of an NCZarr store: single ones as nodes, consolidated ones with values."""
     consolidated = Objects({".zmetadata": data})
     consolidated.sizes = {"": 24, "c": 3, "s": 8}
     # From the nodes on, both go the same way: xarray need not see them twice.
@@ -122,7 +122,7 @@ def nczarr(data: bytes) -> None:
 
 
 def _single(consolidated: bytes) -> Objects:
-    """Give the single documents that a consolidated one holds."""
+    """Return the single documents in a consolidated one."""
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         held = json.loads(consolidated)["metadata"]
         return Objects({key: json.dumps(value).encode() for key, value in held.items()})
@@ -138,7 +138,7 @@ def _folder() -> str:
 
 
 def references(data: bytes) -> None:
-    """A local reference document, beside a file that it may refer to."""
+    """A local reference document, next to a file that it may refer to."""
     try:
         result = parse_references(data, limits=Limits(**LIMITS))
     except NczarrError:
@@ -148,7 +148,7 @@ def references(data: bytes) -> None:
         places = [one.url for _, one in pairs if not isinstance(one, InlineBytes)]
         count = result.count
         result.subset("a/").names("a/")
-    # Only what cannot lead out of this machine is asked for.
+    # Only targets on this machine are requested.
     if all("://" not in url and "::" not in url for url in places) and count <= 300:
         path = os.path.join(_folder(), "set.json")
         Path(path).write_bytes(data)
@@ -156,7 +156,7 @@ def references(data: bytes) -> None:
 
 
 def templates(data: bytes) -> None:
-    """A template: the URL of a reference, of a generator, and what another one calls."""
+    """A template: the URL of a reference and of a generator, and a template that others call."""
     text = data.decode("utf-8", "replace")
     generated = {
         "key": "g/{{i}}",
@@ -179,7 +179,7 @@ def templates(data: bytes) -> None:
 
 
 def shard_index(data: bytes) -> None:
-    """A shard: its first byte says where the index is, and whether codecs lie around."""
+    """A shard, whose first byte selects the location of the index and outer codecs."""
     kind = data[0] % 4 if data else 0
     index_codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
     configuration = {
@@ -206,7 +206,7 @@ def shard_index(data: bytes) -> None:
 
 
 def zip_file(data: bytes) -> None:
-    """A zip file that holds a store."""
+    """A zip file that contains a store."""
     path = os.path.join(_folder(), "store.zip")
     Path(path).write_bytes(data)
     read_ends(path)
@@ -244,7 +244,7 @@ ELEMENTS = 300
 
 @cache
 def codec(number: int) -> ChunkCodec:
-    """Give the codec that the first byte of an input of `codecs` stands for."""
+    """Return the codec for the first byte of an input of `codecs`."""
     chains = CHAINS + OBJECT_CHAINS
     number %= len(chains)
     objects = number >= len(CHAINS)
@@ -262,7 +262,7 @@ def codec(number: int) -> ChunkCodec:
 
 
 def codecs(data: bytes) -> None:
-    """A chunk: its first byte says which codecs decode the rest."""
+    """A chunk, whose first byte selects the codecs that decode the rest."""
     chosen = codec(data[0] if data else 0)
     chosen.decode(data[1:])
 

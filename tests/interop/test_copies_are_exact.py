@@ -56,7 +56,7 @@ def source(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 def make(cdl: str, path: Path) -> Path:
-    """Make a netCDF file of CDL, netCDF-4 unless it says another ``_Format``."""
+    """Write a netCDF file from CDL, as netCDF-4 unless it declares another ``_Format``."""
     text = path.with_suffix(".cdl")
     text.write_text(cdl)
     kind = [] if "_Format" in cdl else ["-4"]
@@ -64,7 +64,7 @@ def make(cdl: str, path: Path) -> Path:
     return path
 
 
-# ---- what netcdf-c reads -----------------------------------------------------------------------
+# ---- as netcdf-c reads it ----------------------------------------------------------------------
 
 
 @cache
@@ -73,7 +73,7 @@ def netcdf_c() -> ctypes.CDLL:
 
 
 def described(group: Any, path: str = "", left_out: Collection[str] = ()) -> Iterator[Any]:
-    """Yield all that netCDF4-python, asked for nothing but raw values, says of a group."""
+    """Yield everything that netCDF4-python reads of a group, with raw values."""
     for dimension in group.dimensions.values():
         yield path, "dimension", dimension.name, len(dimension), dimension.isunlimited()
     yield from described_attributes(path, group, GLOBAL)
@@ -141,7 +141,7 @@ def test_netcdf_c_reads_the_same_of_the_file_and_of_a_file_made_of_its_copy(
 
 
 @pytest.mark.parametrize("layout", [*ANNOTATED, *OLD], ids=" ".join)
-def test_the_dump_of_a_copy_is_what_ncdump_prints_of_the_file(
+def test_the_dump_of_a_copy_equals_ncdump_of_the_file(
     source: Path, layout: tuple[str, str]
 ) -> None:
     zarr_format, dialect = layout
@@ -168,7 +168,7 @@ def test_a_copy_of_a_copy_is_the_same_store(source: Path, layout: tuple[str, str
 
 
 @pytest.mark.parametrize("zarr_format", ["3", "3-draft"])
-def test_a_copy_by_way_of_version_3_is_the_same_store(source: Path, zarr_format: str) -> None:
+def test_a_copy_through_version_3_is_the_same_store(source: Path, zarr_format: str) -> None:
     direct: dict[str, bytes] = {}
     between: dict[str, bytes] = {}
     back: dict[str, bytes] = {}
@@ -180,7 +180,7 @@ def test_a_copy_by_way_of_version_3_is_the_same_store(source: Path, zarr_format:
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")  # of numcodecs' in version 3
 @pytest.mark.parametrize("layout", PLAIN, ids=" ".join)
-def test_a_copy_in_plain_zarr_holds_all_that_it_has_a_place_for(
+def test_a_copy_in_plain_zarr_has_all_content_that_it_can_represent(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout
@@ -249,7 +249,7 @@ def test_bounds_keep_their_attributes_through_an_engine_of_xarray(
     assert again["lat_bnds"].attrs == {"units": "degrees_north"}
 
 
-# ---- what NCZarr has no type for
+# ---- values without an NCZarr type
 
 
 UNSUPPORTED = {
@@ -267,7 +267,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("zarr_format", ["2", "3"])
 @pytest.mark.parametrize("kind", UNSUPPORTED)
-def test_what_nczarr_has_no_type_for_is_named_before_anything_is_written(
+def test_values_without_an_nczarr_type_are_named_before_anything_is_written(
     kind: str, zarr_format: str, tmp_path: Path, capsys: Any
 ) -> None:
     types, variable, data = UNSUPPORTED[kind]
@@ -289,7 +289,7 @@ def test_what_nczarr_has_no_type_for_is_named_before_anything_is_written(
     assert "v" not in found["/g"]
 
 
-def test_attributes_that_nczarr_has_no_type_or_no_name_for_are_named(tmp_path: Path) -> None:
+def test_attributes_without_an_nczarr_type_or_name_are_named(tmp_path: Path) -> None:
     cdl = """netcdf u { types: compound t { int a ; } ; ubyte enum e {no = 0} ;
     variables: int v ; t v:point = {1} ; v:units = "m" ; e v:flag = no ;
     data: v = 1 ; }"""
@@ -312,7 +312,7 @@ def test_attributes_that_nczarr_has_no_type_or_no_name_for_are_named(tmp_path: P
 
 
 @pytest.mark.parametrize("text", [b"caf\xe9", b"a\0b", b"a\x1bb"], ids=["Latin-1", "NUL", "ESC"])
-def test_text_that_json_or_netcdf_c_cannot_hold_is_named(text: bytes, tmp_path: Path) -> None:
+def test_text_that_json_or_netcdf_c_cannot_represent_is_named(text: bytes, tmp_path: Path) -> None:
     source = tmp_path / "u.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.setncattr("title", text)
@@ -361,7 +361,7 @@ def test_a_string_longer_than_an_attribute_allows_names_the_attribute(
     assert json.loads(copied["s/.zarray"])["dtype"] == "|S4"
 
 
-def test_a_width_that_is_no_number_of_bytes_is_an_attribute_like_others(tmp_path: Path) -> None:
+def test_an_invalid_width_is_copied_as_an_ordinary_attribute(tmp_path: Path) -> None:
     cdl = "netcdf w { dimensions: x = 1 ; variables: string s(x) ; s:_nczarr_maxstrlen = %s ; "
     for text in ('"4"', "2.5", "1, 2", "0", "-4"):
         copied: dict[str, bytes] = {}
@@ -387,7 +387,7 @@ def test_a_variable_that_netcdf_c_does_not_read_is_named_with_the_engine_to_try(
     np.testing.assert_array_equal(found["v"], np.arange(1000))
 
 
-def test_what_is_no_netcdf_file_behind_its_signature_is_an_error_in_one_line(
+def test_an_invalid_file_with_the_signature_of_netcdf_is_a_one_line_error(
     tmp_path: Path, capsys: Any
 ) -> None:
     (tmp_path / "cut.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
@@ -395,9 +395,7 @@ def test_what_is_no_netcdf_file_behind_its_signature_is_an_error_in_one_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_values_of_a_file_travel_to_the_workers_of_dask(
-    folder: Path, tmp_path: Path, workers: Any
-) -> None:
+def test_dask_workers_read_the_values_of_a_file(folder: Path, tmp_path: Path, workers: Any) -> None:
     source = make((FIXTURES / "cdl/copies/strings.cdl").read_text(), folder / "strings.nc")
     with workers.as_current():
         xr_nczarr.copy(source, tmp_path / "copy")

@@ -1,7 +1,7 @@
-"""What we write is read identically by netcdf-c, zarr-python, xarray's zarr engine and tensorstore.
+"""netcdf-c, zarr-python, xarray's zarr engine and tensorstore read written stores identically.
 
-What they cannot read of netCDF's types (zarr-python: characters, and text of fixed width as text)
-is left out for them alone.
+netCDF types that a reader does not support (zarr-python: characters, and fixed-width text as text)
+are left out only for that reader.
 """
 
 import itertools
@@ -34,7 +34,7 @@ CHUNKS = {"whole": None, "cut": (3, 4), "elements": (1, 1)}
 
 
 def extremes(dtype):
-    """A field with the limits of its type, and NaN and infinities."""
+    """Return a field with the limits of its type, NaN and infinities."""
     kind = np.dtype(dtype)
     field = np.arange(35).reshape(5, 7).astype(kind)
     if kind.kind == "f":
@@ -47,7 +47,7 @@ def extremes(dtype):
 
 
 def numbers():
-    """Variables of all number types, without `_FillValue`: every value means itself."""
+    """Return variables of all number types without `_FillValue`."""
     dataset = xr.Dataset({f"v_{dtype}": (("y", "x"), extremes(dtype)) for dtype in NUMBERS})
     for variable in dataset.variables.values():
         variable.encoding["_FillValue"] = None
@@ -64,7 +64,7 @@ def read(path, **options):
 
 
 def bits(values):
-    """The bytes of values: NaN and -0.0 are compared as they are."""
+    """Return the bytes of values, so that NaN and -0.0 can be compared."""
     return np.ascontiguousarray(values).tobytes()
 
 
@@ -151,7 +151,7 @@ def test_attributes_keep_type_and_value(path, dialect):
                 assert type(found[name]) is type(value) or not isinstance(value, str), name
                 assert np.asarray(found[name]).dtype == np.asarray(value).dtype, name
                 np.testing.assert_array_equal(found[name], value, name)
-    # Zarr has no types of attributes: numbers of JSON, and text that netCDF spells as JSON.
+    # Zarr has no attribute types: numbers are JSON, and so is text that netCDF spells as JSON.
     with xr.open_dataset(path, engine="zarr") as engine:
         for found in (engine.attrs, engine.v.attrs, dict(zarr.open_group(path)["v"].attrs)):
             for name, value in ATTRIBUTES.items():
@@ -184,8 +184,8 @@ def test_strings_and_characters_are_read_by_netcdf_c(path):
         assert stored["scalar"][...] == "text"
         stored["c"].set_auto_mask(False)
         assert netCDF4.chartostring(stored["c"][:], "bytes").tolist() == [b"abc", b"d"]
-    # Programs of Zarr see the bytes of strings. With one array of characters, zarr-python opens no
-    # consolidated group, and xarray's engine none.
+    # Zarr programs see the bytes of strings. With an array of characters, zarr-python cannot open a
+    # consolidated group, and xarray's engine no group at all.
     for options in ({}, {"consolidated": False}):
         with pytest.raises(ValueError, match="'>S1'"):
             xr.open_dataset(path, engine="zarr", **options)
@@ -197,8 +197,8 @@ def test_strings_and_characters_are_read_by_netcdf_c(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_text_that_is_all_fill_is_the_same_to_netcdf_c_and_to_zarr(path, tmp_path, dialect):
-    """Its fill value is Base64 in Zarr's documents, which netcdf-c takes for the text itself."""
+def test_text_of_only_fill_values_is_read_equally_by_netcdf_c_and_zarr(path, tmp_path, dialect):
+    """The fill value is Base64 in Zarr's documents, which netcdf-c takes for the text itself."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
     encoding = {"text": {"_FillValue": "none", "chunks": (2,)}}
@@ -255,13 +255,13 @@ CLIMATE_ENCODING = {
 
 
 def others(path, dialect):
-    """The dataset as netcdf-c (through xarray's decoding) and xarray's zarr engine read it."""
+    """Return the dataset as read by netcdf-c (decoded by xarray) and by xarray's zarr engine."""
     backend = xr.backends.NetCDF4DataStore(netCDF4.Dataset(nczarr_url(path)))
     with xr.open_dataset(backend) as dataset:
         yield dataset.load()
     with xr.open_dataset(path, engine="zarr") as dataset:
         dataset = dataset.load()
-        if dialect == "nczarr":  # netCDF's scalars have a dimension of their own in Zarr
+        if dialect == "nczarr":  # netCDF's scalars have an additional dimension in Zarr
             dataset = dataset.squeeze("_scalar_")
         yield dataset
 
@@ -270,7 +270,7 @@ def others(path, dialect):
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 def test_a_dataset_is_decoded_the_same_by_all(path, dialect, dask):
     dataset = climate()
-    if dialect == "zarr":  # its truth values and scalars are not read by netcdf-c
+    if dialect == "zarr":  # netcdf-c does not read its booleans and scalars
         dataset = dataset.drop_vars(["flag", "scalar"])
     given = dataset.chunk(time=2, x=3) if dask else dataset
     to_nczarr(given, path, encoding=CLIMATE_ENCODING, unlimited_dims="time", dialect=dialect)
@@ -284,7 +284,7 @@ def test_a_dataset_is_decoded_the_same_by_all(path, dialect, dask):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_groups_and_dimensions_are_where_they_were(path, dialect):
+def test_groups_and_dimensions_keep_their_positions(path, dialect):
     tree = xr.DataTree.from_dict(
         {
             "/": climate(),
@@ -345,7 +345,7 @@ def test_netcdf_c_4_9_0_opens_the_universal_layout(path):
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_old_and_new_releases_follow_what_is_done_to_the_universal_layout(path, consolidated):
+def test_old_and_new_releases_read_changes_of_the_universal_layout(path, consolidated):
     first = xr.Dataset(
         {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
     )
@@ -386,8 +386,8 @@ def test_old_and_new_releases_follow_what_is_done_to_the_universal_layout(path, 
         assert not [key for key in held if ".ncz" in key]
 
 
-def test_what_joins_an_earlier_universal_layout_is_refused_until_it_is_upgraded(path):
-    """Its annotations lay side by side in the documents."""
+def test_additions_to_an_earlier_universal_layout_require_an_upgrade(path):
+    """Its annotations of both layouts are in the same documents."""
     to_nczarr(xr.Dataset({"v": ("x", [1.0])}), path, dialect="universal", consolidated=False)
     for beside in Path(path).rglob(".ncz*"):
         beside.unlink()
@@ -407,7 +407,7 @@ def test_what_joins_an_earlier_universal_layout_is_refused_until_it_is_upgraded(
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
 @pytest.mark.parametrize("chunks", [None, (9,)])
-def test_netcdf_c_4_9_0_opens_what_grows_along_one_dimension(path, dialect, chunks):
+def test_netcdf_c_4_9_0_opens_variables_that_grow_along_one_dimension(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
     given = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
     to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **given)
@@ -416,7 +416,7 @@ def test_netcdf_c_4_9_0_opens_what_grows_along_one_dimension(path, dialect, chun
 
 
 def describe(group):
-    """Everything netcdf-c tells of a file: dimensions, types, attributes, filters' results."""
+    """Return everything that netcdf-c reads of a file: dimensions, types, attributes, values."""
     own = {
         "dimensions": {
             name: (len(each), each.isunlimited()) for name, each in group.dimensions.items()
@@ -438,7 +438,7 @@ def describe(group):
     return own
 
 
-def test_a_file_of_netcdf_c_comes_back_without_a_difference(path, tmp_path):
+def test_a_file_of_netcdf_c_round_trips_without_a_difference(path, tmp_path):
     source = nczarr_url(tmp_path / "source")
     with netCDF4.Dataset(source, "w") as file:
         file.title, file.number = "x", np.int16(5)

@@ -243,5 +243,5 @@ def test_a_scanned_document_equals_its_json(parts, spelled, escaped, slashes, ch
             except NczarrError as error:
                 return type(error)
 
-    sizes = {"_MIN_DOCUMENT_BYTES": 0, "_SMALLEST_BLOCK": 400, "_LARGEST_BLOCK": 1000}
+    sizes = {"_MIN_DOCUMENT_BYTES": 0, "_MIN_BLOCK": 400, "_MAX_BLOCK": 1000}
     assert parsed(**sizes, MIN_ROWS=3) == parsed(_MIN_DOCUMENT_BYTES=1 << 40)

@@ -293,7 +293,7 @@ class TestStore:
         assert messages[0] == messages[1]
         assert "t/50" in messages[0]
 
-    def test_it_is_read_only(self):
+    def test_a_set_is_read_only(self):
         store = open_store({"a": "b"})
         for write in (lambda: store.put([("a", b"")]), lambda: store.delete("a")):
             with pytest.raises(UnsupportedError, match="read only"):

@@ -313,7 +313,7 @@ def test_d20_a_missing_chunk_without_a_fill_value_is_zero_and_told(
     assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (1,), "v/1")
 
 
-def test_d21_an_array_of_another_size_than_its_dimension_opens(tmp_path: Path, way: str) -> None:
+def test_d21_an_array_whose_size_differs_from_its_dimension_opens(tmp_path: Path, way: str) -> None:
     times = {"short": FOUR[:3], "long": np.arange(6, dtype="f4"), "right": FOUR}
     content = Group({"t": Size(4), "x": 2})
     content.variables = {name: Var(("/t",), v, fill=-1) for name, v in times.items()}
@@ -334,7 +334,7 @@ def test_d21_an_array_of_another_size_than_its_dimension_opens(tmp_path: Path, w
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
 
 
-def test_d22_stale_consolidated_metadata_are_found_when_asked(tmp_path: Path, way: str) -> None:
+def test_d22_stale_consolidated_metadata_are_found_on_request(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s.zarr"
     first = xr.Dataset({"v": ("t", np.arange(2))})
     first.to_zarr(store, zarr_format=2, consolidated=True)
@@ -346,7 +346,7 @@ def test_d22_stale_consolidated_metadata_are_found_when_asked(tmp_path: Path, wa
         xr.open_dataset(store, engine="nczarr", consolidated="check")
 
 
-def test_d22_what_consolidated_metadata_lack_is_found_when_asked(tmp_path: Path) -> None:
+def test_d22_nodes_missing_from_consolidated_metadata_are_found_on_request(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "s", "nczarr,consolidated")
     xr.open_dataset(store, engine="nczarr", consolidated="check")
     attributes = json.loads((store / "g/.zattrs").read_text()) | {"new": 1}
@@ -543,9 +543,7 @@ def test_d33_an_unknown_codec_breaks_only_its_own_variable(
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_what_cannot_be_read_stays_readable_beside_the_rest_when_chunks_are_asked_for(
-    tmp_path: Path, chunks: Any
-) -> None:
+def test_broken_variables_do_not_prevent_opening_with_chunks(tmp_path: Path, chunks: Any) -> None:
     """With chunks xarray reads an item of every object array; one failure must not refuse all."""
     vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
     odd = array_document((2,), "|O", fill_value="", **vlen)
@@ -565,7 +563,7 @@ def test_what_cannot_be_read_stays_readable_beside_the_rest_when_chunks_are_aske
 
 @pytest.mark.parametrize("damage", ["gone", "no JSON", "another shape"])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_a_coordinate_of_which_nothing_is_known_blocks_none_along_its_dimension(
+def test_an_unknown_coordinate_does_not_block_others_along_its_dimension(
     tmp_path: Path, damage: str, chunks: Any
 ) -> None:
     values = xr.Dataset({"v": ("t", FOUR)}, {"t": np.arange(4)})
@@ -610,7 +608,7 @@ def test_d34_a_truncated_chunk_is_an_error_that_names_it(
     assert (caught.value.variable, caught.value.chunk, caught.value.key) == ("/v", (0,), "v/0")
 
 
-def test_d34_a_transient_short_answer_is_asked_for_again(http_server: HttpServer, way: str) -> None:
+def test_d34_a_transient_short_response_is_retried(http_server: HttpServer, way: str) -> None:
     values = np.arange(200, dtype="f8") // 9
     chunk = bytes(numcodecs.Blosc().encode(values.tobytes()))
     document = array_document((200,), "<f8", compressor=COMPRESSORS[0], fill_value=0)

@@ -105,7 +105,7 @@ def test_d37_d38_the_whole_object_in_place_of_a_range_is_cut(served, form):
 
 
 @pytest.mark.parametrize("kind", ["truncate", "wrong-range", "reset", "status"])
-def test_d39_what_passes_is_tried_again(served, kind):
+def test_d39_a_transient_failure_is_retried(served, kind):
     served.fault(kind, times=1)
     assert read(raw(served)) == VALUES.tolist()
 
@@ -127,7 +127,7 @@ def test_d39_a_target_that_is_refused_or_gone_is_an_error_that_says_so(served, s
 
 @pytest.mark.parametrize("kind", ["html", "short"])
 @pytest.mark.parametrize("form", [raw, deflated])
-def test_d40_another_answer_than_the_bytes_asked_for_is_an_error(served, kind, form):
+def test_d40_a_response_other_than_the_requested_bytes_is_an_error(served, kind, form):
     served.fault(kind, times=None)
     document = form(served)
     with pytest.raises(StorageError) as caught:
@@ -210,7 +210,7 @@ def test_d44_inline_values_are_text_base64_or_objects(shape):
     "url",
     ["file:///etc/hostname", "/etc/hostname", "http://example.org/x", "../../../etc/hostname"],
 )
-def test_d46_a_remote_set_may_not_read_what_only_the_reader_can(served, url):
+def test_d46_a_remote_set_may_not_read_files_of_the_reader(served, url):
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": [url], "t/1": [url]}, file)
     with pytest.raises(RefusedError):
@@ -254,7 +254,7 @@ def test_d47_a_dimension_of_any_length_takes_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_d48_fill_values_are_compared_where_they_are_said(scaled):
+def test_d48_fill_values_are_compared_in_their_declared_form(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # Zarr's own meaning: filters come first, attributes are about what they give.
@@ -275,7 +275,7 @@ def test_d48_fill_values_are_compared_where_they_are_said(scaled):
 
 
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_d48_a_fill_value_that_may_be_packed_is_told_and_not_guessed(fill, stored, expected):
+def test_d48_a_fill_value_that_may_be_packed_is_reported(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
@@ -285,7 +285,7 @@ def test_d48_a_fill_value_that_may_be_packed_is_told_and_not_guessed(fill, store
     np.testing.assert_array_equal(found, [0.5, 1, np.nan, 50])
 
 
-def test_d49_nan_in_metadata_is_read_as_it_is_meant():
+def test_d49_nan_in_metadata_is_read_as_nan():
     text = json.dumps(metadata({"missing_value": "MARK"}, dtype="<f4", fill_value="MARK"))
     dataset = xr.open_dataset(
         json.loads(text.replace('\\"MARK\\"', "NaN")), engine="nczarr", mask_and_scale=False
@@ -301,7 +301,7 @@ def _first_values(dataset):
     return dataset.t.values.tolist()
 
 
-def test_d50_an_opened_set_travels_with_the_options_of_its_place(served, workers):
+def test_d50_a_pickled_set_keeps_its_storage_options(served, workers):
     headers = {"headers": {"Authorization": "secret"}}
     with open(f"{served.root}/refs.json", "w") as file:
         json.dump(metadata() | {"t/0": ["raw.bin", 0, 16], "t/1": ["raw.bin", 16, 16]}, file)

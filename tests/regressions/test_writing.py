@@ -35,7 +35,7 @@ def series(start, stop, step="6h", **variables):
 
 
 def run_in_processes(count, function, arguments):
-    """Call a function once with each tuple of arguments, in processes that share nothing."""
+    """Call a function with each tuple of arguments, in separate processes."""
     context = get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         for future in [pool.submit(function, *each) for each in arguments]:
@@ -66,7 +66,7 @@ def path(tmp_path):
 
 
 def refused(path, match, dataset, **options):
-    """Check that a write is refused and that nothing of the store has changed."""
+    """Check that a write is rejected and does not change the store."""
     before = files(path)
     with pytest.raises(ConflictError, match=match):
         to_nczarr(dataset, path, **options)
@@ -87,9 +87,7 @@ def test_d51_times_between_the_stored_units_are_refused(path):
     [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
     ids=["hourly", "each 90 s"],
 )
-def test_d51_the_remedy_for_hours_behind_a_midnight_is_an_encoding_that_holds_them(
-    path, kind, step, units
-):
+def test_d51_the_remedy_for_hours_is_an_encoding_that_can_represent_them(path, kind, step, units):
     def hour(number):
         time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
         if kind == "cftime":
@@ -142,7 +140,7 @@ def test_d53_a_new_variable_along_the_dimension_is_refused(path):
     refused(path, "'n'.* not in the store", series(2, 4), append_dim="time")
 
 
-def test_d53_variables_of_other_groups_along_the_dimension_are_not_left_behind(path):
+def test_d53_missing_variables_of_other_groups_along_the_dimension_are_rejected(path):
     tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
     to_nczarr(tree, path)
     refused(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")
@@ -163,7 +161,7 @@ def test_d54_an_overlapping_append_is_refused(path):
     refused(path, "overlap", between, append_dim="time")
 
 
-def test_an_append_of_earlier_times_is_told_as_such_and_what_to_do(path):
+def test_the_error_of_an_append_of_earlier_times_has_a_remedy(path):
     to_nczarr(series(2, 4), path)
     message = r"time begins at .*T12:00.*ends before it, at .*T06:00.*xarray\.concat"
     refused(path, message, series(0, 2), append_dim="time")
@@ -172,7 +170,7 @@ def test_an_append_of_earlier_times_is_told_as_such_and_what_to_do(path):
 
 
 class Recorded(dict):
-    """A store in memory that writes down which objects are fetched, put and removed."""
+    """A store in memory that records the objects that are fetched, stored and removed."""
 
     def __init__(self):
         super().__init__()
@@ -195,7 +193,7 @@ class Recorded(dict):
 @pytest.mark.parametrize(
     "options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"consolidated": False}], ids=str
 )
-def test_an_append_asks_for_as_many_objects_however_long_the_store_is(options, chunk):
+def test_an_append_fetches_the_same_number_of_objects_in_a_store_of_any_length(options, chunk):
     encoding = {"a": {"chunks": (chunk, 4)}, "n": {"chunks": chunk}, "time": {"chunks": chunk}}
     encoding["time"] |= {"units": "hours since 2000-01-01", "dtype": "f8"}
     counts = []
@@ -222,7 +220,7 @@ def test_in_a_long_store_a_repeated_or_earlier_time_is_refused(path, start):
     to_nczarr(again, path, append_dim="time", allow_duplicates=True)
 
 
-def test_names_in_no_order_are_compared_with_the_last_objects(path):
+def test_unordered_names_are_compared_with_the_last_objects(path):
     names = [f"{number * 7 % 100:02}" for number in range(100)]
     stations = xr.Dataset({"v": ("name", np.arange(100))}, {"name": names})
     to_nczarr(stations, path, encoding={"name": {"chunks": 10}})
@@ -260,7 +258,7 @@ class Remote(MemoryStore):
     remote = True
 
 
-def test_d56_a_chunk_in_part_is_refused_where_there_are_no_locks():
+def test_d56_a_partial_chunk_is_rejected_without_locks():
     store = Remote({})
     to_nczarr(series(0, 8), store, encoding={"n": {"chunks": (4,)}, "a": {"chunks": (4, 4)}})
     part = -series(0, 8)[["n"]].isel(time=slice(1, 4)).drop_vars("time")
@@ -301,7 +299,7 @@ def test_d57_packed_values_use_the_stored_encoding(path):
         ({"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}}, -2.0),
     ],
 )
-def test_d57_what_the_stored_encoding_does_not_hold_is_refused(path, encoding, value, dask):
+def test_d57_values_beyond_the_stored_encoding_are_rejected(path, encoding, value, dask):
     to_nczarr(packed(1.0, 2.0), path, encoding=encoding)
     before = read(path)
     wrong = packed(3.0, value)
@@ -310,12 +308,12 @@ def test_d57_what_the_stored_encoding_does_not_hold_is_refused(path, encoding, v
     xr.testing.assert_identical(read(path), before)
 
 
-def test_d57_the_least_integer_is_not_taken_for_zero(path):
+def test_d57_the_smallest_integer_is_not_taken_for_zero(path):
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "u2"))}), path)
     refused(path, "does not fit", xr.Dataset({"p": ("time", [-(2**63)])}), append_dim="time")
 
 
-def test_d57_signed_integers_that_mean_unsigned_ones_hold_these(path):
+def test_d57_signed_integers_with_unsigned_store_unsigned_values(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -324,7 +322,7 @@ def test_d57_signed_integers_that_mean_unsigned_ones_hold_these(path):
     assert found.encoding["dtype"] == "i1"
 
 
-def test_d57_of_two_values_for_what_is_missing_one_is_written_and_both_are_refused(path):
+def test_d57_a_missing_value_is_written_for_nan_and_rejected_as_data(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -333,7 +331,7 @@ def test_d57_of_two_values_for_what_is_missing_one_is_written_and_both_are_refus
 
 
 @pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
-def test_d57_a_missing_value_that_no_stored_integer_is_stands_in_no_way(path):
+def test_d57_a_missing_value_outside_the_stored_type_is_ignored(path):
     attributes = {"_FillValue": np.int16(-1), "missing_value": 1e20}
     to_nczarr(xr.Dataset({"p": ("time", np.array([1], "i2"), attributes)}), path)
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -378,7 +376,7 @@ def test_d58_longer_strings_are_appended(tmp_path, options, target, dask):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_d58_netcdf_c_reads_strings_that_were_made_wider(path, dialect):
+def test_d58_netcdf_c_reads_widened_strings(path, dialect):
     url = f"file://{path}#mode=nczarr,file"
     if dialect == "nczarr":
         with netCDF4.Dataset(url, "w") as file:
@@ -395,7 +393,7 @@ def test_d58_netcdf_c_reads_strings_that_were_made_wider(path, dialect):
         assert file["s"][:].tolist() == TEXTS
 
 
-def test_d58_longer_strings_of_a_whole_variable_replace_it_and_those_of_a_region_are_refused(path):
+def test_d58_longer_strings_can_overwrite_a_variable_but_not_a_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
     refused(path, "8 bytes", longer, region={"t": slice(0, 2)})
@@ -404,7 +402,7 @@ def test_d58_longer_strings_of_a_whole_variable_replace_it_and_those_of_a_region
     assert read(path).s.values.tolist() == ["é€€", "d"]
 
 
-def test_d58_what_an_append_with_longer_strings_brings_amiss_is_found_before_any_change(path):
+def test_d58_an_invalid_append_with_longer_strings_is_rejected_before_any_change(path):
     dataset = xr.Dataset({"s": ("t", np.array(["ab"], object)), "n": ("t", [1])})
     to_nczarr(dataset, path)
     longer = xr.Dataset({"s": ("t", np.array(["abcdef"], object)), "n": ("t", [1.5])})
@@ -423,7 +421,7 @@ def append_one(path, index):
     to_nczarr(series(index, index + 1), path, append_dim="time", allow_duplicates=True)
 
 
-def test_d59_appends_of_two_processes_follow_one_another(path):
+def test_d59_appends_of_two_processes_are_serialized(path):
     encoding = {"time": {"units": "hours since 2000-01-01"}}
     to_nczarr(series(0, 1), path, unlimited_dims="time", encoding=encoding)
     run_in_processes(2, append_one, [(path, index) for index in range(1, 7)])
@@ -438,7 +436,7 @@ def append_texts(path, numbers):
         to_nczarr(text, path, append_dim="t")
 
 
-def test_d59_appends_of_longer_and_longer_text_follow_one_another(path):
+def test_d59_appends_of_longer_and_longer_text_are_serialized(path):
     append_texts(path, [1])
     run_in_processes(2, append_texts, [(path, range(2, 40, 2)), (path, range(3, 40, 2))])
     stored = read(path, consolidated="check")
@@ -447,7 +445,7 @@ def test_d59_appends_of_longer_and_longer_text_follow_one_another(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_d60_an_append_keeps_what_it_does_not_know(path, dialect):
+def test_d60_an_append_keeps_unknown_content(path, dialect):
     to_nczarr(series(0, 2), path, dialect=dialect)
     edits = {
         ".zattrs": ("user", "kept"),
@@ -506,7 +504,7 @@ def test_consolidated_metadata_keep_nothing_of_a_replaced_group(path, zarr_forma
 
 
 @pytest.mark.parametrize(("zarr_format", "document"), [(2, ".zgroup"), (3, "zarr.json")])
-def test_what_cannot_be_read_of_a_group_is_not_overwritten_beside_it(path, zarr_format, document):
+def test_an_unreadable_node_of_a_group_is_not_overwritten(path, zarr_format, document):
     tree = {"/": series(0, 2), "/g": xr.Dataset({"v": ("y", [1, 2])}, attrs={"title": "g"})}
     tree = xr.DataTree.from_dict(tree)
     to_nczarr(tree, path, zarr_format=zarr_format, consolidated=False)
@@ -527,7 +525,7 @@ def test_what_cannot_be_read_of_a_group_is_not_overwritten_beside_it(path, zarr_
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is")
-def test_d63_what_a_shrunk_array_held_does_not_come_back(path):
+def test_d63_old_values_of_a_shrunk_array_do_not_reappear(path):
     encoding = {"n": {"chunks": (4,), "_FillValue": -9}}
     to_nczarr(series(0, 6)[["n"]].drop_vars("time"), path, encoding=encoding, dialect="zarr")
     zarr.open_group(path, use_consolidated=False)["n"].resize((1,))
@@ -553,7 +551,7 @@ NUMBERS = {
 }
 
 
-def test_d64_numbers_are_exact_for_us_and_for_netcdf_c(path):
+def test_d64_numbers_are_exact_here_and_in_netcdf_c(path):
     import netCDF4
 
     to_nczarr(xr.Dataset(attrs=NUMBERS), path)
@@ -567,13 +565,13 @@ def test_d64_numbers_are_exact_for_us_and_for_netcdf_c(path):
 
 
 @pytest.mark.parametrize("text", ["x" * 300, "é" * 64 + "x", "x" * 127 + "é", "日本語" * 50])
-def test_d65_strings_are_never_cut(path, text):
+def test_d65_strings_are_never_truncated(path, text):
     to_nczarr(xr.Dataset({"s": ("t", np.array([text, "a"], object))}), path)
     assert read(path).s.values.tolist() == [text, "a"]
 
 
 @pytest.mark.parametrize("width", [127, 5])
-def test_d65_a_given_width_that_is_too_short_is_refused(path, width):
+def test_d65_a_requested_width_that_is_too_short_is_rejected(path, width):
     dataset = xr.Dataset({"s": ("t", np.array(["x" * 127 + "é"], object))})
     with pytest.raises(ConflictError, match="129 bytes"):
         to_nczarr(dataset, path, encoding={"s": {"_nczarr_maxstrlen": width}})
@@ -605,7 +603,7 @@ def test_d67_types_without_a_netcdf_type_are_encoded(path, values, expected):
 @pytest.mark.parametrize(
     "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
 )
-def test_d67_types_that_netcdf_does_not_have_are_refused_before_the_first_write(path, values):
+def test_d67_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, values):
     with pytest.raises(UnsupportedError, match="netCDF has no type for"):
         to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
     assert not os.path.exists(path)
@@ -669,7 +667,7 @@ def test_d68_a_dataset_from_zarr_is_written_with_its_codecs(path, tmp_path, sour
     assert names
 
 
-def test_d68_codecs_that_do_not_fit_are_dropped_with_one_note(path):
+def test_d68_inherited_codecs_that_do_not_fit_are_dropped_with_one_log_message(path):
     dataset = series(0, 2)
     for name in ("a", "n"):
         dataset[name].encoding["compressors"] = ({"name": "unheard_of", "configuration": {}},)
@@ -679,7 +677,7 @@ def test_d68_codecs_that_do_not_fit_are_dropped_with_one_note(path):
     xr.testing.assert_identical(read(path), series(0, 2))
 
 
-def test_d68_codecs_asked_for_are_not_dropped(path):
+def test_d68_requested_codecs_are_not_dropped(path):
     with pytest.raises(UnsupportedError, match="unheard_of"):
         to_nczarr(series(0, 2), path, encoding={"a": {"compressor": {"id": "unheard_of"}}})
     assert not os.path.exists(path)
@@ -703,7 +701,7 @@ def test_d69_nothing_of_an_overwritten_mapping_remains():
 
 @pytest.mark.parametrize("chunks", [None, {}, {"time": 4}])
 @pytest.mark.parametrize("mode", ["w", "a", "r+"])
-def test_d70_overwriting_what_is_read_lazily_is_refused(path, mode, chunks):
+def test_d70_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, chunks):
     to_nczarr(series(0, 4), path)
     before = files(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -727,7 +725,7 @@ def test_the_public_name_is_the_function():
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\0"])
-def test_a_name_that_no_store_holds_is_refused_with_a_remedy(name):
+def test_a_name_that_cannot_be_stored_is_rejected_with_a_remedy(name):
     with pytest.raises(ConflictError, match="Rename it"):
         to_nczarr(xr.Dataset({name: 1}), {})
 

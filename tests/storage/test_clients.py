@@ -1,4 +1,4 @@
-"""Which client reaches a URL, and what the storage options become."""
+"""The client that serves a URL, and the conversion of storage options for it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_the_region_of_a_bucket_is_what_s3_says(s3_server: S3Server) -> None:
     assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
-def test_a_client_has_one_of_two_names(http_server: HttpServer) -> None:
+def test_an_unknown_client_is_an_error(http_server: HttpServer) -> None:
     with pytest.raises(ConflictError, match='Choose "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"

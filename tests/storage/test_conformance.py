@@ -1,4 +1,4 @@
-"""What every store has in common, whatever it is made of."""
+"""The behavior that all kinds of stores have in common."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_files(root: Path) -> None:
 
 @pytest.fixture
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Store]]:
-    """Make a store of some kind that holds `OBJECTS`."""
+    """Return a store of some kind that contains `OBJECTS`."""
 
     def make(kind: str) -> Store:
         path = tmp_path / "x.zip"
@@ -116,7 +116,9 @@ def as_bytes(answers: Iterator[bytes | None]) -> list[bytes | None]:
     return [None if answer is None else bytes(answer) for answer in answers]
 
 
-def test_objects_come_in_the_order_of_the_keys_and_absence_is_none(store: Store) -> None:
+def test_objects_are_returned_in_the_order_of_the_keys_with_none_for_absent_ones(
+    store: Store,
+) -> None:
     keys = [*reversed(OBJECTS), "a/9.9", "none/0", *OBJECTS, "a/0.0"]
     assert as_bytes(store.fetch(keys)) == [OBJECTS.get(key) for key in keys]
     assert list(store.fetch([])) == []
@@ -186,7 +188,7 @@ def test_put_replaces_and_takes_any_buffer(writable: Store) -> None:
     assert as_bytes(writable.fetch([".zgroup"])) == [b"{}"]
 
 
-def test_another_reader_sees_what_was_written_since(writable: Store) -> None:
+def test_another_reader_sees_later_writes(writable: Store) -> None:
     reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
     assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]
     writable.put([("a/7", b"new")])
@@ -195,7 +197,7 @@ def test_another_reader_sees_what_was_written_since(writable: Store) -> None:
     assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
 
 
-def test_delete_takes_an_object_or_all_below_a_prefix(writable: Store) -> None:
+def test_delete_removes_an_object_or_all_below_a_prefix(writable: Store) -> None:
     writable.put([("ab", b"1"), ("a*/x", b"2")])
     writable.delete("a/0.0")
     writable.delete("a/0.0")
@@ -209,7 +211,7 @@ def test_delete_takes_an_object_or_all_below_a_prefix(writable: Store) -> None:
     assert writable.list_names("").objects == []
 
 
-def test_deleting_below_a_prefix_leaves_the_object_of_that_name(writable: Store) -> None:
+def test_deleting_below_a_prefix_keeps_the_object_of_that_name(writable: Store) -> None:
     writable.delete("empty/")
     assert as_bytes(writable.fetch(["empty"])) == [b""]
     assert list(writable.sizes("empty/")) == []
@@ -223,7 +225,7 @@ def test_a_lock_can_be_taken_again(writable: Store) -> None:
     assert writable.list_names("new/").objects == ["0"]
 
 
-def test_a_lock_keeps_others_from_its_own_key_alone() -> None:
+def test_a_lock_excludes_others_only_from_its_own_key() -> None:
     store = MemoryStore({})
 
     def take(key: str) -> str:

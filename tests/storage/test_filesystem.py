@@ -1,4 +1,4 @@
-"""Servers that fail, lie or are slow, and a store in other processes, threads and event loops."""
+"""Servers that fail or respond wrongly; stores in other processes, threads and event loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(
 
 
 class FakeTime:
-    """A clock that sleeping moves."""
+    """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -69,7 +69,7 @@ def fetch(store: RemoteStore, *keys: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_d39_a_passing_failure_is_tried_again_and_only_that(
+def test_d39_only_a_transient_failure_is_retried(
     server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=3)
@@ -92,7 +92,7 @@ def test_d39_a_passing_failure_is_tried_again_and_only_that(
         (501, StorageError),
     ],
 )
-def test_d39_a_lasting_failure_is_an_error_at_once_and_not_absence(
+def test_d39_a_permanent_failure_is_an_immediate_error_and_not_absence(
     server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
@@ -106,7 +106,7 @@ def test_d39_a_lasting_failure_is_an_error_at_once_and_not_absence(
     assert time.waits == []
 
 
-def test_an_error_reaches_others_whole_and_without_the_headers(server: HttpServer) -> None:
+def test_a_pickled_error_is_complete_but_without_headers(server: HttpServer) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
     headers = {"Authorization": "secret"}
     with pytest.raises(AccessDeniedError) as caught:
@@ -117,7 +117,7 @@ def test_an_error_reaches_others_whole_and_without_the_headers(server: HttpServe
 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
-def test_a_size_that_is_refused_is_an_error_and_not_absence(
+def test_a_forbidden_size_request_is_an_error_and_not_absence(
     server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
@@ -127,12 +127,12 @@ def test_a_size_that_is_refused_is_an_error_and_not_absence(
     assert store.size("a/1") is None
 
 
-def test_a_size_that_the_server_does_not_say_is_that_of_the_object(server: HttpServer) -> None:
+def test_a_size_that_the_server_omits_is_measured(server: HttpServer) -> None:
     server.fault("no-length", path="/a/1", times=None)
     assert open_store(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_statuses_that_mean_absence_are_the_callers_choice(server: HttpServer) -> None:
+def test_the_caller_chooses_the_statuses_that_mean_absence(server: HttpServer) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
     store = open_store(server.url, missing_status=(403, 404))
     assert fetch(store, "a/0", "a/1", "a/none") == [CHUNKS["a/0"], None, None]
@@ -151,7 +151,7 @@ def test_retries_end_after_five_tries_or_sixty_seconds(server: HttpServer, time:
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate", "wrong-range"])
-def test_a_broken_connection_is_tried_again(server: HttpServer, time: FakeTime, fault: str) -> None:
+def test_a_broken_connection_is_retried(server: HttpServer, time: FakeTime, fault: str) -> None:
     server.fault(fault, path="/a/*", times=2)
     store = open_store(server.url, retry=time.retry())
     assert list(store.fetch_ranges([ByteRange("a/9", 3, 7)])) == [CHUNKS["a/9"][3:10]]
@@ -172,7 +172,7 @@ def test_a_connection_that_keeps_breaking_is_an_error(
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("besides", [0.0, 1.0])  # what a try takes beside its timeout
+@pytest.mark.parametrize("besides", [0.0, 1.0])  # overhead of an attempt besides its timeout
 def test_five_tries_of_a_silent_server_end_within_a_minute(time: FakeTime, besides: float) -> None:
     retry, ends = time.retry(), []
     for _ in retry.tries():
@@ -193,14 +193,14 @@ def test_a_server_that_stays_silent_is_a_timeout(server: HttpServer, time: FakeT
     assert len(server.requests) == 2
 
 
-def test_nobody_there_is_a_connection_error(time: FakeTime) -> None:
+def test_a_missing_server_is_a_connection_error(time: FakeTime) -> None:
     store = open_store("http://127.0.0.1:9/x", retry=time.retry())
     with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):
         fetch(store, ".zgroup")
 
 
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_d37_d38_a_whole_object_sent_for_a_range_is_cut(server: HttpServer, key: str) -> None:
+def test_d37_d38_a_whole_object_instead_of_a_range_is_cut(server: HttpServer, key: str) -> None:
     server.fault("ignore-range", times=None)
     store = open_store(server.url)
     data = CHUNKS[key]
@@ -230,7 +230,7 @@ RANGES = [ByteRange("a/100", 3, 5), ByteRange("a/100", -4, 4), ByteRange("a/100"
 
 @pytest.mark.parametrize("fault", ["long", "wide-range"])
 @pytest.mark.parametrize("asked", RANGES, ids=str)
-def test_the_range_is_cut_from_an_answer_that_holds_more(
+def test_the_range_is_cut_from_a_larger_response(
     server: HttpServer, fault: str, asked: ByteRange
 ) -> None:
     (expected,) = open_store(server.url).fetch_ranges([asked])
@@ -240,7 +240,7 @@ def test_the_range_is_cut_from_an_answer_that_holds_more(
 
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("asked", RANGES, ids=str)
-def test_a_partial_answer_that_does_not_say_what_it_holds_is_an_error(
+def test_a_partial_response_without_its_range_is_an_error(
     server: HttpServer, time: FakeTime, fault: str, asked: ByteRange
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
@@ -253,7 +253,7 @@ def test_a_partial_answer_that_does_not_say_what_it_holds_is_an_error(
     assert len(found) == asked.length
 
 
-def test_neighbouring_ranges_travel_together(server: HttpServer) -> None:
+def test_adjacent_ranges_share_a_request(server: HttpServer) -> None:
     store = open_store(server.url)
     ranges = [ByteRange("a/150", start, 10) for start in (100, 0, 50, 10)]
     ranges.insert(2, ByteRange("a/7", 5, 5))
@@ -275,7 +275,7 @@ def test_one_request_for_each_object_uncompressed_and_not_too_many_at_once(
     assert 10 < server.most_in_flight <= 64
 
 
-def test_what_is_fetched_ahead_is_bounded_and_abandoned_reads_leave_nothing(
+def test_prefetching_is_bounded_and_abandoned_reads_leave_no_threads(
     server: HttpServer,
 ) -> None:
     store = open_store(server.url)
@@ -287,7 +287,7 @@ def test_what_is_fetched_ahead_is_bounded_and_abandoned_reads_leave_nothing(
     assert not [name for name in names if name.startswith("fetch")]
 
 
-def test_queries_and_passwords_reach_the_server_and_no_message(server: HttpServer) -> None:
+def test_queries_and_passwords_reach_the_server_but_no_message(server: HttpServer) -> None:
     url = f"http://me:word@{server.url[7:]}/?token=word"
     store = open_store(url)
     assert fetch(store, "a/1") == [CHUNKS["a/1"]]
@@ -300,7 +300,7 @@ def test_queries_and_passwords_reach_the_server_and_no_message(server: HttpServe
     assert caught.value.__cause__ is None
 
 
-def test_a_cache_keeps_only_whole_objects(
+def test_a_cache_keeps_only_complete_objects(
     server: HttpServer, time: FakeTime, tmp_path: Path
 ) -> None:
     options = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
@@ -363,7 +363,7 @@ def s3_store(s3_server: S3Server, time: FakeTime) -> RemoteStore:
     return open_store("s3://bucket/x", storage_options=options, retry=time.retry())
 
 
-def test_d39_three_requests_in_ten_fail_and_everything_is_right(
+def test_d39_values_are_right_if_three_requests_in_ten_fail(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     chance = random.Random(1)
@@ -376,7 +376,7 @@ def test_d39_three_requests_in_ten_fail_and_everything_is_right(
     assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
 
 
-def test_s3_takes_one_request_for_each_object_there_or_not(
+def test_s3_takes_one_request_for_each_existing_or_missing_object(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.put("x/a/1", b"1")
@@ -388,7 +388,7 @@ def test_s3_takes_one_request_for_each_object_there_or_not(
     ]
 
 
-def test_what_a_console_puts_for_a_folder_is_no_object(
+def test_the_folder_marker_of_a_console_is_not_an_object(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     before = dict(s3_store.sizes(""))
@@ -396,8 +396,8 @@ def test_what_a_console_puts_for_a_folder_is_no_object(
     assert dict(s3_store.sizes("")) == before
 
 
-def test_an_older_listing_tells_no_size(s3_server: S3Server, s3_store: RemoteStore) -> None:
-    # A zip file that came after its folder was listed was said not to be there.
+def test_an_older_listing_is_not_used_for_sizes(s3_server: S3Server, s3_store: RemoteStore) -> None:
+    # A zip file that was created after its folder was listed was reported missing.
     s3_server.put("x/a", b"1")
     s3_store._client._transport.filesystem.ls(s3_store._client.root)
     s3_server.put("x/b.zip", b"123")
@@ -440,7 +440,7 @@ def test_deleting_all_of_a_bucket_leaves_the_bucket(s3_server: S3Server) -> None
     assert fetch(store, "a/1") == [b"1"]
 
 
-def test_missing_credentials_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_an_access_denied_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -449,7 +449,7 @@ def test_missing_credentials_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatc
         fetch(open_store("s3://bucket/x", storage_options=options), "a")
 
 
-def test_a_mapper_of_a_filesystem_with_its_own_options_is_taken_as_it_is(
+def test_a_mapper_keeps_the_options_of_its_filesystem(
     s3_server: S3Server,
 ) -> None:
     filesystem = fsspec.filesystem("s3", **s3_server.storage_options)
@@ -460,7 +460,7 @@ def test_a_mapper_of_a_filesystem_with_its_own_options_is_taken_as_it_is(
     assert store.name == "s3://bucket/x"
 
 
-def test_no_more_of_a_whole_object_is_read_than_may_be(s3_server: S3Server) -> None:
+def test_an_object_beyond_the_limit_is_not_read(s3_server: S3Server) -> None:
     limits = Limits(max_chunk_bytes=10, max_consolidated_bytes=10)
     for name, size in (("few", 10), ("many", 11), ("none", 0)):
         s3_server.put(f"x/{name}", bytes(size))

@@ -114,7 +114,9 @@ def test_a_file_above_the_limit_is_refused_before_it_is_read(store: LocalStore) 
             fetch(one, "huge")
 
 
-def test_links_out_of_the_store_are_followed_only_with_trust(store: LocalStore, tmp_path: Path) -> None:
+def test_links_out_of_the_store_are_followed_only_with_trust(
+    store: LocalStore, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").write_bytes(b"1")
     os.symlink(tmp_path / "elsewhere", f"{store.root}/link")
     store.put([("inside", b"2")])

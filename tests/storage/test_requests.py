@@ -1,4 +1,4 @@
-"""How many requests and round trips (waves) the work takes: exact upper bounds."""
+"""The number of requests and round trips (waves): exact upper bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageErro
 
 
 def lists(waves: Waves) -> list[str]:
-    """The LIST requests among those of the block."""
+    """Return the LIST requests of the block."""
     return [item.path for item in waves.requests if "list-type=2" in item.path]
 
 
@@ -27,7 +27,7 @@ def opened(server: S3Server, name: str, **options: Any) -> xr.Dataset:
     return xr.open_dataset(f"{server.url}/{name}", engine="nczarr", **options)
 
 
-# Names that are not there -------------------------------------------------------------------------
+# Missing names ------------------------------------------------------------------------------------
 
 
 def test_a_wrong_name_is_looked_up_by_one_list(s3_server):
@@ -55,7 +55,7 @@ def test_writing_to_a_new_name_does_not_list_its_neighbors(s3_server):
 
 
 def tree() -> xr.DataTree:
-    """21 groups three levels deep, 20 of them with 2 coordinates and a variable."""
+    """Return 21 groups in three levels, 20 of them with 2 coordinates and a variable."""
     data = xr.Dataset({"v": (("time", "x"), np.ones((2, 3)))}, {"time": [1, 2], "x": [1, 2, 3]})
     names = [f"/g{number}" for number in range(10)]
     inner = data.rename(time="t", x="y", v="w")
@@ -65,7 +65,7 @@ def tree() -> xr.DataTree:
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The objects of trees by key: v2 and v3, consolidated and single, and NCZarr."""
+    """Return the objects of trees by key: v2 and v3, consolidated and single, and NCZarr."""
     folder = tmp_path_factory.mktemp("trees")
     for version in (2, 3):
         for consolidated in (True, False):
@@ -123,7 +123,7 @@ def test_a_group_that_is_not_there_is_not_found(s3_server, trees, name, group):
         opened(s3_server, name, group=group)
 
 
-def test_a_coordinate_that_fails_breaks_no_other_group(s3_server, trees):
+def test_a_coordinate_that_fails_breaks_only_its_own_group(s3_server, trees):
     s3_server.restore(trees)
     broken = "/bucket/v2-consolidated/g3/x/0"
     s3_server.fail = lambda request: 403 if request.path.startswith(broken) else None
@@ -144,18 +144,18 @@ def test_consolidated_metadata_of_both_versions_are_fetched_in_one_wave(
         opened(s3_server, name, group="g1", consolidated=True)
 
 
-# Stores that answer 403 for what is not there -----------------------------------------------------
+# Stores that answer 403 for missing objects -------------------------------------------------------
 
 
 def refuse_absent(server: S3Server) -> None:
-    """Answer 403 for each object that is not there, and for listings, as a public bucket does."""
+    """Answer 403 for missing objects and for listings, as a public bucket does."""
     present = {f"/{server.bucket}/{key}" for key in server.objects()}
     server.fail = lambda request: None if request.path.partition("?")[0] in present else 403
 
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_consolidated_metadata_open_where_absent_objects_are_refused(
+def test_consolidated_metadata_open_if_absent_objects_are_forbidden(
     s3_server, trees, name, options
 ):
     s3_server.restore(trees)
@@ -165,7 +165,7 @@ def test_consolidated_metadata_open_where_absent_objects_are_refused(
     assert found.identical(tree()["g1"].to_dataset())
 
 
-def test_a_named_format_opens_where_absent_objects_are_refused(s3_server, trees):
+def test_a_named_format_opens_if_absent_objects_are_forbidden(s3_server, trees):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",
@@ -189,7 +189,7 @@ def test_a_refused_chunk_is_an_error_that_names_missing_status(s3_server, trees)
         found["v"].load()
 
 
-def test_a_store_that_refuses_everything_says_what_to_name(s3_server):
+def test_the_error_of_a_store_that_forbids_everything_has_a_remedy(s3_server):
     s3_server.fail = lambda request: 403
     with at_most(s3_server, 6, 1), pytest.raises(AccessDeniedError) as caught:
         opened(s3_server, "private")
@@ -335,7 +335,7 @@ def test_a_request_is_tried_five_times_at_most(s3_server):
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
 def test_a_named_group_of_every_release_reads_as_on_disk(s3_server, tmp_path, release):
-    """Also where ancestors keep their dimensions in objects that only a listing shows."""
+    """Some ancestors store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
     s3_server.restore(objects)

@@ -1,4 +1,4 @@
-"""What may be named as a store, and what its URL says."""
+"""Targets that name a store, and the parts of their URLs."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     assert parse_url("x.zarr").url == parse_url("file://x.zarr").url == str(tmp_path / "x.zarr")
 
 
-def test_a_number_sign_in_the_name_of_something_that_exists_is_part_of_it(tmp_path: Path) -> None:
+def test_a_number_sign_in_an_existing_path_is_part_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "x#mode=zip").mkdir()
     assert parse_url(tmp_path / "x#mode=zip") == Location(str(tmp_path / "x#mode=zip"))
     assert isinstance(open_store(tmp_path / "x#mode=zip"), LocalStore)
@@ -134,20 +134,20 @@ def test_a_number_sign_in_the_name_of_something_that_exists_is_part_of_it(tmp_pa
         ("#mode=nczarr", "is empty"),
     ],
 )
-def test_a_wrong_url_is_an_error_that_says_what_is_right(url: str, message: str) -> None:
+def test_an_invalid_url_is_an_error_with_a_remedy(url: str, message: str) -> None:
     with pytest.raises(MetadataError, match=message) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
 
 
-def test_names_hide_secrets() -> None:
+def test_displayed_urls_hide_secrets() -> None:
     for url in ("https://me:pw@h/x?token=pw", "simplecache::https://me:pw@h/x?token=pw"):
         store = open_store(url)
         assert "pw" not in store.name
         assert "pw" not in repr(store)
 
 
-def test_the_kind_of_store_follows_from_what_is_there(tmp_path: Path) -> None:
+def test_the_kind_of_store_is_detected(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "anything", "w") as file:
         file.writestr(".zgroup", "{}")
     (tmp_path / "looks.zip").mkdir()
@@ -164,7 +164,7 @@ def test_the_kind_of_store_follows_from_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_mapper_of_a_local_folder_writes_as_safely_as_its_path(tmp_path: Path) -> None:
-    """fsspec opens the file that is there for writing: of a killed write half of one is left."""
+    """fsspec writes into the existing file, so a killed write would leave half of it."""
     for mapper in (
         fsspec.get_mapper(f"{tmp_path}/one#two"),
         fsspec.FSMap("one#two", DirFileSystem(str(tmp_path), fsspec.filesystem("file"))),
@@ -175,7 +175,7 @@ def test_a_mapper_of_a_local_folder_writes_as_safely_as_its_path(tmp_path: Path)
         store.put([("a/0", b"1")])
 
 
-def test_folders_of_filesystems_are_made_within_a_folder_of_one(tmp_path: Path) -> None:
+def test_folders_are_created_only_within_an_existing_folder(tmp_path: Path) -> None:
     filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("memory"))
     store = open_store(fsspec.FSMap("made", filesystem), must_exist=False)
     store.put([("a/0", b"1")])
@@ -183,7 +183,7 @@ def test_folders_of_filesystems_are_made_within_a_folder_of_one(tmp_path: Path) 
     assert fsspec.filesystem("memory").cat(f"{tmp_path}/made/a/0") == b"1"
 
 
-def test_a_fragment_that_contradicts_what_is_there_says_what_is_there(tmp_path: Path) -> None:
+def test_the_error_of_a_contradicting_fragment_names_the_kind_of_store(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     zipfile.ZipFile(tmp_path / "z", "w").close()
     with pytest.raises(ConflictError, match=r"says zip.*found a directory.*mode=file"):
@@ -192,7 +192,7 @@ def test_a_fragment_that_contradicts_what_is_there_says_what_is_there(tmp_path: 
         open_store(f"file://{tmp_path}/z#mode=nczarr,file", must_exist=False)
 
 
-def test_nothing_there_is_not_an_empty_store(tmp_path: Path) -> None:
+def test_a_missing_store_is_not_an_empty_store(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nothing"):
         open_store(tmp_path / "no")
     assert isinstance(open_store(tmp_path / "no.zip", must_exist=False), ZipStore)
@@ -200,7 +200,7 @@ def test_nothing_there_is_not_an_empty_store(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path / "no", must_exist=False), LocalStore)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_target_that_is_not_a_store_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     os.mkfifo(tmp_path / "pipe")
     for target in (tmp_path / "x.nc", tmp_path / "pipe", 3, None, "gopher://x", "abfs://c@a/x"):
@@ -210,7 +210,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         open_store(object())
 
 
-def test_storage_options_go_before_what_the_url_says() -> None:
+def test_storage_options_take_precedence_over_the_url() -> None:
     url = "https://s3.eu-west-1.amazonaws.com/b/k#mode=s3&awsprofile=me"
     options = {"anon": True, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}}
     store = open_store(url, storage_options=options)
@@ -219,7 +219,7 @@ def test_storage_options_go_before_what_the_url_says() -> None:
         assert part in found
 
 
-def test_nczarr_metadata_is_strong_evidence_and_the_network_is_not_asked(tmp_path: Path) -> None:
+def test_the_engine_is_guessed_from_nczarr_metadata_without_network_access(tmp_path: Path) -> None:
     (tmp_path / "nczarr").mkdir()
     (tmp_path / "nczarr/.zattrs").write_text('{"_nczarr_superblock": {}}')
     (tmp_path / "zarr").mkdir()

@@ -1,4 +1,4 @@
-"""`copy`: any input into any dialect, version, chunks and codecs, in as many runs as it takes."""
+"""`copy`: any input to any dialect, version, chunks and codecs, and interrupted copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from xr_nczarr.writing import blocks
     ("zarr_format", "dialect"), [(2, "nczarr"), (2, "universal"), (3, "nczarr")]
 )
 @pytest.mark.parametrize("release", VINTAGES)
-def test_a_copy_of_every_vintage_holds_the_same(
+def test_a_copy_of_every_vintage_has_the_same_content(
     tmp_path: Path, release: str, zarr_format: int, dialect: str
 ) -> None:
     content, target = sample(release), tmp_path / "copy"
@@ -68,7 +68,7 @@ def test_without_netcdf4_a_file_is_copied_through_an_engine_of_xarray(tmp_path: 
     assert xr.open_dataset(tmp_path / "store", engine="nczarr")["v"].values.tolist() == [1, 2, 3]
 
 
-def test_an_engine_that_there_is_not_is_unsupported(tmp_path: Path) -> None:
+def test_an_unknown_engine_is_an_unsupported_error(tmp_path: Path) -> None:
     with pytest.raises(xr_nczarr.UnsupportedError, match="no engine nothing"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
 
@@ -186,10 +186,8 @@ def test_chunks_and_codecs_may_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codecs", [[], [{"id": "zlib", "level": 1}]])
-def test_codecs_that_are_asked_for_leave_none_of_the_sources_scalars(
-    tmp_path: Path, codecs: Any
-) -> None:
-    """xarray compresses them too, and netCDF's have no filters."""
+def test_requested_codecs_do_not_apply_to_scalars(tmp_path: Path, codecs: Any) -> None:
+    """xarray also compresses scalars, but netCDF's scalars have no filters."""
     source = tmp_path / "source"
     other: dict[str, bytes] = {}
     scalars = xr.Dataset({"a": ("x", [1.5, 2.5]), "b": 3.5, "s": "text"})
@@ -214,12 +212,12 @@ def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     return peaks
 
 
-def test_what_is_cut_anew_is_held_in_parts(tmp_path: Path) -> None:
+def test_rechunking_holds_only_parts_of_an_array_in_memory(tmp_path: Path) -> None:
     values = np.arange(60 * 160 * 200, dtype="f4").reshape(60, 160, 200)
     dataset = xr.Dataset({"a": (("t", "y", "x"), values)})
     source = tmp_path / "source"
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1, 160, 200)}})
-    # Apart from what threads of other tests take meanwhile.
+    # This excludes memory that threads of other tests take at the same time.
     sizes = [values.nbytes, values.nbytes // 10]
     whole, parts = in_a_new_interpreter(_peaks_of_copying, source, sizes)
     for target in "01":
@@ -240,7 +238,7 @@ def test_what_is_cut_anew_is_held_in_parts(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_stored_chunk_is_decoded_once_to_be_copied(
+def test_a_copy_decodes_each_stored_chunk_once(
     chunk: Any, changed: Any, decoded: list[Any]
 ) -> None:
     values = np.random.default_rng(0).integers(0, 9, (40, 256, 256)).astype("f4")
@@ -252,7 +250,7 @@ def test_a_stored_chunk_is_decoded_once_to_be_copied(
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
 
 
-def test_in_parts_a_stored_chunk_is_decoded_once_a_part(
+def test_a_copy_in_parts_decodes_each_stored_chunk_once_per_part(
     monkeypatch: pytest.MonkeyPatch, decoded: list[Any]
 ) -> None:
     values = np.arange(64 * 128 * 128, dtype="f4").reshape(64, 128, 128)
@@ -287,7 +285,7 @@ def test_a_copy_in_parts_that_was_interrupted_is_completed(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_what_is_copied_as_bytes_is_never_decoded(zarr_format: int) -> None:
+def test_chunks_that_are_copied_as_bytes_are_not_decoded(zarr_format: int) -> None:
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
@@ -299,8 +297,8 @@ def test_what_is_copied_as_bytes_is_never_decoded(zarr_format: int) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_text_is_copied_as_bytes_without_looking_how_long_it_is(zarr_format: int) -> None:
-    """xarray alone looks at the first item, whether it is a time."""
+def test_text_is_copied_as_bytes_without_measuring_it(zarr_format: int) -> None:
+    """Only xarray reads the first item, to check whether it is a time."""
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     text = xr.Dataset({"s": ("x", np.array([f"station {i}" for i in range(40)], object))})
@@ -312,7 +310,7 @@ def test_text_is_copied_as_bytes_without_looking_how_long_it_is(zarr_format: int
     assert other[damaged] == b"nothing that decodes"
 
 
-def test_shards_are_copied_whole() -> None:
+def test_shards_are_copied_as_whole_objects() -> None:
     one: dict[str, Any] = {}
     other: dict[str, Any] = {}
     encoding = {"a": {"chunks": (1, 5), "shards": (2, 10)}}
@@ -324,7 +322,7 @@ def test_shards_are_copied_whole() -> None:
     }
 
 
-def test_what_the_targets_documents_say_otherwise_is_decoded(tmp_path: Path) -> None:
+def test_chunks_are_decoded_if_the_metadata_of_the_target_differ(tmp_path: Path) -> None:
     fields = np.dtype([("a", ">i4"), ("b", "<f8")])
     root = zarr.open_group(tmp_path / "two", zarr_format=2)
     values = np.array([(1, 2.0), (3, 4.0)], fields)
@@ -342,7 +340,7 @@ def test_what_the_targets_documents_say_otherwise_is_decoded(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
-def test_shards_become_chunks_where_the_version_has_none(zarr_format: Any) -> None:
+def test_shards_become_chunks_in_versions_without_shards(zarr_format: Any) -> None:
     one: dict[str, Any] = {}
     other: dict[str, Any] = {}
     encoding = {"a": {"chunks": (1, 5), "shards": (2, 10), "zlib": True}}
@@ -355,7 +353,7 @@ def test_shards_become_chunks_where_the_version_has_none(zarr_format: Any) -> No
 
 
 class Failing(MemoryStore):
-    """A store in memory that fails for good after so many objects, and counts them."""
+    """A store in memory that counts objects, and fails permanently after some number of them."""
 
     def __init__(self, mapping: dict, count: int) -> None:
         super().__init__(mapping)
@@ -371,7 +369,7 @@ class Failing(MemoryStore):
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "encoded anew"])
-def test_an_interrupted_copy_is_no_store_and_is_completed_by_the_next_run(changed: dict) -> None:
+def test_an_interrupted_copy_is_not_a_store_and_is_completed_by_the_next_run(changed: dict) -> None:
     source: dict[str, bytes] = {}
     blocks = FIELD.chunk({"t": 2, "x": 5})
     xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
@@ -448,7 +446,7 @@ def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_pat
     xr.testing.assert_identical(found, dataset)
 
 
-def test_what_is_there_is_not_overwritten(tmp_path: Path, capsys) -> None:
+def test_an_existing_target_is_not_overwritten(tmp_path: Path, capsys) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one")
     assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--zarr-format", "3"]) == 0
     assert "3 arrays copied" in capsys.readouterr().out
@@ -492,8 +490,8 @@ def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
     assert os.listdir(tmp_path / "papers") == ["letter.txt"]
 
 
-def test_what_is_overwritten_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    """The source is a reference set whose chunks lie in the target itself."""
+def test_an_overwritten_store_remains_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    """The source is a reference set whose chunks are in the target itself."""
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(FIELD, store, encoding=ENCODING)
     xr_nczarr.references.write(store, tmp_path / "set.json")
@@ -535,7 +533,7 @@ def test_a_copy_that_fails_halfway_to_an_object_store_is_completed(s3_server, ch
     s3_server.clear()
     assert xr_nczarr.copy(source, "s3://bucket/store", **options).resumed
     put = {one.path.partition("?")[0] for one in s3_server.requests if one.method == "PUT"}
-    # What is encoded anew is written in blocks of several MB, and those that were begun again.
+    # Reencoded chunks are written in blocks of several MB; interrupted blocks are repeated.
     assert changed or not put & {f"/bucket/store/{key}" for key in before if key[-1].isdigit()}
     assert objects(s3_server, "store") == whole
     with pytest.raises(FileExistsError):
@@ -588,8 +586,8 @@ def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_pa
     assert objects(s3_server, "killed") == whole
 
 
-def test_of_two_copies_to_one_place_on_an_object_store_the_second_is_refused() -> None:
-    """Both would put chunks of theirs under the same keys."""
+def test_the_second_of_two_copies_to_one_target_on_an_object_store_is_rejected() -> None:
+    """Both would write their chunks under the same keys."""
     target, refused, seen = "memory://two-copies", [], []
     one: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, one)
@@ -597,7 +595,7 @@ def test_of_two_copies_to_one_place_on_an_object_store_the_second_is_refused() -
     class Read(dict[str, bytes]):
         def __getitem__(self, key: str) -> bytes:
             seen.append(key)
-            if seen.count("a/1.0") == 2 and not refused:  # the first time it looks for changes
+            if seen.count("a/1.0") == 2 and not refused:  # on the first check for changes
                 with pytest.raises(xr_nczarr.ConflictError, match="another write") as info:
                     xr_nczarr.copy(one, target, zarr_format=3)
                 refused.append(info.value)
@@ -612,7 +610,7 @@ def test_of_two_copies_to_one_place_on_an_object_store_the_second_is_refused() -
         xr_nczarr.copy(one, target)
 
 
-def test_from_plain_http_an_interrupted_copy_begins_anew_and_says_why(
+def test_an_interrupted_copy_from_plain_http_restarts_and_says_why(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -629,7 +627,7 @@ def test_from_plain_http_an_interrupted_copy_begins_anew_and_says_why(
             assert path.read_bytes() == (Path(target) / path.relative_to(whole)).read_bytes()
 
 
-def test_a_zip_file_is_begun_anew_and_nothing_of_the_first_run_is_left(
+def test_an_interrupted_copy_to_a_zip_file_restarts_without_leftovers(
     http_server, tmp_path: Path
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -644,7 +642,7 @@ def test_a_zip_file_is_begun_anew_and_nothing_of_the_first_run_is_left(
 
 
 @pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": 1}]])
-def test_truth_values_copied_to_pure_zarr_have_no_fill_value_of_bytes(codecs: Any) -> None:
+def test_booleans_copied_to_plain_zarr_have_no_fill_value_of_bytes(codecs: Any) -> None:
     first: Any = {}
     second: Any = {}
     third: Any = {}
@@ -656,7 +654,7 @@ def test_truth_values_copied_to_pure_zarr_have_no_fill_value_of_bytes(codecs: An
     xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
 
 
-def test_a_copy_to_plain_zarr_masks_no_default_fill_of_netcdf(tmp_path: Path) -> None:
+def test_a_copy_to_plain_zarr_does_not_mask_default_fill_values_of_netcdf(tmp_path: Path) -> None:
     values = np.array([1, -2147483647, 3, -2147483647], "i4")
     source, target = tmp_path / "source", tmp_path / "target"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), source, encoding={"v": {"chunks": 2}})
@@ -669,13 +667,13 @@ def test_a_copy_to_plain_zarr_masks_no_default_fill_of_netcdf(tmp_path: Path) ->
         assert (found.values.tolist(), found.dtype) == (expected.v.values.tolist(), "int32")
 
 
-# zarr-python warns of the objects beside the documents where nothing is consolidated.
+# Without consolidated metadata, zarr-python warns about other objects.
 @pytest.mark.filterwarnings("ignore:Object at .ncz")
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr", "universal"])
 @pytest.mark.parametrize(
     ("version", "fill", "copied"), [(2, None, None), (2, 0, 0), (3, 0, None), (3, 7, "written out")]
 )
-def test_a_copy_masks_no_value_that_was_not_masked(
+def test_a_copy_does_not_mask_additional_values(
     tmp_path: Path, version: Any, fill: int | None, copied: Any, dialect: str
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

@@ -23,7 +23,7 @@ from tests.stores import (
 )
 
 
-def test_what_netcdf_c_reads_of_its_own_store_it_reads_of_the_file(tmp_path: Path) -> None:
+def test_netcdf_c_reads_the_same_of_its_own_store_and_of_the_file(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
     with pytest.warns(UserWarning, match="netCDF has no filter blosc"):
         done = xr_nczarr.copy(store, tmp_path / "out.nc")
@@ -120,7 +120,7 @@ def test_other_chunks_and_codecs_are_those_of_the_file(store: Path, tmp_path: Pa
     ],
     ids=["codec", "dialect", "version"],
 )
-def test_what_a_file_does_not_have_is_refused(
+def test_arguments_that_do_not_apply_to_a_file_are_rejected(
     store: Path, tmp_path: Path, arguments: dict, error: type, message: str
 ) -> None:
     with pytest.raises(error, match=message):

@@ -158,7 +158,7 @@ def test_as_json_differences_have_named_fields(tmp_path: Path, capsys) -> None:
     assert found["differences"][0]["path"] == "/t"
 
 
-def test_what_does_not_open_ends_with_2(tmp_path: Path, capsys) -> None:
+def test_a_target_that_does_not_open_ends_with_2(tmp_path: Path, capsys) -> None:
     assert main(["diff", str(store(tmp_path / "one")), str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
 

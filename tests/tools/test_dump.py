@@ -1,4 +1,4 @@
-"""``nczarr dump``: what ncdump prints, and what ncgen makes the same dataset of."""
+"""``nczarr dump`` prints the same as ncdump, and ncgen restores the dataset from it."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def run(*command):
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory):
-    """A file with all that CDL can say, by ncgen, and a store with the same by netcdf-c."""
+    """A file of ncgen with everything that CDL can express, and the same store of netcdf-c."""
     folder = tmp_path_factory.mktemp("types")
     path = folder / "types.nc"
     run("ncgen", "-4", "-o", str(path), str(FIXTURES / "cdl" / "types.cdl"))
@@ -67,7 +67,7 @@ def copy_with_netcdf_c(source, path):
 
 
 @pytest.mark.parametrize("header", [False, True])
-def test_a_dump_of_a_group_has_that_group_and_the_dimensions_above_it(tmp_path, header):
+def test_a_dump_of_a_group_contains_only_it_and_the_outer_dimensions(tmp_path, header):
     tree = {
         "/": xr.Dataset({"a": (("t", "x"), [[1, 2]])}, attrs={"title": "all"}),
         "/g": xr.Dataset({"b": (("x", "y"), [[1.5], [2.5]])}),
@@ -97,7 +97,7 @@ def test_a_dump_of_a_group_has_that_group_and_the_dimensions_above_it(tmp_path, 
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
-def test_a_dump_is_what_ncdump_prints(types, options, capsys):
+def test_a_dump_equals_the_output_of_ncdump(types, options, capsys):
     path, url = types
     assert main(["dump", *options, url]) == 0
     found = capsys.readouterr().out.splitlines()
@@ -119,7 +119,7 @@ def test_a_dump_is_what_ncdump_prints(types, options, capsys):
 
 @needs_ncgen
 @pytest.mark.parametrize("digits", ["3", "4,13", "9,17"])
-def test_a_dump_has_the_digits_that_are_asked_for_as_ncdump_has(types, digits, capsys):
+def test_a_dump_has_the_requested_digits_of_ncdump(types, digits, capsys):
     path, url = types
     options = ["-p", digits, "-v", "f,d,large,largef,widef"]
     assert main(["dump", *options, url]) == 0
@@ -128,13 +128,13 @@ def test_a_dump_has_the_digits_that_are_asked_for_as_ncdump_has(types, digits, c
     if "," in digits:
         assert [line for line in found if line not in expected] == []
         assert len(found) == len(expected)
-    else:  # of doubles ncdump then prints 15, which are not enough for some
+    else:  # ncdump then prints doubles with 15 digits, which are not enough for some
         assert "  1.5, 2, 3, 4," in found
         assert "  1.68e+07, 1e+07, 1.23e+05, NaNf ;" in found
 
 
 @pytest.mark.parametrize("digits", ["0", "18", "7,", "7,8,9", "x"])
-def test_a_number_of_digits_that_there_is_not_is_an_error_in_one_line(digits, capsys):
+def test_an_invalid_number_of_digits_is_a_one_line_error(digits, capsys):
     with pytest.raises(SystemExit):
         main(["dump", "-p", digits, "anything"])
     assert "expected numbers from 1 to 17" in capsys.readouterr().err
@@ -156,8 +156,8 @@ variables:
 
 
 @needs_ncgen
-def test_special_attributes_are_those_that_ncdump_shows(tmp_path, capsys):
-    """But for what is said of the file itself."""
+def test_special_attributes_equal_those_of_ncdump(tmp_path, capsys):
+    """The attributes of the file itself differ."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
     run("ncgen", "-4", "-o", source, str(tmp_path / "special.cdl"))
@@ -171,7 +171,7 @@ def test_special_attributes_are_those_that_ncdump_shows(tmp_path, capsys):
     assert xr_nczarr.dump(target, header=True).left_out == []
 
 
-def test_codecs_that_netcdf_has_no_attribute_for_are_filters():
+def test_codecs_without_a_special_attribute_are_shown_as_filters():
     store = {}
     dataset = xr.Dataset({name: ("x", np.arange(9.0)) for name in ("z", "b", "bz", "d")})
     codecs = {
@@ -190,8 +190,8 @@ def test_codecs_that_netcdf_has_no_attribute_for_are_filters():
     ]
 
 
-def test_filters_with_settings_that_hdf5_does_not_have_are_shown_as_far_as_it_has_them():
-    """netcdf-c before 4.10 stores numbers as text, and blosc's filter has not every compressor."""
+def test_filters_are_shown_with_the_settings_that_hdf5_supports():
+    """netcdf-c before 4.10 stores numbers as text; HDF5's blosc lacks some compressors."""
     store = {}
     dataset = xr.Dataset({"z": ("x", np.arange(9.0)), "b": ("x", np.arange(9.0))})
     xr_nczarr.to_nczarr(dataset, store, consolidated=False)
@@ -209,7 +209,7 @@ def test_filters_with_settings_that_hdf5_does_not_have_are_shown_as_far_as_it_ha
 
 @needs_ncgen
 def test_the_widths_of_strings_survive_ncgen(tmp_path):
-    """netcdf-c shows them only where they were asked for; without, they would become 128."""
+    """netcdf-c shows requested widths only; without them, the width would become 128."""
     first, text, again = tmp_path / "first", tmp_path / "s.cdl", tmp_path / "again.nc"
     dataset = xr.Dataset({"s": ("x", ["a", "bc"]), "t": ("x", ["d", "e"])})
     xr_nczarr.to_nczarr(dataset, first, encoding={"s": {"_nczarr_maxstrlen": 30}})
@@ -220,7 +220,7 @@ def test_the_widths_of_strings_survive_ncgen(tmp_path):
         assert json.loads((tmp_path / "second" / name / ".zarray").read_text())["dtype"] == dtype
 
 
-def test_what_netcdf_c_shows_of_widths_a_dump_shows(tmp_path):
+def test_a_dump_shows_the_same_widths_as_netcdf_c(tmp_path):
     import netCDF4
 
     url = file_url(tmp_path / "store", "nczarr")
@@ -238,14 +238,14 @@ def test_what_netcdf_c_shows_of_widths_a_dump_shows(tmp_path):
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"]])
-def test_a_store_of_4_9_0_is_dumped_as_its_own_ncdump_does(options, tmp_path):
+def test_a_dump_of_a_store_of_4_9_0_equals_that_of_its_own_ncdump(options, tmp_path):
     store = write_with_ncgen(tmp_path / "plain.file", "plain.cdl")
     expected = run("ncdump", *options, file_url(store, "nczarr"))
     assert "".join(xr_nczarr.dump(store, header=bool(options))) == expected
 
 
 @needs_ncgen
-def test_ncgen_makes_the_same_dataset_of_a_dump(types, tmp_path):
+def test_ncgen_restores_the_dataset_from_a_dump(types, tmp_path):
     path, url = types
     text, again = tmp_path / "types.cdl", tmp_path / "types.nc"
     text.write_text("".join(xr_nczarr.dump(url)), errors="surrogateescape")
@@ -267,7 +267,7 @@ def characters(path):
 
 
 @needs_ncgen
-def test_every_number_and_text_comes_back_from_ncgen(tmp_path):
+def test_ncgen_restores_every_number_and_text(tmp_path):
     import netCDF4
 
     rng = np.random.default_rng(7)
@@ -301,14 +301,14 @@ def test_every_number_and_text_comes_back_from_ncgen(tmp_path):
         assert file["text"][:].tobytes() == np.arange(300).astype("u1").tobytes()
 
 
-# Keywords that ncgen takes for names in their place, and every character that is allowed.
+# Keywords that ncgen accepts as names, and every permitted character.
 NAMES = "data dimensions variables types group groups variable dimension vlen inf f Float 9lives"
 SPECIAL = r"""%!"#$&'()*,:;<=>[]^`{|}~.@-+ """
 NAMES = [*NAMES.split(), "1e5", "12", "日本", *(f"a{character}b" for character in SPECIAL)]
 
 
 @needs_ncgen
-def test_ncgen_takes_every_name_that_it_has_a_spelling_for(tmp_path):
+def test_ncgen_accepts_every_name_that_cdl_can_spell(tmp_path):
     store = {}
     inner = xr.Dataset({name: (name, [1, 2], {name: 1}) for name in NAMES}, attrs={"a%b": 2})
     groups = {name: inner[["data", "a b"]] for name in ("9 lives", "g%b", "the data")}
@@ -324,7 +324,7 @@ def test_ncgen_takes_every_name_that_it_has_a_spelling_for(tmp_path):
 @needs_ncgen
 @pytest.mark.parametrize("name", ["float", "unlimited", "NIL", "_", "_DeflateLevel", "a?b", "+x"])
 @pytest.mark.parametrize("role", ["variable", "dimension", "attribute", "group"])
-def test_a_name_that_ncgen_does_not_take_is_shown_and_told(role, name, tmp_path, capsys):
+def test_a_name_that_ncgen_rejects_is_shown_and_reported(role, name, tmp_path, capsys):
     place = dict.fromkeys(("variable", "dimension", "attribute"), "x") | {role: name}
     inner = xr.Dataset(
         {place["variable"]: (place["dimension"], [1])}, attrs={place["attribute"]: 2}
@@ -338,7 +338,7 @@ def test_a_name_that_ncgen_does_not_take_is_shown_and_told(role, name, tmp_path,
     (tmp_path / "x.cdl").write_text(found)
     command = ["ncgen", "-4", "-o", str(tmp_path / "x.nc"), str(tmp_path / "x.cdl")]
     refused = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
-    assert refused or (role, name) == ("attribute", "_DeflateLevel")  # which it drops
+    assert refused or (role, name) == ("attribute", "_DeflateLevel")  # ncgen drops it
 
 
 def array(dtype, fill="null", shape="[2]"):
@@ -348,7 +348,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_what_netcdf_has_no_type_for_is_shown_or_named():
+def test_values_without_a_netcdf_type_are_shown_or_named():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),
@@ -371,7 +371,7 @@ def test_what_netcdf_has_no_type_for_is_shown_or_named():
     assert len(text.left_out) == 2
 
 
-def test_a_dump_that_leaves_something_out_says_so_in_its_exit_code(tmp_path, capsys):
+def test_the_exit_code_of_an_incomplete_dump_is_1(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     (tmp_path / "x\x1b[31m").mkdir()
     (tmp_path / "x\x1b[31m" / ".zarray").write_bytes(array("<c8"))
@@ -379,13 +379,13 @@ def test_a_dump_that_leaves_something_out_says_so_in_its_exit_code(tmp_path, cap
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_what_a_url_asks_with_is_no_part_of_the_name(http_server, capsys):
+def test_the_query_of_a_url_is_not_part_of_the_name(http_server, capsys):
     xr.Dataset({"n": 1}).nczarr.to_nczarr(f"{http_server.root}/some")
     assert main(["dump", f"{http_server.url}/some?key=secret"]) == 0
     assert capsys.readouterr().out.startswith("netcdf some {")
 
 
-def test_an_unknown_variable_is_an_error_in_one_line(tmp_path, capsys):
+def test_an_unknown_variable_is_a_one_line_error(tmp_path, capsys):
     (tmp_path / ".zgroup").write_text('{"zarr_format": 2}')
     assert main(["dump", "-v", "nothing", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""``nczarr explain``: what it says is what a read then does."""
+"""``nczarr explain`` predicts the requests and bytes of a read."""
 
 import json
 import tracemalloc
@@ -16,7 +16,7 @@ from xr_nczarr.storage import MemoryStore, Store
 
 
 class Recording(Store):
-    """A store by its verbs, in memory, that writes down what it was asked for."""
+    """A minimal store in memory that records its requests."""
 
     name = "recording"
 
@@ -67,7 +67,7 @@ def stored(zarr_format=2, **encoding):
     [{}, {"x": slice(5, 25)}, {"y": 3}, {"y": 3, "x": [1, 45]}, {"y": slice(None, None, -7)}],
 )
 @pytest.mark.parametrize("compressor", [None, "zlib"])
-def test_the_requests_and_bytes_are_those_of_the_read(selection, compressor):
+def test_the_requests_and_bytes_equal_those_of_the_read(selection, compressor):
     import numcodecs
 
     store = stored(compressor=numcodecs.Zlib() if compressor else None)
@@ -86,7 +86,7 @@ def test_the_requests_and_bytes_are_those_of_the_read(selection, compressor):
     assert not found.at_most
 
 
-def test_chunks_that_zarr_python_nested_without_a_word_are_present():
+def test_nested_chunks_that_zarr_python_did_not_declare_are_present():
     store = stored()
     document = json.loads(store.mapping["v/.zarray"])
     document.pop("dimension_separator", None)
@@ -118,7 +118,7 @@ def test_rectilinear_chunks_are_counted_as_they_are_read(name, selection):
 
 
 @pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])
-def test_the_requests_for_shards_are_at_most_those(rows, at_most):
+def test_the_requests_for_shards_are_an_upper_bound(rows, at_most):
     store = stored(3, chunks=(5, 20), shards=(20, 60))
     (found,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
     dataset = xr.open_dataset(store, engine="nczarr")
@@ -129,7 +129,7 @@ def test_the_requests_for_shards_are_at_most_those(rows, at_most):
     assert at_most or (len(store.requests), store.bytes) == (found.requests, found.fetched_bytes)
 
 
-def test_near_references_travel_together(tmp_path):
+def test_near_references_share_a_request(tmp_path):
     (tmp_path / "data").write_bytes(bytes(80))
     array = (
         '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
@@ -142,7 +142,7 @@ def test_near_references_travel_together(tmp_path):
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_a_dataset_explains_what_was_selected_from_it(chunks):
+def test_a_dataset_explains_its_selection(chunks):
     store = stored()
     dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
     (found,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
@@ -161,7 +161,7 @@ def test_a_dataset_explains_what_was_selected_from_it(chunks):
         assert "dask graph" in by_label.nczarr.explain().left_out["v"]
 
 
-def test_the_command_prints_text_json_and_one_line_for_what_is_not_there(tmp_path, capsys):
+def test_the_command_prints_text_json_and_one_line_errors(tmp_path, capsys):
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((40, 60)))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunks": (10, 20)}})
     target = str(tmp_path / "x")
@@ -179,7 +179,7 @@ def test_the_command_prints_text_json_and_one_line_for_what_is_not_there(tmp_pat
     assert main(["explain", target, "-v", "nothing"]) == 2
 
 
-def test_the_touched_chunks_are_drawn_and_names_cannot_act():
+def test_the_touched_chunks_are_drawn_and_names_are_escaped():
     name = "<script>alert(1)"
     store = {}
     xr_nczarr.to_nczarr(
@@ -192,7 +192,7 @@ def test_the_touched_chunks_are_drawn_and_names_cannot_act():
     assert "<script" not in page
 
 
-def test_chunks_are_drawn_where_a_selection_left_fewer_dimensions():
+def test_chunks_are_drawn_if_a_selection_drops_dimensions():
     dataset = xr.Dataset(
         {"t": (("z", "y", "x"), np.zeros((4, 6, 6))), "c": ("x", np.array([b"ab"] * 6, "S2"))}
     )
@@ -210,7 +210,7 @@ def test_chunks_are_drawn_where_a_selection_left_fewer_dimensions():
         assert told in found.nczarr.explain()._repr_html_()
 
 
-def test_more_chunks_than_can_be_looked_up_are_left_out_and_a_selection_of_them_is_not():
+def test_only_selected_chunks_count_towards_the_limit_of_lookups():
     document = {"zarr_format": 2, "shape": [1001, 1000], "chunks": [1, 1], "dtype": "|u1"}
     document |= {"fill_value": 0, "order": "C", "compressor": None, "filters": None}
     attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
@@ -243,7 +243,7 @@ def test_ten_million_chunks_are_counted_without_planning_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_the_chunks_that_are_counted_are_those_that_are_planned(selection):
+def test_the_counted_chunks_equal_the_planned_ones(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count

@@ -1,4 +1,4 @@
-"""``nczarr info``: what is in a store and what of it is there, as text, JSON and HTML."""
+"""``nczarr info`` shows the content of a store and its stored chunks as text, JSON and HTML."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def test_missing_chunks_and_strange_keys_are_not_counted(dataset):
     assert variables(xr_nczarr.info(store))["/v"]["objects_present"] == 3
 
 
-def test_shards_are_counted_as_they_are_stored(dataset):
+def test_shards_are_counted_as_stored_objects(dataset):
     store = {}
     encoding = {"v": {"chunks": (5, 6), "shards": (20, 6)}}
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding, zarr_format=3)
@@ -84,7 +84,7 @@ def test_references_are_counted_with_their_lengths(tmp_path):
 
 
 class Unlistable(Store):
-    """A store by its verbs, of which nothing can be listed."""
+    """A minimal store that cannot be listed."""
 
     name = "unlistable"
 
@@ -101,7 +101,7 @@ class Unlistable(Store):
         raise UnsupportedError("sizes are unknown")
 
 
-def test_a_store_that_cannot_be_listed_is_told_so(dataset):
+def test_info_reports_that_a_store_cannot_be_listed(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, consolidated=True)
     found = xr_nczarr.info(Unlistable(store))
@@ -196,7 +196,7 @@ def hostile():
     }
 
 
-def test_names_of_a_store_cannot_act_in_a_notebook():
+def test_names_of_a_store_are_escaped_in_a_notebook():
     page = xr_nczarr.info(hostile())._repr_html_()
     assert "&lt;script&gt;" in page
     assert "<script" not in page
@@ -213,8 +213,8 @@ def test_a_grid_of_many_chunks_is_drawn_with_few_cells():
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("style", ["", screenshots.DARK], ids=["light", "dark"])
-def test_a_browser_shows_it(style, tmp_path):
-    """Text stands out from its background, bars and touched chunks are drawn in colour."""
+def test_a_browser_renders_the_overview(style, tmp_path):
+    """Text contrasts with its background; bars and touched chunks are colored."""
     shown = [*screenshots.representations(tmp_path).values()]
     shown.append(xr_nczarr.info(hostile())._repr_html_())
     page = screenshots.render(tmp_path, "".join(shown), "1000,1400", style)

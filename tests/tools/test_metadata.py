@@ -1,4 +1,4 @@
-"""`upgrade`, `consolidate` and the command `references`: documents change, values do not."""
+"""`upgrade`, `consolidate` and the command `references` change documents but not values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def numbers(release: str) -> Group:
-    """What netcdf-c 4.9.0 can open as Debian builds it, without filters."""
+    """Return variables without filters, which Debian's build of netcdf-c 4.9.0 can open."""
     x = np.arange(4.0)
     root = Group({"x": 4}, {"v": Var(("/x",), x, {"units": "m"}, 0)}, {"title": "a title"})
     root.variables["scalar"] = Var((), np.array(3.5), {}, 0)
@@ -49,7 +49,7 @@ def numbers(release: str) -> Group:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_an_upgraded_store_holds_what_it_held_and_netcdf_c_opens_it(
+def test_an_upgraded_store_has_the_same_content_and_netcdf_c_opens_it(
     tmp_path: Path, release: str, dialect: str
 ) -> None:
     content = sample(release)
@@ -67,7 +67,7 @@ def test_an_upgraded_store_holds_what_it_held_and_netcdf_c_opens_it(
         np.testing.assert_array_equal(found.variables[name].values, content.variables[name].values)
     assert found.variables["scalar"].values == 3.5
     assert isinstance(found.dims["time"], Size) == isinstance(content.dims["time"], Size)
-    if dialect == "universal":  # zarr-python knows nothing of `>S1`, and reads its own shuffle
+    if dialect == "universal":  # zarr-python does not support `>S1`, and reads only its own shuffle
         assert (
             zarr.open(str(store))["field"][:].tolist() == content.variables["field"].values.tolist()
         )
@@ -89,7 +89,7 @@ def test_netcdf_c_4_9_0_opens_a_store_that_is_upgraded_to_universal(
 @pytest.mark.parametrize(
     ("before", "after"), [("4.8.0", "nczarr"), ("4.9.0", "universal"), ("4.9.2", "nczarr-4.8.1")]
 )
-def test_an_upgrade_that_is_interrupted_anywhere_reads_the_same_and_can_be_run_again(
+def test_an_interrupted_upgrade_changes_no_values_and_can_be_run_again(
     tmp_path: Path, before: str, after: str
 ) -> None:
     content = sample(before)
@@ -109,7 +109,7 @@ def test_an_upgrade_that_is_interrupted_anywhere_reads_the_same_and_can_be_run_a
 
 
 class Dying(MemoryStore):
-    """A store in memory that fails for good after so many changes."""
+    """A store in memory that fails permanently after some number of changes."""
 
     def __init__(self, mapping: dict, count: int) -> None:
         super().__init__(mapping)
@@ -131,7 +131,7 @@ class Dying(MemoryStore):
         super().delete(prefix)
 
 
-def test_what_a_dialect_cannot_say_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_content_that_a_dialect_cannot_express_is_an_error_before_writing(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
     before = contents(store)
     with pytest.raises(xr_nczarr.ConflictError, match="time unlimited, now 3, not time 3"):
@@ -139,17 +139,17 @@ def test_what_a_dialect_cannot_say_is_told_and_nothing_is_written(tmp_path: Path
     assert contents(store) == before
 
 
-def test_what_annotations_name_is_not_listed_group_by_group(
+def test_groups_that_annotations_name_are_not_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = xr.DataTree.from_dict({"/a/b": xr.Dataset({"t": 1}), "/c": xr.Dataset({"t": 2})})
     xr_nczarr.to_nczarr(tree, tmp_path / "store")
-    # Each would go through all the keys of the store.
+    # Each listing would iterate over all keys of the store.
     monkeypatch.setattr(MemoryStore, "list_names", None)
     assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
 
 
-def test_a_store_of_this_dialect_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_store_of_the_requested_dialect_is_not_changed(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
     before = contents(store)
@@ -158,10 +158,10 @@ def test_a_store_of_this_dialect_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_an_array_without_a_fill_value_beside_its_attribute_stays_so(
+def test_an_array_with_only_the_fill_value_attribute_keeps_it_alone(
     tmp_path: Path, dialect: str
 ) -> None:
-    """As nccopy 4.9.0 writes it."""
+    """nccopy 4.9.0 writes such arrays."""
     values = np.arange(4, dtype="<i4")
     content = Group({"x": 4}, {"v": Var(("/x",), values, {"_FillValue": np.int32(2)}, fill=2)})
     store = write_vintage(tmp_path / "store", content, "4.9.0")
@@ -174,7 +174,7 @@ def test_an_array_without_a_fill_value_beside_its_attribute_stays_so(
         assert root["v"][:].tolist() == [0, 1, None, 3]
 
 
-def test_pure_zarr_that_lost_its_names_gets_them_and_stays_pure(tmp_path: Path) -> None:
+def test_plain_zarr_that_lost_its_dimension_names_gets_them_back(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": ("x", ["a", "bc"]), "n": ("x", [1.5, 2.5])}, attrs={"title": "a"})
     dataset.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
     (tmp_path / "s/.zattrs").write_text('{"yes": true, "both": [true, false]}')
@@ -190,7 +190,7 @@ def test_pure_zarr_that_lost_its_names_gets_them_and_stays_pure(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_plain_zarr_is_annotated_on_request_alone(tmp_path: Path, zarr_format: int) -> None:
+def test_plain_zarr_is_annotated_only_on_request(tmp_path: Path, zarr_format: int) -> None:
     dataset = xr.Dataset({"n": ("x", [1.5, 2.5])})
     dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
     before = contents(tmp_path / "s")
@@ -203,7 +203,7 @@ def test_plain_zarr_is_annotated_on_request_alone(tmp_path: Path, zarr_format: i
     assert xr_nczarr.open_hierarchy(tmp_path / "s").dialect != "zarr"
 
 
-def test_a_dry_run_tells_what_it_would_change_and_changes_nothing(
+def test_a_dry_run_lists_changes_and_makes_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
@@ -225,7 +225,7 @@ def test_a_dry_run_tells_what_it_would_change_and_changes_nothing(
     assert before.keys() - after.keys() == set(done.removed)
 
 
-def test_pure_zarr_gains_annotations_and_keeps_json_and_unknown_members(tmp_path: Path) -> None:
+def test_annotated_plain_zarr_keeps_json_and_unknown_members(tmp_path: Path) -> None:
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": [1, None]}, "x_list": ["a", 1]}
     members = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_NCProperties": "mine"}}
     members["v/.zarray"] = array_document((2,)) | {"vendor": {"k": 1}}
@@ -242,9 +242,7 @@ def test_pure_zarr_gains_annotations_and_keeps_json_and_unknown_members(tmp_path
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_hold_what_the_single_documents_say(
-    tmp_path: Path, zarr_format: int
-) -> None:
+def test_consolidated_metadata_equal_the_single_documents(tmp_path: Path, zarr_format: int) -> None:
     store, dataset = tmp_path / "store", xr.Dataset({"a": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format, consolidated=False)
     assert xr_nczarr.consolidate(store).nodes == 2
@@ -253,7 +251,7 @@ def test_consolidated_metadata_hold_what_the_single_documents_say(
     assert list(zarr.open_consolidated(str(store))) == ["a"]
 
 
-def test_stale_consolidated_metadata_are_refreshed_in_a_zip_file_too(tmp_path: Path) -> None:
+def test_stale_consolidated_metadata_are_refreshed_in_a_zip_file(tmp_path: Path) -> None:
     store = str(tmp_path / "store.zip")
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), f"file://{store}#mode=nczarr,zip")
     xr_nczarr.to_nczarr(xr.Dataset({"b": 1}), store, mode="a", consolidated=False)
@@ -261,7 +259,7 @@ def test_stale_consolidated_metadata_are_refreshed_in_a_zip_file_too(tmp_path: P
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
-def test_what_cannot_be_consolidated_is_refused(tmp_path: Path) -> None:
+def test_stores_that_cannot_be_consolidated_are_rejected(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
     with pytest.raises(xr_nczarr.UnsupportedError, match=r"4\.8\.0"):
         xr_nczarr.consolidate(store)

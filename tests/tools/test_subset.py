@@ -122,7 +122,7 @@ def test_a_group_becomes_the_root_with_the_dimensions_from_above(
         "text",
     ],
 )
-def test_what_is_not_there_is_an_error_before_anything_is_written(
+def test_a_missing_name_is_an_error_before_anything_is_written(
     source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     path, options = source

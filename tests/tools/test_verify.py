@@ -1,4 +1,4 @@
-"""`verify` finds what is wrong, and what it says of other programs is true of them."""
+"""`verify` finds damage, and its statements about other programs are checked with them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def errors(path: Path, **options: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_of_every_vintage_are_whole(tmp_path: Path, release: str) -> None:
+def test_stores_of_every_vintage_are_complete(tmp_path: Path, release: str) -> None:
     found = xr_nczarr.verify(write_vintage(tmp_path / "store", sample(release), release))
     assert found.whole
     assert found.chunks["/field"] == (4, 4)
@@ -56,7 +56,7 @@ def test_stores_of_every_vintage_are_whole(tmp_path: Path, release: str) -> None
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_whole_store_has_no_errors_and_all_its_chunks_are_read(
+def test_a_complete_store_has_no_errors_and_all_its_chunks_are_read(
     tmp_path: Path, zarr_format: int
 ) -> None:
     found = xr_nczarr.verify(make(tmp_path / "store", zarr_format=zarr_format))
@@ -66,7 +66,7 @@ def test_a_whole_store_has_no_errors_and_all_its_chunks_are_read(
     assert xr_nczarr.verify(tmp_path / "store", sample=2).decoded == 3
 
 
-def test_of_ten_million_chunks_those_that_are_there_are_read(tmp_path: Path) -> None:
+def test_only_the_stored_of_ten_million_chunks_are_read(tmp_path: Path) -> None:
     array = zarr.create_array(
         tmp_path / "store/a", shape=(3, 10_000_000), chunks=(1, 1), dtype="i2", zarr_format=2
     )
@@ -79,7 +79,7 @@ def test_of_ten_million_chunks_those_that_are_there_are_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_chunk_that_is_not_there_is_an_error_where_none_may_be_missing(
+def test_a_missing_chunk_is_an_error_with_missing_chunks_raise(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -88,7 +88,7 @@ def test_a_chunk_that_is_not_there_is_an_error_where_none_may_be_missing(
     assert len(errors(store, missing_chunks="raise")) == 1
 
 
-def test_missing_chunks_are_named_and_are_no_errors(tmp_path: Path, capsys: Any) -> None:
+def test_missing_chunks_are_warnings_that_name_them(tmp_path: Path, capsys: Any) -> None:
     store = make(tmp_path / "store")
     for key in ("a/1.1", "a/2.0"):
         (store / key).unlink()
@@ -120,13 +120,13 @@ def test_a_coordinate_without_a_chunk_is_an_error(
 def test_a_coordinate_of_one_value_may_be_the_fill_value(tmp_path: Path, zarr_format: int) -> None:
     dataset = xr.Dataset({"v": ("member", [1.0])}, {"member": [0]})
     dataset.to_zarr(tmp_path / "s", zarr_format=zarr_format, consolidated=False)
-    assert not list((tmp_path / "s/member").glob("*0*"))  # zarr-python leaves it out
+    assert not list((tmp_path / "s/member").glob("*0*"))  # zarr-python does not store it
     found = xr_nczarr.verify(tmp_path / "s")
     assert found.whole
     assert [each.place for each in found.findings] == ["/member"]
 
 
-def test_of_many_missing_chunks_the_first_are_named(tmp_path: Path) -> None:
+def test_the_first_of_many_missing_chunks_are_named(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
     encoding = {"v": {"chunks": (1, 1), "write_empty_chunks": True}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
@@ -186,7 +186,7 @@ def test_a_problem_of_many_variables_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_what_other_programs_need_is_said_on_request(tmp_path: Path, capsys: Any) -> None:
+def test_the_limits_of_other_programs_are_reported_on_request(tmp_path: Path, capsys: Any) -> None:
     store = make(tmp_path / "store")
     assert main(["verify", str(store)]) == 0
     assert "netCDF-C" not in capsys.readouterr().out
@@ -203,7 +203,7 @@ def test_what_other_programs_need_is_said_on_request(tmp_path: Path, capsys: Any
 
 @contextlib.contextmanager
 def unprivileged(path: Path) -> Iterator[None]:
-    """Do without the rights of root, who may read everything."""
+    """Drop the rights of root, who may read everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -216,7 +216,7 @@ def unprivileged(path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_chunk_that_may_not_be_read_is_counted_and_not_as_read(tmp_path: Path) -> None:
+def test_an_unreadable_chunk_is_counted_but_not_as_read(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     whole = repr(xr_nczarr.info(store)), xr_nczarr.verify(store)
     (store / "a/1.1").chmod(0)
@@ -242,7 +242,7 @@ def on_the_web(tmp_path: Path, http_server: HttpServer) -> Callable[..., str]:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_a_store_that_cannot_be_listed_is_asked_for_its_chunks(
+def test_chunks_of_a_store_that_cannot_be_listed_are_requested(
     zarr_format: int, dialect: str, on_the_web: Any, http_server: HttpServer
 ) -> None:
     url = on_the_web(zarr_format, dialect=dialect)
@@ -258,7 +258,7 @@ def test_a_store_that_cannot_be_listed_is_asked_for_its_chunks(
     assert explained.absent == 2
 
 
-def test_chunks_are_asked_for_side_by_side(on_the_web: Any, http_server: HttpServer) -> None:
+def test_chunks_are_requested_concurrently(on_the_web: Any, http_server: HttpServer) -> None:
     url = on_the_web()
     http_server.clear()
     http_server.fault("latency", path="*/a/*", seconds=0.3, times=None)
@@ -267,7 +267,7 @@ def test_chunks_are_asked_for_side_by_side(on_the_web: Any, http_server: HttpSer
     assert {one.method for one in http_server.requests_for("*/a/0.0")} == {"HEAD"}
 
 
-def test_many_chunks_are_not_asked_for_one_by_one(http_server: HttpServer) -> None:
+def test_too_many_chunks_are_not_requested_one_by_one(http_server: HttpServer) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
     group.create_array("a", shape=(10_001,), chunks=(1,), dtype="i2")
     xr_nczarr.consolidate(Path(http_server.root, "s"))
@@ -279,7 +279,7 @@ def test_many_chunks_are_not_asked_for_one_by_one(http_server: HttpServer) -> No
     assert not [one for one in http_server.requests if one.method == "HEAD"]
 
 
-def test_a_server_that_knows_no_head_is_asked_otherwise(
+def test_a_server_without_head_requests_gets_others(
     on_the_web: Any, http_server: HttpServer
 ) -> None:
     url = on_the_web()
@@ -288,7 +288,7 @@ def test_a_server_that_knows_no_head_is_asked_otherwise(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_references_of_a_store_that_cannot_be_listed_name_what_is_there(
+def test_references_of_a_store_that_cannot_be_listed_name_its_chunks(
     tmp_path: Path, dialect: str, on_the_web: Any, http_server: HttpServer
 ) -> None:
     url = on_the_web(dialect=dialect)
@@ -368,7 +368,7 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: Any, capsys) -> None:
 
 
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_a_damaged_journal_is_told_of(tmp_path: Path, consolidated: bool) -> None:
+def test_a_damaged_journal_is_reported(tmp_path: Path, consolidated: bool) -> None:
     store = make(tmp_path / "store", consolidated=consolidated)
     (store / ".nczarr_journal").write_text('{"documents": [')
     assert errors(store) == [(".nczarr_journal", "the journal of an interrupted write is damaged")]
@@ -376,7 +376,7 @@ def test_a_damaged_journal_is_told_of(tmp_path: Path, consolidated: bool) -> Non
         xr_nczarr.to_nczarr(FIELD, store, mode="a")
 
 
-def test_the_lock_of_a_writer_is_nothing_to_remove() -> None:
+def test_a_writer_lock_is_not_reported_as_a_leftover() -> None:
     xr_nczarr.to_nczarr(FIELD, "memory://locked")
     fsspec.filesystem("memory").pipe_file("/locked/.nczarr-writer.lock", b"another")
     found = xr_nczarr.verify("memory://locked")
@@ -385,7 +385,7 @@ def test_the_lock_of_a_writer_is_nothing_to_remove() -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_every_document_that_the_consolidated_one_has_otherwise_is_named(
+def test_every_document_that_differs_from_the_consolidated_one_is_named(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format, consolidated=True)
@@ -405,7 +405,9 @@ def test_every_document_that_the_consolidated_one_has_otherwise_is_named(
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_what_zarr_python_consolidates_is_not_stale(tmp_path: Path, zarr_format: int) -> None:
+def test_consolidated_metadata_of_zarr_python_are_not_stale(
+    tmp_path: Path, zarr_format: int
+) -> None:
     store = tmp_path / "store"
     tree = xr.DataTree.from_dict({"/": FIELD, "/a1/b1": FIELD, "/empty": xr.Dataset()})
     tree.to_zarr(store, zarr_format=zarr_format, consolidated=True)
@@ -413,7 +415,7 @@ def test_what_zarr_python_consolidates_is_not_stale(tmp_path: Path, zarr_format:
     assert xr_nczarr.open_hierarchy(store, consolidated="check").consolidated
 
 
-def test_what_is_left_over_is_told(tmp_path: Path) -> None:
+def test_leftovers_are_reported(tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     put(store, {"a/7.0": b"old", "notes.txt": b"dear"})
     found = xr_nczarr.verify(store)
@@ -421,7 +423,7 @@ def test_what_is_left_over_is_told(tmp_path: Path) -> None:
     assert {"a/7.0", "notes.txt"} <= {finding.place for finding in found.findings}
 
 
-def test_a_name_of_thousands_of_digits_is_no_chunk() -> None:
+def test_a_name_of_thousands_of_digits_is_not_a_chunk() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, store)
     key = "t/" + "1" * 5000
@@ -455,11 +457,11 @@ def test_chunks_of_an_array_that_cannot_be_read_are_not_to_be_removed(
     found = xr_nczarr.verify(store, readers=True)
     assert any("a/" in each.place for each in found.findings if each.severity == "error")
     assert not [each for each in found.findings if each.remedy.startswith("Remove")]
-    assert damage is not no_json or "no JSON" not in str(found)  # of which upgrade makes some
+    assert damage is not no_json or "no JSON" not in str(found)  # upgrade creates some of them
 
 
 @pytest.mark.parametrize("gone", ["a/.zarray", "g/.zgroup"])
-def test_what_has_lost_its_document_is_not_simply_to_be_removed(tmp_path: Path, gone: str) -> None:
+def test_the_remedy_for_chunks_without_a_document_is_cautious(tmp_path: Path, gone: str) -> None:
     tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
     xr_nczarr.to_nczarr(tree, tmp_path / "s", dialect="zarr", consolidated=False)
     (tmp_path / "s" / gone).unlink()
@@ -469,7 +471,7 @@ def test_what_has_lost_its_document_is_not_simply_to_be_removed(tmp_path: Path, 
     assert all(each.remedy.startswith("Remove it, unless") for each in told)
 
 
-def test_the_documents_of_a_group_that_cannot_be_read_hide_nothing_to_be_removed(
+def test_a_group_that_cannot_be_read_has_no_removable_leftovers(
     tmp_path: Path,
 ) -> None:
     tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
@@ -481,7 +483,7 @@ def test_the_documents_of_a_group_that_cannot_be_read_hide_nothing_to_be_removed
 
 
 @pytest.mark.skipif(shutil.which("gdal_translate") is None, reason="needs GDAL")
-def test_of_a_store_of_the_draft_that_gdal_wrote_nothing_is_left_over(tmp_path: Path) -> None:
+def test_a_draft_store_of_gdal_has_no_leftovers(tmp_path: Path) -> None:
     FIELD.to_netcdf(tmp_path / "f.nc", engine="netcdf4")
     draft = ["gdal_translate", "-q", "-of", "Zarr", "-co", "FORMAT=ZARR_V3"]
     subprocess.run([*draft, f"NETCDF:{tmp_path}/f.nc:a", tmp_path / "s"], check=True, timeout=60)
@@ -492,7 +494,7 @@ def test_of_a_store_of_the_draft_that_gdal_wrote_nothing_is_left_over(tmp_path: 
     assert "data/root/s/c9/9: not a chunk of any array" in str(xr_nczarr.verify(tmp_path / "s"))
 
 
-# ---- what is said of other programs, asked of them
+# ---- statements about other programs, checked with them
 
 VALUES = np.array([0, 1, 2, 3], "<f4")
 SHUFFLED = numcodecs.Zlib(4).encode(shuffled(VALUES.tobytes(), 4))
@@ -555,7 +557,7 @@ CLAIMS = {
 
 
 def read_right(program: str, store: Path) -> bool:
-    """Whether a program reads what we read, values and attributes."""
+    """Return whether a program reads the same values and attributes as this package."""
     expected = xr.open_dataset(store, engine="nczarr", decode_cf=False)
     try:
         if program == "zarr":
@@ -575,7 +577,7 @@ def read_right(program: str, store: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_what_only_some_programs_read_the_others_do_not(tmp_path: Path, claim: str) -> None:
+def test_the_named_programs_fail_and_all_others_read_the_store(tmp_path: Path, claim: str) -> None:
     program, words, documents = CLAIMS[claim]
     store = put(tmp_path / "store", documents)
     if not documents:
@@ -588,7 +590,7 @@ def test_what_only_some_programs_read_the_others_do_not(tmp_path: Path, claim: s
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_a_plain_store_needs_nothing_special_and_all_read_it(tmp_path: Path, program: str) -> None:
+def test_all_programs_read_a_store_without_reported_limits(tmp_path: Path, program: str) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers need Zarr version 2"

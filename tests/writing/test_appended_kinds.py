@@ -1,4 +1,4 @@
-"""What an append may bring: values of the stored kind, not repeated, however they are typed."""
+"""An append accepts values of the stored kind in any type, without repetitions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_overlap_of_times_is_refused(tmp_path: Path, stored: Any, appended: A
 def test_values_of_another_kind_are_refused(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
-    # Complex numbers lost their imaginary part, and what was not 0 became True, without a word.
+    # Complex numbers lost their imaginary part, and nonzero values became True, silently.
     first, second = along(stored), along(appended)
     if not coordinate:
         first, second = first.reset_coords(), second.reset_coords()
@@ -105,7 +105,7 @@ def test_bytes_are_appended_to_the_coordinate_of_their_dimension(
     assert found.tolist() == [b"abc", b"d", b"ef"]
 
 
-def test_text_is_appended_to_what_an_older_program_left_in_latin1(tmp_path: Path) -> None:
+def test_text_is_appended_to_text_of_an_older_program_in_latin1(tmp_path: Path) -> None:
     to_nczarr(along(["x", "y"]), tmp_path / "a", encoding={"t": {"compressor": None}})
     chunk = tmp_path / "a" / "t" / "0"
     chunk.write_bytes(chunk.read_bytes().replace(b"x", b"\xe9"))
@@ -121,7 +121,7 @@ def test_text_is_appended_to_what_an_older_program_left_in_latin1(tmp_path: Path
 def test_a_name_that_is_a_key_of_zarr_is_refused(
     tmp_path: Path, name: str, zarr_format: int
 ) -> None:
-    # Written as a directory, it made a store that did not open.
+    # Written as a directory, it resulted in a store that did not open.
     part = xr.Dataset({name: ("x", [1])})
     group = xr.DataTree.from_dict({f"/{name}": xr.Dataset({"v": ("x", [1])})})
     for each in (part, group):
@@ -130,6 +130,6 @@ def test_a_name_that_is_a_key_of_zarr_is_refused(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_name_of_an_attribute_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_an_attribute_name_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="Invalid attribute"):
         to_nczarr(xr.Dataset(attrs={1: 2}), tmp_path / "a")

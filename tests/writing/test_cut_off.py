@@ -1,4 +1,4 @@
-"""Writes cut off after each single change of a store: nothing is lost, and all can be run again."""
+"""Writes that are cut off after each single change of a store: no loss, and a safe retry."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ class Cut(MutableMapping):
 
 
 class Remote(MemoryStore):
-    """A store without locks and without a way of replacing all of it in one step."""
+    """A store without locks and without atomic replacement of all of it."""
 
     remote = True
 
@@ -70,7 +70,7 @@ def read(objects, **options):
 
 
 def states(write, before):
-    """Yield what is there when `write` is cut off after each of its changes, the last whole."""
+    """Yield the state if `write` is cut off after each of its changes; the last is complete."""
     for changes in range(1000):
         objects = dict(before)
         try:
@@ -98,7 +98,7 @@ def create(target, layout, unlimited=None, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_what_is_being_created_is_no_dataset_and_can_be_created_again(layout):
+def test_an_interrupted_creation_is_not_a_dataset_and_can_be_run_again(layout):
     *cut, whole = states(lambda target: create(target, layout), {})
     assert len(cut) > 10
     for objects in cut:
@@ -113,7 +113,7 @@ def test_what_is_being_created_is_no_dataset_and_can_be_created_again(layout):
 
 @pytest.mark.parametrize("old", [2, 3])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_what_is_being_replaced_is_the_old_or_the_new_or_no_dataset(layout, old):
+def test_an_interrupted_replacement_leaves_the_old_the_new_or_no_dataset(layout, old):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), {"zarr_format": old})
 
@@ -152,7 +152,7 @@ def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinat
         again, other = dict(objects), dict(objects)
         append(Remote(again))
         assert again == whole
-        # Another one comes behind what was complete, or in place of what was not.
+        # Another append follows a complete one, or replaces an incomplete one.
         append(Remote(other), 9)
         complete = all(objects.get(key) == data for key, data in whole.items())
         kept = 9 if complete else 6
@@ -161,7 +161,7 @@ def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinat
 
 
 def named(*names):
-    """A dataset with text, and with numbers that tell where each name belongs."""
+    """Return a dataset with text, and with numbers that identify each name."""
     n = np.arange(float(len(names)))
     return xr.Dataset({"name": ("t", np.array(names, object)), "n": ("t", n)})
 
@@ -170,7 +170,9 @@ def named(*names):
 @pytest.mark.parametrize("chunk", [2, 4])
 @pytest.mark.parametrize("codec", [{}, {"zlib": True}], ids=str)
 @pytest.mark.parametrize("layout", [{}, {"dialect": "universal"}, {"zarr_format": 3}], ids=str)
-def test_an_append_of_longer_text_is_the_old_or_the_new_state(layout, codec, chunk, consolidated):
+def test_an_interrupted_append_of_longer_text_leaves_the_old_or_the_new_state(
+    layout, codec, chunk, consolidated
+):
     before, old = {}, named("Oslo", "Rom", "")
     encoding = {"name": {**codec, "chunks": chunk, "_nczarr_maxstrlen": 4}}
     to_nczarr(old, Remote(before), encoding=encoding, consolidated=consolidated, **layout)
@@ -197,7 +199,7 @@ def test_an_append_of_longer_text_is_the_old_or_the_new_state(layout, codec, chu
         assert read(other, consolidated=False).drop_attrs().identical(found.drop_attrs())
 
 
-def test_regions_wait_for_text_that_is_being_made_wider():
+def test_regions_are_rejected_until_text_is_widened():
     before = {}
     to_nczarr(named("Oslo", "Rom"), Remote(before))
     cut = states(lambda target: to_nczarr(named("Bergen"), target, append_dim="t"), before)
@@ -216,7 +218,7 @@ def test_regions_wait_for_text_that_is_being_made_wider():
     assert refusals
 
 
-def test_who_read_text_before_it_was_made_wider_gets_an_error_and_no_other_text(tmp_path):
+def test_text_opened_before_it_was_widened_is_an_error(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")
@@ -227,8 +229,8 @@ def test_who_read_text_before_it_was_made_wider_gets_an_error_and_no_other_text(
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_too_much_text_for_a_journal_is_refused_where_the_store_has_no_other_way(tmp_path):
-    many = named(*[","] * 250_000)  # each of which counts as a value of a document
+def test_too_much_text_for_a_journal_is_rejected(tmp_path):
+    many = named(*[","] * 250_000)  # each counts as a value of a document
     for target in (Remote({}), tmp_path / "a"):
         to_nczarr(many, target)
         whole = dict(target.mapping) if isinstance(target, Remote) else None
@@ -241,7 +243,7 @@ def test_too_much_text_for_a_journal_is_refused_where_the_store_has_no_other_way
         assert target.mapping == whole
 
 
-def test_values_that_are_being_overwritten_are_old_or_new_by_chunk():
+def test_an_interrupted_overwrite_leaves_each_chunk_old_or_new():
     before = {}
     create(Remote(before), {})
     new = values(0, 6, -1).drop_vars("t")
@@ -281,7 +283,7 @@ def test_a_damaged_journal_is_an_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_what_is_no_store_is_removed_only_by_force():
+def test_a_target_that_is_not_a_store_is_removed_only_by_force():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match="not a Zarr store"):
@@ -294,7 +296,7 @@ def test_what_is_no_store_is_removed_only_by_force():
 
 @pytest.mark.parametrize("scheme", ["s3", "memory"])
 @pytest.mark.parametrize("mode", ["w-", "w", "a"])
-def test_d59_two_writes_to_an_object_store_are_kept_apart(s3_server, scheme, mode, tmp_path):
+def test_d59_a_second_writer_of_an_object_store_is_rejected(s3_server, scheme, mode, tmp_path):
     target, options = f"memory:/{tmp_path}", {}
     if scheme == "s3":
         target = f"s3://{s3_server.bucket}/appended"
@@ -321,7 +323,7 @@ def test_d59_two_writes_to_an_object_store_are_kept_apart(s3_server, scheme, mod
     to_nczarr(values(9, 12), target, append_dim="t", **options)
 
 
-def test_a_killed_append_to_an_object_store_goes_on_alone_or_by_force(s3_server):
+def test_a_killed_append_to_an_object_store_is_continued_by_itself_or_by_force(s3_server):
     target = f"s3://{s3_server.bucket}/killed"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(values(0, 6), target, encoding=ENCODING, **options)
@@ -340,7 +342,7 @@ def test_a_killed_append_to_an_object_store_goes_on_alone_or_by_force(s3_server)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_group_that_is_being_replaced_is_the_old_or_the_new_or_none(layout):
+def test_an_interrupted_replacement_of_a_group_leaves_the_old_the_new_or_none(layout):
     before, new = {}, values(0, 9, -1)
     create(Remote(before), layout)
     to_nczarr(values(0, 6), Remote(before), group="g", encoding=ENCODING)

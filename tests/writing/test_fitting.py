@@ -1,4 +1,4 @@
-"""Numbers are written in the type that their encoding asks for, or refused; never wrapped."""
+"""Numbers are written in the type of their encoding, or rejected; they never wrap."""
 
 import dask.array
 import numcodecs
@@ -52,7 +52,7 @@ def dataset(values, lazy=False):
         ([1.0], {"dtype": "i2", "_Unsigned": "true", "_FillValue": 70_000}, "70000 does not fit"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, encoding, told, lazy):
+def test_values_that_do_not_fit_are_rejected_before_writing(tmp_path, values, encoding, told, lazy):
     out = tmp_path / "out.nczarr"
     with pytest.raises(ConflictError, match=told) as caught:
         xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path, values, enco
         ([], {"dtype": "i1"}, []),
     ],
 )
-def test_what_fits_is_written(tmp_path, values, encoding, expected, lazy):
+def test_values_that_fit_are_written(tmp_path, values, encoding, expected, lazy):
     out = tmp_path / "out.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
     found = xr.open_dataset(out, engine="nczarr")["v"].values
@@ -172,7 +172,7 @@ FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
         (FAR - FAR[0], {"units": "seconds", "dtype": "i2"}, "1577923201 seconds does not fit"),
     ],
 )
-def test_times_beyond_the_integers_asked_for_are_refused(times, encoding, told, lazy):
+def test_times_beyond_the_requested_integers_are_rejected(times, encoding, told, lazy):
     store = {}
     given = dataset(times, lazy)
     if told is None:
@@ -198,7 +198,7 @@ def test_times_of_other_calendars_are_refused_too():
     assert xr.open_dataset(store, engine="nczarr").t.values.tolist() == times.tolist()
 
 
-def test_packing_that_opening_left_is_no_reason_to_wrap(tmp_path):
+def test_inherited_packing_does_not_wrap(tmp_path):
     old, new = tmp_path / "old.nczarr", tmp_path / "new.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array([1.0, 2.0])), old, encoding={"v": PACKED})
     opened = xr.open_dataset(old, engine="nczarr", chunks={}).load()
@@ -232,7 +232,7 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
         (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "do not preserve 200"),
     ],
 )
-def test_what_a_filter_does_not_hold_is_refused(values, codec, told):
+def test_values_that_a_filter_cannot_represent_are_rejected(values, codec, told):
     filters = codec if isinstance(codec, tuple) else (codec,)
     encoding = {"v": {"filters": filters, "_FillValue": None}}
     with pytest.raises(ChunkError, match=told) as caught:
@@ -251,8 +251,8 @@ def test_what_a_filter_does_not_hold_is_refused(values, codec, told):
         ([True, False, True], numcodecs.PackBits(), [True, False, True]),
     ],
 )
-def test_what_a_filter_rounds_is_written(values, codec, expected):
-    # The chunk at the edge is filled up with what the filter does not hold, and nobody reads.
+def test_values_that_a_filter_rounds_are_written(values, codec, expected):
+    # The edge chunk is padded with values that the filter cannot represent; they are never read.
     fill = np.nan if isinstance(values[0], float) else None
     encoding = {"v": {"filters": [codec], "_FillValue": fill, "chunks": 2}}
     store = {}
@@ -264,7 +264,7 @@ def test_what_a_filter_rounds_is_written(values, codec, expected):
     np.testing.assert_array_equal(found, expected * 2)
 
 
-def test_filters_that_opening_left_wrap_nothing(tmp_path):
+def test_inherited_filters_do_not_wrap(tmp_path):
     dataset(np.array([1.0, 2.5])).to_zarr(
         tmp_path / "old.zarr", zarr_format=2, encoding={"v": {"filters": [SCALED]}}
     )
@@ -292,8 +292,8 @@ def test_integers_are_packed_too(dtype, packing):
     [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-def test_fill_values_that_floats_do_not_hold_mask(dtype, fill, key, lazy):
-    # netCDF's own for int64 is the first: xarray makes -2**63 of it where NaN was.
+def test_fill_values_that_floats_cannot_represent_mask(dtype, fill, key, lazy):
+    # The first is netCDF's own for int64, which xarray turns into -2**63 in place of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
     opened = xr.open_dataset(store, engine="nczarr")
@@ -327,7 +327,7 @@ def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_a_packed_value_comes_back_to_half_a_step_or_is_refused(values, kind, dtype, scale, offset):
+def test_a_packed_value_is_exact_to_half_a_step_or_rejected(values, kind, dtype, scale, offset):
     given = np.array(values, kind)
     packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
     store = {}
@@ -360,7 +360,7 @@ def test_a_fill_value_that_the_text_would_cut_is_refused():
         xr_nczarr.to_nczarr(dataset(np.array(["a"], object)), {}, encoding=encoding)
 
 
-def test_a_fill_value_that_opening_left_of_truth_values_is_no_request():
+def test_an_inherited_fill_value_of_booleans_is_ignored():
     store, again = {}, {}
     given = dataset(np.array([1, 0], "i1"))
     given["v"].attrs |= {"dtype": "bool", "_FillValue": np.int8(9)}

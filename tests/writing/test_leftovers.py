@@ -1,4 +1,4 @@
-"""What opening leaves in the encoding, and attributes and texts that a store cannot hold."""
+"""Inherited encodings of opened variables, and attributes and text that cannot be stored."""
 
 import dask.array as da
 import netCDF4
@@ -19,7 +19,7 @@ def opened(store, **options):
 
 
 def copied(source, **changes):
-    """Write what was opened with other leftovers, and give the new chunks."""
+    """Write an opened variable with a changed encoding, and return the new chunks."""
     target = {}
     source = source.copy()
     source.v.encoding |= changes
@@ -27,7 +27,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_a_changed_leftover_in_netcdfs_or_in_zarrs_words_is_the_one_that_counts():
+def test_the_changed_one_of_two_inherited_encoding_keys_is_used():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -49,7 +49,7 @@ OPERATIONS = {
     ),
     "coarsen": (lambda ds: ds.coarsen(time=4, coord_func="min").mean(), (24, 20, 30), (24, 20, 30)),
     "rename": (lambda ds: ds.rename(time="hour", lat="y"), (24, 20, 30), (24, 20, 30)),
-    # `to_zarr` keeps the order of the source's axes, and pads chunks of dimensions that don't grow.
+    # `to_zarr` keeps the order of the source's axes, and pads chunks of fixed dimensions.
     "transpose": (lambda ds: ds.transpose("lon", "time", "lat"), (30, 24, 20), (24, 20, 30)),
     "rename and transpose": (
         lambda ds: ds.rename(lat="y").transpose("lon", "time", "y"),
@@ -73,7 +73,7 @@ STEPS = xr.Dataset(
     scope="module", params=["nczarr", "nczarr of to_zarr", "zarr", "netcdf4", "nczarr in shards"]
 )
 def steps(request, tmp_path_factory):
-    """Opening what has chunks of (24, 20, 30), by any engine."""
+    """Open a source with chunks of (24, 20, 30) with some engine."""
     path = tmp_path_factory.mktemp("steps") / "source"
     encoding = {"t": {"chunks": (24, 20, 30)}}
     if request.param == "netcdf4":
@@ -91,7 +91,7 @@ def steps(request, tmp_path_factory):
 
 @pytest.mark.parametrize("blocks", [None, {}, {"time": 5}], ids=["lazy", "stored", "others"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_chunks_of_the_source_hold_for_what_was_made_of_it(steps, operation, blocks, tmp_path):
+def test_the_chunks_of_the_source_apply_to_derived_variables(steps, operation, blocks, tmp_path):
     function, expected, _ = OPERATIONS[operation]
     with steps(chunks=None if blocks is None else {}) as source:
         made = function(source.chunk(blocks) if blocks else source)
@@ -104,7 +104,7 @@ def test_the_chunks_of_the_source_hold_for_what_was_made_of_it(steps, operation,
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_to_zarr_keeps_the_same_chunks_along_what_may_grow(operation, tmp_path):
+def test_to_zarr_keeps_the_same_chunks_along_growing_dimensions(operation, tmp_path):
     function, _, by_zarr = OPERATIONS[operation]
     STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
     with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
@@ -139,14 +139,14 @@ def test_a_loop_of_appends_ends_with_the_chunks_of_its_source(steps, blocks, gro
     ],
     ids=["no names", "no names, but another shape", "a rectilinear grid", "one number", "a slice"],
 )
-def test_leftover_chunks_of_axes_that_are_not_known_are_dropped(leftover, expected):
+def test_inherited_chunks_of_unknown_axes_are_dropped(leftover, expected):
     made, store = STEPS.transpose("lon", "time", "lat").chunk(time=24), {}
     made.t.encoding = leftover
     xr_nczarr.to_nczarr(made, store, unlimited_dims=["time", "lat", "lon"])
     assert opened(store).t.encoding["chunks"] == (expected or (30, 24, 20))
 
 
-def test_a_chunk_that_opening_found_longer_than_its_dimension_is_copied_so():
+def test_an_inherited_chunk_longer_than_its_dimension_is_kept():
     source, target = {}, {}
     xr_nczarr.to_nczarr(NUMBERS, source, encoding={"v": {"chunks": (10, 10)}})
     xr_nczarr.to_nczarr(opened(source), target)
@@ -183,7 +183,7 @@ def test_the_chosen_chunks_are_logged(caplog, leftover, level, message):
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_xarray_and_zarr_keep_the_chunks_of_what_was_opened(tmp_path):
+def test_xarray_and_zarr_keep_the_chunks_of_opened_variables(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -206,7 +206,7 @@ def test_xarray_and_zarr_keep_the_chunks_of_what_was_opened(tmp_path):
 def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
     tmp_path, zarr_format, codec, engine
 ):
-    # The flag of a codec that a build of HDF5 lacks, or of Blosc alone, is refused by these.
+    # They reject the flag of a codec that a build of HDF5 lacks, and that of Blosc.
     NUMBERS.to_zarr(
         tmp_path / "a",
         zarr_format=zarr_format,
@@ -222,7 +222,7 @@ def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
     assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
 
-def test_of_nczarr_zstd_is_a_flag_for_netcdf_files_and_blosc_is_none(tmp_path):
+def test_zstd_of_nczarr_is_a_flag_for_netcdf_files_and_blosc_is_not(tmp_path):
     for compression in ("zstd", "blosc_zstd"):
         encoding = {"v": {"compression": compression}}
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
@@ -230,7 +230,7 @@ def test_of_nczarr_zstd_is_a_flag_for_netcdf_files_and_blosc_is_none(tmp_path):
     opened(tmp_path / "blosc_zstd").to_netcdf(tmp_path / "a.nc", engine="netcdf4")
 
 
-def test_shards_left_over_from_version_3_are_chunks_in_version_2():
+def test_inherited_shards_of_version_3_are_chunks_in_version_2():
     sharded, plain = {}, {}
     encoding = {"v": {"shards": (6, 4), "chunks": (3, 2)}}
     xr_nczarr.to_nczarr(NUMBERS, sharded, zarr_format=3, encoding=encoding)
@@ -240,7 +240,7 @@ def test_shards_left_over_from_version_3_are_chunks_in_version_2():
     xr.testing.assert_identical(opened(plain), NUMBERS)
 
 
-def test_a_fill_value_left_over_from_another_type_is_no_request_and_a_given_one_is_refused():
+def test_an_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_passed():
     source, target = {}, {}
     xr_nczarr.to_nczarr(
         NUMBERS, source, zarr_format=3, dialect="zarr", encoding={"v": {"fill_value": -70_000}}
@@ -257,14 +257,14 @@ def test_a_fill_value_left_over_from_another_type_is_no_request_and_a_given_one_
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
-def test_an_attribute_that_no_store_has_is_refused_with_its_place(value):
+def test_an_attribute_that_cannot_be_stored_is_rejected_with_its_name(value):
     dataset = NUMBERS.copy()
     dataset.v.attrs["odd"] = value
     with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):
         xr_nczarr.to_nczarr(dataset, {})
 
 
-def test_a_dataarray_is_no_attribute():
+def test_a_dataarray_is_rejected_as_an_attribute():
     with pytest.raises(TypeError, match="Invalid attribute"):
         xr_nczarr.to_nczarr(NUMBERS.assign_attrs(odd=xr.DataArray(1.0)), {})
 
@@ -274,7 +274,7 @@ def test_a_dataarray_is_no_attribute():
 @pytest.mark.parametrize("new", [np.array([b"xyz"]), np.array(["xyz"]), np.array(["xyz"], object)])
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
-def test_what_is_appended_to_texts_of_fixed_width_in_pure_zarr_is_not_cut(
+def test_text_appended_to_fixed_width_text_in_plain_zarr_is_not_truncated(
     tmp_path, zarr_format, dtype, new
 ):
     group = zarr.create_group(tmp_path / "s", zarr_format=zarr_format)
@@ -308,7 +308,7 @@ TEXTS = [
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
 def test_a_missing_time_is_not_the_first_of_its_units(chunks, dtype, times, units):
-    # The integers of netCDF-3 have no room for xarray's NaT: it came back as 2000-01-01.
+    # netCDF-3's integers cannot represent xarray's NaT, which was read back as 2000-01-01.
     kind = "m8[s]" if units == "hours" else "M8[s]"
     dataset = xr.Dataset({"t": ("x", np.array(times, kind))})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
@@ -328,7 +328,7 @@ def test_a_missing_time_is_not_the_first_of_its_units(chunks, dtype, times, unit
 
 
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
-def test_what_is_missing_among_truth_values_is_not_true(options):
+def test_a_missing_value_among_booleans_is_not_true(options):
     source, target = {}, {}
     flags = xr.Dataset({"t": ("x", [True, False])}, {"x": [0, 1]})
     xr_nczarr.to_nczarr(flags, source, **options)
@@ -341,7 +341,7 @@ def test_what_is_missing_among_truth_values_is_not_true(options):
 @pytest.mark.parametrize("leftover", ["S2", "U2"])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 @pytest.mark.parametrize("chunks", [None, {"x": 1}])
-def test_text_that_has_become_longer_is_not_cut_to_the_width_that_was_opened(
+def test_text_that_has_become_longer_is_not_truncated_to_its_inherited_width(
     options, leftover, texts, chunks
 ):
     dataset = xr.Dataset({"t": ("x", texts)})
@@ -357,7 +357,7 @@ def test_text_that_has_become_longer_is_not_cut_to_the_width_that_was_opened(
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
 @pytest.mark.parametrize("chunks", [None, {"x": 1}])
-def test_a_given_type_that_would_cut_text_is_refused(texts, chunks):
+def test_a_requested_type_that_would_truncate_text_is_rejected(texts, chunks):
     dataset = xr.Dataset({"t": ("x", texts)})
     dataset = dataset if chunks is None else dataset.chunk(chunks)
     for dtype in ("S5", "<U5"):
@@ -388,7 +388,7 @@ def test_bytes_that_are_to_be_text_are_utf_8():
 
 @pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("texts", TEXTS, ids=str)
-def test_one_text_of_dask_is_written_from_among_others(options, texts):
+def test_a_single_dask_text_is_written(options, texts):
     # dask's block without dimensions is a str, or bytes shorter than their type.
     source = {}
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", texts)}), source, **options)
@@ -401,8 +401,8 @@ def test_one_text_of_dask_is_written_from_among_others(options, texts):
 @pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
-def test_unsigned_stays_beside_no_fill_value(tmp_path, dtype, unsigned, scale):
-    # xarray drops it from the encoding then: 200 came back as -56.
+def test_unsigned_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale):
+    # xarray drops it from the encoding then, and 200 was read back as -56.
     raw = np.array([1, 200, 255], "u1").view(dtype)
     xr_nczarr.to_nczarr(
         xr.Dataset({"t": ("x", raw, {"_Unsigned": unsigned} | scale)}), tmp_path / "a"
@@ -427,8 +427,8 @@ def test_unsigned_stays_beside_no_fill_value(tmp_path, dtype, unsigned, scale):
         ({"compression": "zstd", "complevel": -3}, "must be 0 to 22, not -3"),
     ],
 )
-def test_chunks_and_levels_that_are_none_are_refused(tmp_path, given, problem):
-    # They were ignored, or made stores that netcdf-c does not open.
+def test_invalid_chunks_and_levels_are_rejected(tmp_path, given, problem):
+    # They were ignored, or resulted in stores that netcdf-c does not open.
     ds = xr.Dataset({"t": (("y", "x"), np.zeros((4, 3)))})
     with pytest.raises(ConflictError, match=problem) as caught:
         xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": given})
@@ -439,8 +439,8 @@ def test_chunks_and_levels_that_are_none_are_refused(tmp_path, given, problem):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", ["M8[s]", "m8[ms]", "M8[25s]", "m8[10ms]"])
 def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
-    # Their fill value was compared with integers (version 3); pandas has no multiples of units,
-    # so that one coordinate in them kept the whole store from opening.
+    # Their fill value was compared with integers (version 3). pandas does not support multiples of
+    # units, so one such coordinate prevented the whole store from opening.
     group = zarr.open_group(tmp_path / "a", mode="w", zarr_format=zarr_format)
     names = {"dimension_names": ["t"]} if zarr_format == 3 else {}
     values = np.array([3, 7, 12]).astype(dtype)
@@ -463,7 +463,7 @@ def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
 
 
 @pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
-def test_what_is_no_unicode_is_named(tmp_path, broken):
+def test_text_that_is_not_valid_unicode_is_named(tmp_path, broken):
     with pytest.raises(xr_nczarr.MetadataError, match=r"not Unicode: .*\\ud800") as caught:
         xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
     assert caught.value.key in ("/v", "/")
@@ -471,7 +471,7 @@ def test_what_is_no_unicode_is_named(tmp_path, broken):
 
 
 @pytest.mark.parametrize("key", ["chunks", "chunksizes"])
-def test_chunks_of_characters_are_given_as_those_of_their_texts(tmp_path, key):
+def test_chunks_of_characters_are_passed_as_chunks_of_text(tmp_path, key):
     ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
     xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
     found = xr.open_dataset(tmp_path / "a", engine="nczarr")
@@ -493,7 +493,7 @@ def test_a_compressor_that_is_named_twice_is_applied_twice(tmp_path, name):
 @pytest.mark.filterwarnings("ignore:variable names has data in the form of a dask array")
 @pytest.mark.parametrize("chunks", [None, {}])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_the_fill_value_of_characters_stays_and_is_put_into_no_text(tmp_path, chunks, dialect):
+def test_the_fill_value_of_characters_is_kept_and_not_inserted_into_text(tmp_path, chunks, dialect):
     source = tmp_path / "source.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.createDimension("x", 2)
@@ -524,7 +524,7 @@ def test_the_fill_value_of_characters_stays_and_is_put_into_no_text(tmp_path, ch
     ids=str,
 )
 @pytest.mark.parametrize("layout", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
-def test_the_coordinate_of_what_may_grow_gets_long_chunks(dims, grown, expected, layout):
+def test_the_coordinate_of_a_growing_dimension_gets_long_chunks(dims, grown, expected, layout):
     store, first = {}, STEPS.isel(time=[0]).transpose(*dims[:3], ...)
     first = first if "time" in dims else first.isel(time=0, drop=True)
     xr_nczarr.to_nczarr(first, store, **grown, **layout)

@@ -1,4 +1,4 @@
-"""Arguments that mean what they mean in `to_zarr`, and what is refused that is none."""
+"""Arguments with the same meaning as in `to_zarr`, and invalid ones."""
 
 import json
 from enum import Enum
@@ -14,7 +14,7 @@ from xr_nczarr import ConflictError, ExistsError, copy, open_hierarchy, to_nczar
 
 
 def read(target, **options):
-    """Give all of what was written."""
+    """Return everything that was written."""
     return xr.open_dataset(target, engine="nczarr", **options).load()
 
 
@@ -31,14 +31,14 @@ def test_a_group_is_the_same_however_many_slashes_its_path_has(group, mode):
         assert read(store, group=spelled).identical(old + 100)
 
 
-def test_a_group_that_is_no_text_is_refused():
+def test_a_group_that_is_not_text_is_rejected():
     with pytest.raises(ValueError, match="group must be a string or None, not 3"):
         to_nczarr(xr.Dataset(), {}, group=3)
 
 
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("encoding", [{"_FillValue": -9999}, {"missing_value": 0, "dtype": "bool"}])
-def test_truth_values_without_one_to_spare_are_not_made_missing(encoding, layout):
+def test_booleans_without_a_spare_value_are_not_masked(encoding, layout):
     dataset = xr.Dataset({"v": ("x", [True, False])})
     with pytest.raises(ConflictError, match=r"bool has no spare value.*variable v"):
         to_nczarr(dataset, {}, encoding={"v": encoding}, **layout)
@@ -49,7 +49,7 @@ def test_truth_values_without_one_to_spare_are_not_made_missing(encoding, layout
     assert read(store).identical(dataset)
 
 
-def test_text_of_an_enum_is_its_text():
+def test_text_of_an_enum_is_stored_as_its_value():
     class Axis(str, Enum):  # noqa: UP042 (that one tells its text)
         LATITUDE = "Y"
 
@@ -58,7 +58,7 @@ def test_text_of_an_enum_is_its_text():
     assert read(store).attrs == {"one": "Y", "two": ["X", "Y"]}
 
 
-def test_without_a_mode_it_is_the_one_that_the_other_arguments_need():
+def test_the_default_mode_follows_from_the_other_arguments():
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     to_nczarr(dataset, store, mode=None)
     with pytest.raises(ExistsError):
@@ -83,7 +83,7 @@ def test_encoding_of_a_variable_that_is_not_written_is_refused(mode):
     assert store == before
 
 
-def test_the_first_append_is_along_a_dimension_that_is_there():
+def test_the_first_append_requires_its_dimension():
     dataset, store = xr.Dataset({"v": ("x", [1, 2])}), {}
     with pytest.raises(ConflictError, match="append_dim='X' does not match any dimension"):
         to_nczarr(dataset, store, append_dim="X")
@@ -93,7 +93,7 @@ def test_the_first_append_is_along_a_dimension_that_is_there():
 
 
 @pytest.mark.parametrize(("asked", "chunks"), [((-1, 2), (6, 2)), (-1, (6, 4)), ([2, -1], (2, 4))])
-def test_chunks_of_minus_one_are_all_along_a_dimension(asked, chunks):
+def test_chunks_of_minus_one_span_the_dimension(asked, chunks):
     dataset, store = xr.Dataset({"v": (("y", "x"), np.ones((6, 4)))}), {}
     to_nczarr(dataset.chunk(y=4), store, encoding={"v": {"chunks": asked}})
     assert read(store).v.encoding["chunks"] == chunks
@@ -113,7 +113,7 @@ def test_chunks_of_minus_one_are_all_along_a_dimension(asked, chunks):
 @pytest.mark.parametrize("chunks", [None, 3])
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
-def test_missing_text_is_empty_of_numpys_own_kind_too(layout, chunks, dtype, missing):
+def test_missing_text_of_stringdtype_is_empty(layout, chunks, dtype, missing):
     if dtype is not object and xr.__version__ < "2026.2":
         pytest.skip("this xarray finds no missing values in StringDType")
     text = np.array(["ä", missing, "nan"], dtype)
@@ -134,7 +134,7 @@ def test_missing_text_is_empty_of_numpys_own_kind_too(layout, chunks, dtype, mis
 
 
 def documents(target):
-    """The attributes of a store's nodes as JSON, by path."""
+    """Return the attributes of a store's nodes as JSON, by path."""
     group = zarr.open_group(target, mode="r", use_consolidated=False)
     nodes = {"/": group, **dict(group.members())}
     return {path: json.dumps(dict(node.attrs), sort_keys=True) for path, node in nodes.items()}
@@ -154,7 +154,7 @@ def test_a_dimension_of_any_name_is_written_as_plain_zarr(tmp_path, name, versio
 
 
 @pytest.mark.parametrize("name", ["lat/lon", "", ".", "..", "a\0b"])
-def test_a_dimension_to_which_no_path_leads_is_rejected_in_nczarr(name):
+def test_a_dimension_whose_name_is_not_a_path_is_rejected_in_nczarr(name):
     with pytest.raises(
         ConflictError, match=r"(no dimension named|in names of NCZarr).*dialect='zarr'"
     ):
@@ -193,14 +193,14 @@ ATTRIBUTES = [
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("value", ATTRIBUTES, ids=repr)
-def test_attributes_of_plain_zarr_are_those_of_to_zarr(tmp_path, value, version):
+def test_attributes_of_plain_zarr_equal_those_of_to_zarr(tmp_path, value, version):
     dataset = xr.Dataset({"v": ("x", [1], {"a": value})}, attrs={"a": value})
     dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
     to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
     assert documents(tmp_path / "a") == documents(tmp_path / "b")
 
 
-def test_numbers_of_numpy_within_lists_and_objects_become_json():
+def test_numpy_numbers_in_lists_and_objects_become_json():
     store = {}
     to_nczarr(
         xr.Dataset(attrs={"a": [np.float32(0.5)], "b": {"c": np.arange(2)}}), store, dialect="zarr"
@@ -243,13 +243,11 @@ def test_an_attribute_of_a_reserved_name_is_an_error_that_names_it(name, dialect
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_what_engine_zarr_shows_of_nczarr_is_written_without_its_annotations(
-    tmp_path, version, dialect
-):
+def test_annotations_that_engine_zarr_shows_are_not_written(tmp_path, version, dialect):
     dataset = xr.Dataset({"v": (("y", "x"), [[1, 2]], {"units": "m"})}, attrs={"title": "t"})
     to_nczarr(dataset, tmp_path / "a", zarr_format=version)
     group = zarr.open_group(tmp_path / "a", mode="r+", use_consolidated=False)
-    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]  # netcdf-c has it in version 3, too
+    group["v"].attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]  # netcdf-c writes it in version 3, too
     with xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False) as shown:
         assert ("_nczarr_array" in shown.v.attrs) == (version == 3)
         shown = shown.drop_encoding()
@@ -287,7 +285,7 @@ def test_attributes_without_a_type_in_netcdf_are_logged_once(caplog):
     assert not caplog.records
 
 
-def test_an_object_that_is_added_to_a_group_leaves_the_store_open_to_netcdf_c(tmp_path):
+def test_netcdf_c_opens_a_store_after_an_object_attribute_is_added(tmp_path):
     to_nczarr(xr.Dataset({"v": ("x", [1])}), tmp_path / "a")
     to_nczarr(xr.Dataset(attrs={"deep": {"a": 1}}), tmp_path / "a", mode="a")
     with netCDF4.Dataset(f"file://{tmp_path}/a#mode=nczarr,file") as dataset:

@@ -1,4 +1,4 @@
-"""Lossy rounding gives netcdf-c's own bits, and says what was done."""
+"""Lossy rounding results in the same bits as netcdf-c's, and is recorded."""
 
 import netCDF4
 import numpy as np
@@ -42,7 +42,7 @@ def by_netcdf_c(tmp_path, data, options):
     ],
     ids=str,
 )
-def test_values_are_rounded_as_netcdf_c_does(tmp_path, dtype, options, chunks):
+def test_values_are_rounded_as_by_netcdf_c(tmp_path, dtype, options, chunks):
     data = values(dtype)
     expected, attributes = by_netcdf_c(tmp_path, data, options)
     dataset = xr.Dataset({"v": ("x", data)})
@@ -56,7 +56,7 @@ def test_values_are_rounded_as_netcdf_c_does(tmp_path, dtype, options, chunks):
     }
 
 
-def test_infinities_and_nan_stay():
+def test_infinities_and_nan_are_unchanged():
     data = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0])
     store = {}
     encoding = {"v": {"significant_digits": 3, "_FillValue": None}}

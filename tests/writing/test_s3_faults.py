@@ -1,7 +1,7 @@
-"""Each request that changes an object store is refused, fails once, or fails from then on.
+"""Each request that changes an object store is forbidden, fails once, or fails permanently.
 
-``NCZARR_S3_FAULTS=1`` tries all of these at each request, in versions 2 and 3; the default run one
-of them at every other request (of a replacement at every fourth), in version 2.
+``NCZARR_S3_FAULTS=1`` tries all of these at each request, in versions 2 and 3. The default run
+tries one of them at every other request (every fourth of a replacement), in version 2.
 """
 
 import itertools
@@ -28,7 +28,7 @@ def values(start, stop, sign=1):
     return xr.Dataset({"a": ("t", sign * (n + 1.0))}, {"t": n})
 
 
-# What is written, how, and what there is afterwards.
+# The write, its arguments, and the expected result.
 ACTIONS = {
     "create": (values(0, 6), {"encoding": ENCODING, "unlimited_dims": "t"}, values(0, 6)),
     "append": (values(6, 9), {"append_dim": "t"}, values(0, 9)),
@@ -94,7 +94,7 @@ def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version
             raised = error
         finally:
             s3_server.fail = None
-        # On a busy machine the first write may have asked something twice.
+        # On a busy machine, the first write may have repeated a request.
         assert (raised is None) == (times == 1 or next(changes) <= n)
         left = found(s3_server)
         if raised is not None:

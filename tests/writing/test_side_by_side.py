@@ -1,4 +1,4 @@
-"""Two writers of one local store at once, and options that mean nothing."""
+"""Two concurrent writers of one local store, and invalid options."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def series(start, values=None):
 
 
 def meanwhile(action, start):
-    """Values that dask computes while `action` is done."""
+    """Return dask values whose computation calls `action`."""
 
     def block(_):
         action()
@@ -37,7 +37,7 @@ def read(path):
 
 @pytest.mark.parametrize("name", ["store", "store.zip"])
 @pytest.mark.parametrize("mode", ["w-", "a"])
-def test_a_store_that_another_has_made_meanwhile_is_not_replaced(tmp_path, name, mode):
+def test_a_store_that_another_writer_created_during_the_write_is_not_replaced(tmp_path, name, mode):
     path = tmp_path / name
     values = meanwhile(lambda: to_nczarr(series(5), path), 0)
     with dask.config.set(scheduler="sync"):
@@ -48,8 +48,8 @@ def test_a_store_that_another_has_made_meanwhile_is_not_replaced(tmp_path, name,
 
 
 @pytest.mark.parametrize("first", ["append", "replace", "group"])
-def test_an_append_waits_for_what_replaces_the_whole_store(tmp_path, first):
-    """Both would be lost or mixed otherwise: it goes on in the directory that was put there."""
+def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
+    """Otherwise the append would continue in the removed directory and be lost or mixed."""
     path = tmp_path / "store"
     to_nczarr(series(0), path)
     second = Thread(target=to_nczarr, args=(series(4), path), kwargs={"append_dim": "t"})
@@ -79,10 +79,10 @@ def test_an_append_waits_for_what_replaces_the_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_what_was_begun_before_an_append_keeps_what_that_put_into_the_last_chunk(
+def test_a_write_started_before_an_append_keeps_its_values_in_the_last_chunk(
     tmp_path, late, options, expected, layout
 ):
-    """The first knows only the length that the array had when it began."""
+    """The earlier write knows only the length of the array at its start."""
     path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
     to_nczarr(series(0), path, encoding=encoding, zarr_format=3 if layout else 2)
     delayed = to_nczarr(late.chunk(), path, compute=False, **options)
@@ -92,7 +92,7 @@ def test_what_was_begun_before_an_append_keeps_what_that_put_into_the_last_chunk
 
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
-def test_an_option_has_no_other_values(tmp_path, option):
+def test_invalid_values_of_options_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"{option} is one of .*; found 'always'"):
@@ -100,7 +100,7 @@ def test_an_option_has_no_other_values(tmp_path, option):
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_an_encoding_says_whether_chunks_of_nothing_but_fill_are_stored(tmp_path, empty):
+def test_the_encoding_decides_whether_chunks_of_fill_values_are_stored(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(series(0)), tmp_path / "s", encoding=encoding)
     appended = series(2, [np.nan, np.nan])
@@ -109,7 +109,7 @@ def test_an_encoding_says_whether_chunks_of_nothing_but_fill_are_stored(tmp_path
     assert [(tmp_path / f"s/v/{n}").exists() for n in (0, 1)] == [bool(empty)] * 2
 
 
-def test_a_zip_file_and_netcdf_c_4_8_0_say_what_to_do_instead(tmp_path):
+def test_the_errors_of_zip_files_and_netcdf_c_4_8_0_have_a_remedy(tmp_path):
     with pytest.raises(UnsupportedError, match=r"s\.zip: .*compute=False.* write a directory"):
         to_nczarr(series(0), tmp_path / "s.zip", compute=False)
     write_vintage(tmp_path / "old", sample("4.8.0"), "4.8.0")
@@ -123,7 +123,7 @@ def test_a_zip_file_and_netcdf_c_4_8_0_say_what_to_do_instead(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
 def test_a_block_that_is_computed_after_another_failed_is_not_written(tmp_path, options):
-    """Threads of dask go on then: a write that follows would lose its values, or a folder stay."""
+    """dask's threads continue after a failure; they could overwrite a later write."""
     path, begun, told = tmp_path / "store", Event(), Event()
     if options:
         to_nczarr(xr.Dataset({"a": ("t", np.zeros(2))}), path, encoding={"a": {"chunks": (1,)}})

@@ -1,4 +1,4 @@
-"""Where `to_nczarr` writes to, what it asks of a mode, and in which order and on whom it runs."""
+"""The targets, modes, order and parallelism of `to_nczarr`."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def example(start=0, stop=8):
 
 
 def run_in_processes(count, function, arguments):
-    """Call a function once with each tuple of arguments, in processes that share nothing."""
+    """Call a function with each tuple of arguments, in separate processes."""
     context = get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         for future in [pool.submit(function, *each) for each in arguments]:
@@ -108,7 +108,7 @@ def test_a_zip_has_each_name_once_below_one_folder(path):
 
 
 @pytest.mark.parametrize("word", ["zarr", "xarray", "noxarray"])
-def test_the_fragment_chooses_pure_zarr(path, word):
+def test_the_fragment_selects_plain_zarr(path, word):
     to_nczarr(example(), f"file://{path}#mode={word},file")
     with open(f"{path}/a/.zattrs") as file:
         names = set(json.load(file))
@@ -130,13 +130,13 @@ def test_data_arrays_and_trees_are_written_by_function_and_accessor(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
-def test_groups_whose_names_differ_by_a_dot_are_two(path):
+def test_groups_whose_names_differ_by_a_dot_are_different(path):
     tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
     to_nczarr(tree, path, group="/b./")
     assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)
 
 
-def test_what_is_no_dataset_is_a_type_error(path):
+def test_an_object_that_is_not_a_dataset_is_a_type_error(path):
     with pytest.raises(TypeError, match="DataTree"):
         to_nczarr(np.ones(3), path)
 
@@ -164,7 +164,7 @@ def test_version_1_is_one_array(path):
 # Modes --------------------------------------------------------------------------------------
 
 
-def test_mode_w_does_not_remove_what_is_no_store(path):
+def test_mode_w_does_not_remove_a_target_that_is_not_a_store(path):
     os.makedirs(path)
     with open(f"{path}/precious", "w") as file:
         file.write("text")
@@ -183,7 +183,7 @@ def test_mode_w_replaces_a_damaged_store(path):
     xr.testing.assert_identical(read(path), example(0, 2))
 
 
-def test_mode_w_on_a_group_leaves_the_others(path):
+def test_mode_w_on_a_group_keeps_the_others(path):
     root = xr.Dataset({"k": 1})
     tree = xr.DataTree.from_dict({"/": root, "/a1/b": example(), "/a1/c": example(0, 2)})
     to_nczarr(tree, path)
@@ -195,7 +195,7 @@ def test_mode_w_on_a_group_leaves_the_others(path):
     xr.testing.assert_identical(read(path), root)
 
 
-def test_mode_r_plus_needs_a_store_and_touches_no_metadata(path):
+def test_mode_r_plus_needs_a_store_and_changes_no_metadata(path):
     with pytest.raises(NotFoundError):
         to_nczarr(example(), path, mode="r+")
     to_nczarr(example(), path)
@@ -205,7 +205,7 @@ def test_mode_r_plus_needs_a_store_and_touches_no_metadata(path):
     xr.testing.assert_identical(read(path).drop_vars("t"), -example().drop_vars("t"))
 
 
-def test_mode_a_minus_leaves_variables_without_the_dimension(path):
+def test_mode_a_minus_keeps_variables_without_the_dimension(path):
     to_nczarr(example().assign(k=1), path)
     to_nczarr(example(8, 9).assign(k=2), path, append_dim="t", mode="a-")
     xr.testing.assert_identical(read(path), example(0, 9).assign(k=1))
@@ -233,8 +233,8 @@ def test_dask_writes_on_every_scheduler(path, scheduler):
     ("said", "computed"),
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
-def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, computed):
-    # As of a function with the wrong output_dtypes: the bits of 2 were taken for 9.88e-324.
+def test_blocks_of_another_type_than_declared_are_converted(zarr_format, said, computed):
+    # For example with wrong output_dtypes, the bits of 2 were taken for 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
     for dataset in (xr.Dataset({"v": ("x", blocks)}), xr.Dataset({"v": ((), blocks[2])})):
@@ -258,7 +258,7 @@ def test_blocks_of_another_type_than_dask_says_are_converted(zarr_format, said, 
         (np.datetime64("2000-01-01", "s"), "int64"),
     ],
 )
-def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value, said):
+def test_blocks_outside_the_declared_type_are_rejected(value, said):
     blocks = da.from_array(np.array([value]), chunks=1)
     wrong = blocks.map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
     with pytest.raises(ConflictError, match=f"its metadata says {said}, which does not hold"):
@@ -267,8 +267,8 @@ def test_blocks_that_the_type_which_dask_says_cannot_hold_are_refused(value, sai
 
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_blocks_of_another_shape_than_dask_says_are_refused(path, made, zarr_format):
-    # Those without dimensions were all written to the first element.
+def test_blocks_of_another_shape_than_declared_are_rejected(path, made, zarr_format):
+    # Blocks without dimensions were all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
     with pytest.raises(ConflictError, match=r"dask block has shape .*its metadata says \(2,\)"):
@@ -279,7 +279,7 @@ def test_blocks_of_another_shape_than_dask_says_are_refused(path, made, zarr_for
     assert read(path).v.values.tolist() == [0, 1, 2, 3]
 
 
-def test_blocks_of_longer_bytes_than_dask_says_are_not_cut():
+def test_blocks_of_longer_bytes_than_declared_are_not_truncated():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
     with pytest.raises(ConflictError, match=r"has type \|S3, but its metadata says \|S2"):
@@ -307,10 +307,10 @@ def test_the_memory_of_one_process_is_not_written_by_another(target, workers):
         workers.compute(delayed).result()
     delayed.compute(scheduler="threads")
     assert read(target).identical(example())
-    # One task: workers of distributed that ask each other at once may wait forever.
+    # A single task, because distributed workers that request data from each other may deadlock.
     lazy = xr.open_dataset(target, engine="nczarr", cache=False)
     found = workers.submit(xr.Dataset.load, lazy, pure=False)
-    if isinstance(target, dict):  # it travels with what reads it
+    if isinstance(target, dict):  # it is sent with the array that reads it
         assert found.result().identical(example())
     else:
         with pytest.raises(StorageError, match="scheduler"):
@@ -319,7 +319,7 @@ def test_the_memory_of_one_process_is_not_written_by_another(target, workers):
 
 @pytest.fixture
 def threads_of_distributed():
-    """A client of workers that are threads of this process."""
+    """A client whose workers are threads of this process."""
     options = {"n_workers": 2, "threads_per_worker": 2, "processes": False}
     with (
         LocalCluster(dashboard_address=":0", **options) as cluster,
@@ -329,7 +329,7 @@ def threads_of_distributed():
 
 
 @pytest.mark.parametrize("target", ["memory://inside", {}], ids=["memory", "dictionary"])
-def test_workers_that_are_threads_of_this_process_share_its_memory(target, threads_of_distributed):
+def test_workers_in_threads_of_this_process_share_its_memory(target, threads_of_distributed):
     dataset = example(0, 8).chunk(t=2)
     delayed = to_nczarr(dataset, target, compute=False)
     threads_of_distributed.compute(delayed).result()
@@ -341,7 +341,7 @@ def test_workers_that_are_threads_of_this_process_share_its_memory(target, threa
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_dictionary_that_was_sent_is_itself_in_its_process_alone(method):
+def test_a_dictionary_is_the_same_object_only_in_its_own_process(method):
     assert in_a_new_interpreter(send_here_and_to_a_child, method) == ["a"]
 
 
@@ -365,7 +365,7 @@ def test_processes_write_disjoint_regions_of_a_template(path):
     xr.testing.assert_identical(read(path), example(0, 12))
 
 
-def test_each_chunk_is_put_once_and_by_whole(path, monkeypatch):
+def test_each_chunk_is_written_once_as_a_whole(path, monkeypatch):
     keys = []
     put = LocalStore.put
 
@@ -405,7 +405,7 @@ def test_blocks_of_unknown_sizes_are_refused(path):
 @pytest.mark.parametrize(
     ("how", "engine"), [("create", "netcdf4"), ("append", "nczarr"), ("region", "nczarr")]
 )
-def test_what_is_read_lazily_is_written_block_by_block(path, how, engine):
+def test_lazily_opened_variables_are_written_block_by_block(path, how, engine):
     """The variable has 96 MiB; two threads hold some blocks of 4 MiB each."""
     source = xr.Dataset({"a": (("t", "x"), np.random.default_rng(0).random((384, 1 << 15)))})
     encoding = {"a": {"chunksizes": (3, 1 << 14)}}
@@ -452,7 +452,7 @@ MADE_LAZILY = {
 @pytest.mark.parametrize("layout", ["chunks", "shards"])
 @pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("make", MADE_LAZILY)
-def test_a_stored_chunk_is_decoded_once_to_be_written(chunk, make, layout, decoded):
+def test_a_write_decodes_each_stored_chunk_of_its_source_once(chunk, make, layout, decoded):
     values = np.random.default_rng(0).integers(0, 9, (40, 256, 256)).astype("f4")
     encoding, store = {"chunks": CHUNKS[chunk], "zlib": True, "complevel": 1}, {}
     if layout == "shards":
@@ -468,7 +468,7 @@ def test_a_stored_chunk_is_decoded_once_to_be_written(chunk, make, layout, decod
 
 
 def texts(block):
-    """Texts of 100 characters, some missing."""
+    """Return texts of 100 characters, with some missing."""
     found = np.array([f"{number:0100d}" for number in block.ravel()], object)
     found[::250] = None
     return found.reshape(block.shape)
@@ -483,7 +483,7 @@ def times(block):
 )
 @pytest.mark.parametrize("convert", [texts, times])
 def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, monkeypatch):
-    """There are 40 blocks; loaded whole, texts take 11 and times 5 megabytes."""
+    """There are 40 blocks. Loaded as a whole, text takes 11 MB and times 5 MB."""
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1 << 16)
     count, block = (20_000, 500) if convert is texts else (160_000, 4_000)
     dtype = object if convert is texts else "M8[ns]"
@@ -494,7 +494,7 @@ def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, mon
     options = {"encoding": {"v": {**encoding, "chunks": (block,)}}}
     with dask.config.set(scheduler="threads", num_workers=2), warnings.catch_warnings():
         warnings.simplefilter("error")
-        if lazy == "dask":  # of which xarray warns as well
+        if lazy == "dask":  # xarray warns about it as well
             warnings.filterwarnings("ignore", "variable v has data in the form of a dask array")
         if lazy == "opened":
             with warnings.catch_warnings(action="ignore"):
@@ -558,7 +558,7 @@ def test_a_failed_write_leaves_nothing_behind(path):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_an_unfinished_mapping_is_no_store_and_can_be_written_again():
+def test_an_unfinished_mapping_is_not_a_store_and_can_be_written_again():
     class Failing(dict):
         def __setitem__(self, key, value):
             if key.endswith("n/.zarray"):
@@ -583,13 +583,13 @@ def test_an_unfinished_mapping_is_no_store_and_can_be_written_again():
         "import xarray; xarray.open_dataset({path!r}, engine='nczarr')",
     ],
 )
-def test_the_accessor_comes_with_the_package_and_with_the_engine(path, imports):
+def test_the_package_and_the_engine_register_the_accessor(path, imports):
     to_nczarr(example(), path)
     code = f"{imports.format(path=path)}; xarray.Dataset().nczarr.to_nczarr"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_tilde_is_the_home_directory_for_all_that_take_a_path(tmp_path, monkeypatch):
+def test_a_tilde_is_the_home_directory_in_every_function(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     to_nczarr(example(), "~/a.nczarr")
@@ -602,7 +602,7 @@ def test_a_tilde_is_the_home_directory_for_all_that_take_a_path(tmp_path, monkey
     assert not (tmp_path / "~").exists()
 
 
-def test_a_local_path_is_no_bucket(tmp_path):
+def test_a_local_path_is_not_a_bucket(tmp_path):
     with pytest.raises(ConflictError, match="the URL says s3"):
         to_nczarr(xr.Dataset(), f"{tmp_path}/a#mode=nczarr,s3")
 
@@ -619,7 +619,7 @@ def test_links_of_a_chain_may_be_spelled_as_urls(tmp_path, chain):
 
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
-def test_a_cache_that_hides_the_newest_append_is_not_written_through(path, tmp_path, cache):
+def test_a_write_through_a_stale_cache_is_rejected(path, tmp_path, cache):
     options = {cache: {"cache_storage": str(tmp_path / "cache")}}
     to_nczarr(example(0, 2), path, consolidated=False)
     through = f"{cache}::file://{path}"
@@ -647,7 +647,7 @@ LITTER = (".DS_Store", "._v", "Thumbs.db", "desktop.ini", "DESKTOP.INI", ".direc
 
 
 def littered(where, path):
-    """A place with nothing but what file managers leave, and what lists it."""
+    """A folder with only files of file managers, and a function that lists it."""
     if where == "mapping":
         store = dict.fromkeys(LITTER, b"litter")
         return store, lambda: [name for name in LITTER if store.get(name) == b"litter"]
@@ -666,7 +666,7 @@ def open_bytes(path):
 
 @pytest.mark.parametrize("where", ["directory", "mapping"])
 @pytest.mark.parametrize("mode", ["w-", "w", "a", "append", "copy"])
-def test_what_a_file_manager_left_is_nothing_and_stays(path, where, mode):
+def test_files_of_a_file_manager_do_not_count_and_are_kept(path, where, mode):
     target, left = littered(where, path)
     if mode == "copy":
         source = {}
@@ -686,7 +686,7 @@ def test_what_a_file_manager_left_is_nothing_and_stays(path, where, mode):
     xr.testing.assert_equal(read(target), example(8, 12))
 
 
-def test_beside_what_a_file_manager_left_other_files_count(path):
+def test_other_files_count_besides_those_of_a_file_manager(path):
     target, left = littered("directory", path)
     with open(f"{path}/notes.txt", "wb") as file:
         file.write(b"mine")
@@ -698,7 +698,7 @@ def test_beside_what_a_file_manager_left_other_files_count(path):
     assert open_bytes(f"{path}/notes.txt") == b"mine"
 
 
-def test_a_folder_named_as_a_file_of_a_file_manager_counts(path):
+def test_a_folder_with_the_name_of_a_file_manager_file_counts(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not a Zarr store"):
         to_nczarr(example(), path)

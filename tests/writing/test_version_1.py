@@ -1,4 +1,4 @@
-"""Zarr version 1: arrays alone in their stores, and directories of such stores."""
+"""Zarr version 1: stores of a single array, and directories of such stores."""
 
 import json
 
@@ -32,7 +32,7 @@ def path(tmp_path):
     ],
     ids=lambda values: str(values.dtype),
 )
-def test_a_variable_comes_back_under_its_name(path, values):
+def test_a_variable_is_read_back_under_its_name(path, values):
     given = xr.Dataset({"v": ("x", values, {"long_name": "v"})})
     to_nczarr(given, path, zarr_format=1)
     assert read(path).identical(given)
@@ -56,7 +56,7 @@ def write_tree(path):
         to_nczarr(DATASET.rename(t=place[-1]), path / place, zarr_format=1)
 
 
-def test_a_tree_of_arrays_is_recognised_by_itself(path):
+def test_a_tree_of_arrays_is_recognized_automatically(path):
     write_tree(path)
     tree = xr.open_datatree(path, engine="nczarr").load()
     given = {"/": DATASET, "/g": DATASET.rename(t="u"), "/g/h": DATASET.rename(t="w")}
@@ -68,7 +68,7 @@ def test_a_tree_of_arrays_is_recognised_by_itself(path):
     assert read(files).identical(DATASET)
 
 
-def test_a_directory_of_something_else_is_no_tree(path):
+def test_a_directory_of_other_files_is_not_a_tree(path):
     zarr.create_array(path / "a", shape=(2,), dtype="i4", zarr_format=2)
     (path / "b").mkdir()
     (path / "b/meta").write_text('{"zarr_format": 2}')
@@ -110,7 +110,7 @@ def test_an_array_of_zarr_python_that_is_a_store_grows(path, version):
         (DATASET, {"group": "new"}),
     ],
 )
-def test_what_arrays_without_a_group_cannot_hold_is_refused(path, given, options, tree):
+def test_content_that_needs_a_group_is_rejected(path, given, options, tree):
     to_nczarr(DATASET, path / "t", zarr_format=1)
     target = path if tree else path / "t"
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
@@ -119,12 +119,12 @@ def test_what_arrays_without_a_group_cannot_hold_is_refused(path, given, options
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def test_attributes_of_a_dataset_are_refused_not_lost(path):
+def test_attributes_of_a_dataset_are_rejected(path):
     with pytest.raises(UnsupportedError, match="1 attributes"):
         to_nczarr(DATASET.assign_attrs(title="x"), path, zarr_format=1)
 
 
-def test_compression_comes_without_the_filter_that_version_1_does_not_have(path, tmp_path):
+def test_compression_is_applied_without_the_shuffle_filter(path, tmp_path):
     to_nczarr(DATASET, path, zarr_format=1, encoding={"t": {"zlib": True, "complevel": 2}})
     meta = json.loads((path / "meta").read_bytes())
     assert (meta["compression"], meta["compression_opts"]) == ("zlib", 2)
@@ -141,7 +141,7 @@ def test_compression_comes_without_the_filter_that_version_1_does_not_have(path,
     assert read(tmp_path / "b").identical(DATASET)
 
 
-def test_a_broken_array_that_is_a_store_raises_its_reason(path):
+def test_a_broken_array_at_the_root_raises_its_error(path):
     zarr.create_array(path, shape=(2,), dtype="f4", zarr_format=2)
     members = json.loads((path / ".zarray").read_bytes()) | {"compressor": {"id": "nowhere"}}
     (path / ".zarray").write_text(json.dumps(members))
@@ -150,7 +150,7 @@ def test_a_broken_array_that_is_a_store_raises_its_reason(path):
         dataset.data.load()
 
 
-def test_the_variables_of_a_dataset_written_one_by_one_open_as_one(path):
+def test_variables_written_one_by_one_open_as_one_dataset(path):
     given = DATASET.assign_coords(x=[1, 2, 3], label=("x", np.array(["a", "b", "c"], object)))
     with pytest.raises(UnsupportedError, match="has 3 variables"):
         to_nczarr(given, path, zarr_format=1)

@@ -62,7 +62,7 @@ def open_hierarchy(
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
-    """Give all nodes of a store.
+    """Return all nodes of a store.
 
     One wave of concurrent requests finds the version and the root. A consolidated document ends
     the search there. Otherwise each level of groups takes one more wave, and a listing before it
@@ -407,13 +407,13 @@ class _Search:
         return self.source.fetch(keys, refusals)
 
     def _wanted(self, path: str) -> bool:
-        """Tell the group asked for, what is in it, and the groups that it is in."""
+        """Return whether `path` is the requested group, a node below it or a group above it."""
         if self.group == "/":
             return True
         return f"{path}/".startswith(f"{self.group}/") or self._leads(path)
 
     def _leads(self, path: str) -> bool:
-        """Tell the group asked for, and those that it is in."""
+        """Return whether `path` is the requested group or a group above it."""
         return f"{self.group}/".startswith(f"{path}/")
 
     def _add(self, node: Node) -> None:

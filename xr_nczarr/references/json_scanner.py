@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xr_nczarr.references.columns import MIN_ROWS, Family, TableBuilder, split_chunk_key
 
 _MIN_DOCUMENT_BYTES = 1 << 16
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 1 << 14, 1 << 19
+_MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
 _MIN_FAMILY_ROWS = 6  # on average in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
@@ -59,16 +59,16 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     marks = copied = position = moved = read = 0
     while len(document) >= _MIN_DOCUMENT_BYTES and (match := _MEMBER.search(document, position)):
         start = end = match.start()
-        size, going_on = _SMALLEST_BLOCK, True
+        size, going_on = _MIN_BLOCK, True
         while going_on:
             block = _Block(view[end : end + size])
             rows, length, going_on = block.move(builder)
             position = max(end + length, match.end())
             end += length if rows else 0
             read += size
-            size = min(2 * size, _LARGEST_BLOCK)
+            size = min(2 * size, _MAX_BLOCK)
         moved += end - start
-        if read > 4 * moved + 2 * _LARGEST_BLOCK:
+        if read > 4 * moved + 2 * _MAX_BLOCK:
             return None
         if end > start:
             mark = json.dumps(f"{_MARK}{marks}").encode() + b":0,"

@@ -8,8 +8,8 @@ from html import escape
 from xr_nczarr.errors import quote
 from xr_nczarr.tools.slabs import counts
 
-_MOST_CELLS = 48  # of a drawn grid along one side: beyond, a cell stands for several chunks
-_LONGEST_SIDE, _SHORTEST_SIDE = 220, 14
+_MAX_CELLS = 48  # along a side of a drawn grid; of more chunks, several share a cell
+_MAX_SIDE, _MIN_SIDE = 220, 14
 
 STYLE = """<style>
 .nz { --nz-text: var(--xr-font-color0, var(--jp-content-font-color0, currentColor));
@@ -98,10 +98,10 @@ def grid_svg(
         return ""
     totals = counts(shape, chunk_shape)
     longest = max(shape[-2:])
-    sides = [max(_SHORTEST_SIDE, _LONGEST_SIDE * size / longest) for size in shape[-2:]]
-    cells = [min(count, _MOST_CELLS) for count in totals[-2:]]
+    sides = [max(_MIN_SIDE, _MAX_SIDE * size / longest) for size in shape[-2:]]
+    cells = [min(count, _MAX_CELLS) for count in totals[-2:]]
     if len(shape) == 1:
-        sides, cells = [_SHORTEST_SIDE * 1.5, *sides], [1, *cells]
+        sides, cells = [_MIN_SIDE * 1.5, *sides], [1, *cells]
     filled: list[set[int]] = [set(), set()]
     if touched is not None:
         filled = [
@@ -119,7 +119,7 @@ def grid_svg(
     spoken = [f"{count:,}" for count in totals]
     if len(names) == len(totals):
         spoken = [f"{text(name)}: {told}" for name, told in zip(names, spoken, strict=True)]
-    merged = "; a cell stands for several" if max(totals[-2:]) > _MOST_CELLS else ""
+    merged = "; a cell stands for several" if max(totals[-2:]) > _MAX_CELLS else ""
     caption = f"{' × '.join(spoken)} chunks{merged}"
     size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
     return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'
