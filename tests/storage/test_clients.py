@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -321,3 +322,31 @@ assert bytes(next(store.fetch(["x"]))) == b"1"
 """
     command = [sys.executable, "-W", "ignore", "-c", code]
     subprocess.run(command, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_chunks_are_requested_at_once(http_server: HttpServer, client: str) -> None:
+    values = np.arange(48 * 1000.0).reshape(48, 1000)
+    encoding = {"v": {"chunks": (1, 1000)}}
+    path = Path(http_server.root, "s")
+    xr_nczarr.to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, encoding=encoding)
+    opened = xr.open_dataset(
+        f"{http_server.url}/s", engine="nczarr", storage_options={"client": client}
+    )
+    http_server.fault("together", path="*/v/*", times=48)
+    np.testing.assert_array_equal(opened.v.values, values)
+    assert http_server.most_in_flight == 48
+
+
+def test_large_chunks_are_requested_few_at_once(http_server: HttpServer) -> None:
+    values = np.ones((24, 1 << 20))  # 8 MiB each
+    encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
+    path = Path(http_server.root, "s")
+    dataset = xr.Dataset({"v": (("x", "y"), values)})
+    xr_nczarr.to_nczarr(dataset, path, encoding=encoding)
+    opened = xr.open_dataset(
+        f"{http_server.url}/s", engine="nczarr", storage_options={"client": "obstore"}
+    )
+    http_server.fault("together", path="*/v/*", times=8)
+    np.testing.assert_array_equal(opened.v.values, values)
+    assert http_server.most_in_flight == 8

@@ -35,7 +35,7 @@ _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
-_BYTES_IN_FLIGHT = 256 << 20
+_BYTES_IN_FLIGHT = 64 << 20
 _CACHE_LINE = 64
 _ALIGNED_FROM_BYTES = 128 << 10  # malloc requests larger blocks from the system
 _SPARE_BYTES = 1 << 20  # netcdf-c leaves the end of a longer chunk that it overwrites
@@ -219,11 +219,15 @@ class ChunkedArray:
             )
             self._spread(plan, writer.write)
 
+    @property
+    def _is_pooled(self) -> bool:
+        """Whether as many threads as there are requests in flight read one chunk each."""
+        return self.options.threads is None and self.store.max_threads is not None
+
     def _threads(self, count: int, part_bytes: int) -> int:
-        in_flight = self.store.max_threads
-        if in_flight is not None and self.options.threads is None:
+        if self._is_pooled:
             affordable = max(_processors(), _BYTES_IN_FLIGHT // max(1, part_bytes))
-            return min(in_flight, affordable, count)
+            return min(self.store.max_threads or 1, affordable, count)
         slow = not _SLOW_CODECS.isdisjoint(spec.name for spec in self.node.codecs)
         threshold = _THREADED_SLOW_FROM_BYTES if slow else _THREADED_FROM_BYTES
         if part_bytes < threshold and not self.store.remote:
@@ -248,8 +252,8 @@ class ChunkedArray:
         # Batches small enough for all threads to get work.
         fair = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
-        if self.store.remote and threads <= _processors():  # requests overlap within a batch
-            size = _BATCH_PARTS
+        if self.store.remote:  # requests overlap within a batch, or else between threads
+            size = 1 if self._is_pooled else _BATCH_PARTS
         batches = self.layout.batches(plan, size)
         turn = Lock()
 
