@@ -263,7 +263,7 @@ CHUNKED = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
 def steps(first: int, last: int) -> xr.Dataset:
     """8 variables and 2 coordinates; 30 steps are 26 chunks and 22 documents of version 2."""
     time = xr.Variable("time", np.arange(first, last), {"units": "days since 2000-01-01"})
-    values = np.arange(last - first, dtype="f4")[:, np.newaxis] * np.ones(100, "f4")
+    values = np.arange(first, last, dtype="f4")[:, np.newaxis] * np.ones(100, "f4")
     variables = dict.fromkeys(CHUNKED, (("time", "x"), values + 1))
     return xr.Dataset(variables, {"time": time, "x": np.arange(100)})
 
@@ -283,6 +283,43 @@ def reread(written: dict[str, Any], **options: Any) -> xr.Dataset:
         decode_times=False,
         **options,
     )
+
+
+VERSIONS = pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
+BLOCKS = pytest.mark.parametrize("blocks", [None, {}], ids=["numpy", "dask"])
+
+
+@BLOCKS
+@VERSIONS
+def test_a_store_is_created_with_all_chunks_in_one_wave(s3_server, written, version, blocks):
+    dataset = steps(0, 30) if blocks is None else steps(0, 30).chunk(time=10)
+    with at_most(s3_server, {2: 54, 3: 42}[version], {2: 10, 3: 8}[version]):
+        xr_nczarr.to_nczarr(dataset, encoding=CHUNKED, zarr_format=version, **written)
+    assert reread(written).identical(steps(0, 30))
+
+
+@BLOCKS
+@VERSIONS
+def test_many_variables_are_created_in_few_waves(s3_server, written, version, blocks):
+    dataset = xr.Dataset({f"v{number}": ("x", np.arange(5) + number) for number in range(200)})
+    made = dataset if blocks is None else dataset.chunk()
+    with at_most(s3_server, {2: 608, 3: 406}[version], {2: 20, 3: 15}[version]):
+        xr_nczarr.to_nczarr(made, zarr_format=version, **written)
+    assert reread(written).identical(dataset)
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    ("chunk", "requests"), [(10, 54), (24, 63)], ids=["new chunks", "chunks that are filled up"]
+)
+def test_steps_are_appended_with_one_read_of_each_document(
+    s3_server, written, version, chunk, requests
+):
+    encoding = {name: {"chunks": (chunk, 100)} for name in CHUNKED}
+    xr_nczarr.to_nczarr(steps(0, 30), encoding=encoding, zarr_format=version, **written)
+    with at_most(s3_server, requests, 14):
+        xr_nczarr.to_nczarr(steps(30, 31), append_dim="time", **written)
+    assert reread(written).identical(steps(0, 31))
 
 
 def test_a_store_that_exists_is_refused_by_one_list(s3_server, written):

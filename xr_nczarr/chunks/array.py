@@ -18,7 +18,7 @@ from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
 from xr_nczarr.chunks.layout import ChunkObjects, Layout
 from xr_nczarr.chunks.reading import Array, Convert, PartReader
 from xr_nczarr.chunks.sharding import Shards
-from xr_nczarr.chunks.writing import PartWriter
+from xr_nczarr.chunks.writing import PartWriter, Submit
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
 from xr_nczarr.errors import Place
 from xr_nczarr.locks import ThreadLimiter, cached_property
@@ -192,7 +192,12 @@ class ChunkedArray:
         return out.reshape(plan.result_shape)
 
     def write(
-        self, selection: Sequence[Any], values: npt.ArrayLike, *, write_empty_chunks: bool = False
+        self,
+        selection: Sequence[Any],
+        values: npt.ArrayLike,
+        *,
+        write_empty_chunks: bool = False,
+        submit: Submit | None = None,
     ) -> None:
         """Write values to an orthogonal selection; each affected chunk is written once, as a whole.
 
@@ -204,6 +209,9 @@ class ChunkedArray:
             Values of the array's dtype, which broadcast to the shape of the selection.
         write_empty_chunks
             Whether to store chunks that contain only fill values; otherwise they are removed.
+        submit
+            Takes the work on each stored object with its argument and size in bytes, to do it
+            later; `values` must not change until then. None to do it now.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
@@ -217,7 +225,11 @@ class ChunkedArray:
                 source=source,
                 write_empty_chunks=write_empty_chunks,
             )
-            self._spread(plan, writer.write)
+            if submit is None:
+                self._spread(plan, writer.write)
+                return
+            for batch in layout.batches(plan, 1):
+                submit(writer.write, batch, len(batch) * self.chunk_bytes)
 
     @property
     def _is_pooled(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Store
 
 Array = npt.NDArray[Any]
+Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class FilesystemClient(RemoteClient):
             web=self.web,
             secret=bool(self.query) or "@" in self.root,
         )
+        self.alone = self._transport.alone
 
     @classmethod
     def connect(
@@ -136,7 +137,7 @@ class FilesystemClient(RemoteClient):
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item in order, several at once if the filesystem can."""
-        return map(work, items) if self._transport.alone else super().at_once(work, items)
+        return map(work, items) if self.alone else super().at_once(work, items)
 
     def put(self, key: str, data: Bytes) -> None:
         """Write a file in one request."""

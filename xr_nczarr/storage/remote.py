@@ -125,9 +125,12 @@ class RemoteClient(Connection):
     ----------
     pooled
         Whether a request keeps nothing but its thread waiting, so that many threads make requests.
+    alone
+        Whether requests are made one after another.
     """
 
     pooled: bool = False
+    alone: bool = False
 
     def client(self) -> RemoteClient:
         """Return this client, if it works in this process."""
@@ -233,6 +236,11 @@ class RemoteStore(Store):
     def max_threads(self) -> int | None:
         """How many threads that read one chunk each save time; None for one each processor."""
         return IN_FLIGHT if self._client.pooled else None
+
+    @property
+    def max_puts(self) -> int:  # type: ignore[override]
+        """How many objects are best encoded and put at once."""
+        return IN_FLIGHT if self.remote and not self._client.alone else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStore, (self.connection,)

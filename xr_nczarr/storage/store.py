@@ -50,6 +50,8 @@ class Store(ABC):
         Whether `lock` also keeps other processes out, until this one ends.
     replaceable
         Whether `in_one_step` can replace its whole content atomically.
+    max_puts
+        How many objects are best encoded and put at once, each by a thread of its own that waits.
     single_file
         Whether any change replaces its whole content.
     transactional
@@ -73,6 +75,7 @@ class Store(ABC):
     locks_processes: ClassVar[bool] = False
     replaceable: ClassVar[bool] = False
     single_file: ClassVar[bool] = False
+    max_puts: int = 1
     transactional: bool = False
     consolidated: bool = False
 

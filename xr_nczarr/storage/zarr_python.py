@@ -60,6 +60,7 @@ class ZarrPythonStore(Store):
         self.v3_only = bool(packages & _V3_PACKAGES)
         in_memory = type(store).__name__ in ("MemoryStore", "ManagedMemoryStore", "GpuMemoryStore")
         self.remote = not in_memory and type(store).__name__ != "ZipStore"
+        self.max_puts = _IN_FLIGHT if self.remote else 1
         # Sessions of icechunk and stores in memory are seen by this process alone.
         self._private = in_memory or ("icechunk" in packages and not store.read_only)
         self.transactional = "icechunk" in packages

@@ -14,10 +14,10 @@ import numpy as np
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.hierarchy import Regions
-from xr_nczarr.locks import Underway
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.options import WriteOptions
+from xr_nczarr.writing.uploads import Uploads
 
 _REAL, _NUMBERS = "biuf", "biufc"  # kinds of dtypes
 
@@ -110,6 +110,8 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptions) -> Any:
     """Write NumPy's values one array after another, and all of dask's in one graph.
 
+    On a store that answers slowly, the chunks of all arrays go through one pool.
+
     Returns
     -------
     None, or if not `compute` the dask object that writes the values that the caller's graphs
@@ -127,31 +129,32 @@ def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptio
     late = [] if options.compute else [write for write in lazy if not opened_lazily(write.data)]
     now = lazy if options.compute else [write for write in lazy if opened_lazily(write.data)]
     done, total = 0, sum(write.data.nbytes for write in ready)
-    underway = Underway()
+    uploads = Uploads(store.max_puts)
     try:
         for write in ready:
             if write.data.size:
-                _StoredRegion(write, store, options, underway)[write.region] = write.data
+                _StoredRegion(write, store, options, uploads)[write.region] = write.data
                 done += write.data.nbytes
                 if options.progress and not now:  # else dask's is the only one
                     show_progress(done, total)
-        _compute(now, store, options, underway)
+        _compute(now, store, options, uploads)
+        uploads.finish()
     except BaseException:
         # Threads of dask continue: what they put later would overwrite the next write.
-        underway.end()
+        uploads.end()
         raise
     if options.compute:
         return None
-    stored = _store(late, store, options, Underway(), compute=False)
+    stored = _store(late, store, options, Uploads(), compute=False)
     return dask.delayed(flush, pure=False)(store, stored)
 
 
 def _compute(
-    writes: Sequence[ArrayWrite], store: Store, options: WriteOptions, underway: Underway
+    writes: Sequence[ArrayWrite], store: Store, options: WriteOptions, uploads: Uploads
 ) -> None:
     """Write dask's values now, if asked for with the progress bar of dask or of `distributed`."""
     if not options.progress or not writes:
-        _store(writes, store, options, underway, compute=True)
+        _store(writes, store, options, uploads, compute=True)
         return
     from dask.base import get_scheduler
     from dask.diagnostics import ProgressBar
@@ -159,11 +162,11 @@ def _compute(
     client = getattr(get_scheduler(), "__self__", None)
     if client is None:
         with ProgressBar():
-            _store(writes, store, options, underway, compute=True)
+            _store(writes, store, options, uploads, compute=True)
         return
     from distributed import progress
 
-    futures = client.compute(_store(writes, store, options, underway, compute=False))
+    futures = client.compute(_store(writes, store, options, uploads, compute=False))
     progress(futures, notebook=False)
     client.gather(futures)
 
@@ -172,7 +175,7 @@ def _store(
     writes: Sequence[ArrayWrite],
     store: Store,
     options: WriteOptions,
-    underway: Underway,
+    uploads: Uploads,
     *,
     compute: bool,
 ) -> Any:
@@ -183,7 +186,7 @@ def _store(
     manager: Any = get_chunked_array_type(*(write.data for write in writes))
     return manager.store(
         [write.data for write in writes],
-        [_StoredRegion(write, store, options, underway) for write in writes],
+        [_StoredRegion(write, store, options, uploads) for write in writes],
         regions=[write.region for write in writes],
         lock=False,
         flush=True,
@@ -212,7 +215,7 @@ class _StoredRegion:
     """The array of a write, into which dask stores blocks; pickled to workers."""
 
     def __init__(
-        self, write: ArrayWrite, store: Store, options: WriteOptions, underway: Underway
+        self, write: ArrayWrite, store: Store, options: WriteOptions, uploads: Uploads
     ) -> None:
         node = write.node
         if options.mode == "r+" or not options.compute:
@@ -220,7 +223,7 @@ class _StoredRegion:
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
-        self.underway = underway
+        self.uploads = uploads
         self.write_empty_chunks = bool(write.write_empty_chunks) or write.fill_is_spelled
         self.scalar = not write.data.ndim
 
@@ -233,8 +236,13 @@ class _StoredRegion:
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
         with Place(variable=node.path):
             values = _in_declared_type(values, shape, node.dtype)
-        with self.underway:
-            self.array.write(selection, values, write_empty_chunks=self.write_empty_chunks)
+        with self.uploads:
+            self.array.write(
+                selection,
+                values,
+                write_empty_chunks=self.write_empty_chunks,
+                submit=self.uploads.submit if self.uploads.pooled else None,
+            )
 
 
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

@@ -1,0 +1,85 @@
+"""Chunks that are stored while the caller computes more: one bounded pool for a whole write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from xr_nczarr.locks import Underway
+
+_Argument = TypeVar("_Argument")
+
+_MAX_BYTES = 256 << 20
+_MIN_JOB_BYTES = 1 << 20  # so that no more than 256 small ones wait
+
+
+class Uploads(Underway):
+    """The work in progress in this process that stores the chunks of one write.
+
+    A pickled copy starts without any work, and is not `pooled`.
+
+    Parameters
+    ----------
+    threads
+        How many objects are encoded and put at once; 1 leaves that to the threads that compute.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        super().__init__()
+        self._pool = ThreadPoolExecutor(threads, "upload") if threads > 1 else None
+        self._bytes = 0
+        self._error: BaseException | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Uploads, ()
+
+    @property
+    def pooled(self) -> bool:
+        """Whether `submit` does work later."""
+        return self._pool is not None
+
+    def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
+        """Start ``work(argument)`` as soon as the work in progress leaves room for `size` bytes.
+
+        Raises the error of earlier work, if any has failed.
+        """
+        assert self._pool is not None
+        size = max(size, _MIN_JOB_BYTES)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error or not self._bytes or self._bytes + size <= _MAX_BYTES
+            )
+            self._raise_error()
+            self._count += 1
+            self._bytes += size
+        self._pool.submit(self._run, work, argument, size)
+
+    def _run(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
+        try:
+            if not (self._error or self._ended):
+                work(argument)
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._bytes -= size
+                self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait until all work is done, and raise the error of the first that has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count)
+        self._raise_error()
+        self.end()
+
+    def end(self) -> None:
+        """Reject new work, drop what has not started, and wait until the rest is done."""
+        super().end()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
