@@ -457,7 +457,7 @@ class S3Server(_Counted):
                 pass
 
         application = DomainDispatcherApplication(create_backend_app)
-        self.fail: Callable[[Request], int | FaultKind | None] | None = None
+        self.fail: Callable[[Request], int | bytes | FaultKind | None] | None = None
         self.closing = threading.Event()
         self._server = make_server(
             "127.0.0.1", 0, self._wrap(application), threaded=True, request_handler=Silent
@@ -483,6 +483,9 @@ class S3Server(_Counted):
                     yield from application(environ, start_response)
                 elif isinstance(fault, int):
                     start_response(f"{fault} Injected", [("Content-Length", "0")])
+                elif isinstance(fault, bytes):
+                    start_response("200 OK", [("Content-Length", str(len(fault)))])
+                    yield fault
                 else:
                     yield self._damaged(application, environ, start_response, fault)
 

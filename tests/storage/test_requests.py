@@ -322,6 +322,38 @@ def test_steps_are_appended_with_one_read_of_each_document(
     assert reread(written).identical(steps(0, 31))
 
 
+@pytest.mark.parametrize(
+    ("version", "consolidated", "requests", "rounds"),
+    [(2, True, 60, 16), (2, False, 58, 14), (3, True, 46, 12), (3, False, 46, 12)],
+    ids=["v2-consolidated", "v2-single", "v3-consolidated", "v3-single"],
+)
+def test_all_but_the_root_documents_of_a_replaced_store_goes_in_one_request(
+    s3_server, written, version, consolidated, requests, rounds
+):
+    options = {"encoding": CHUNKED, "zarr_format": version, "consolidated": consolidated}
+    xr_nczarr.to_nczarr(steps(0, 30), **options, **written)
+    s3_server.put("store/old/deep/0.0", b"left")
+    with at_most(s3_server, requests, rounds) as waves:
+        xr_nczarr.to_nczarr(steps(1, 31), mode="w", **options, **written)
+    assert reread(written).identical(steps(1, 31))
+    assert "store/old/deep/0.0" not in s3_server.objects()
+    removals = [item for item in waves.requests if item.method in ("DELETE", "POST")]
+    roots = {2: 2 + consolidated, 3: 1}[version]
+    assert len(removals) == roots + 3  # all others, the mark and the lock
+
+
+def test_an_object_that_the_server_does_not_remove_is_an_error(s3_server, written):
+    xr_nczarr.to_nczarr(steps(0, 30), **written)
+    refusal = (
+        b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Error>'
+        b"<Key>store/v0/0.0</Key><Code>AccessDenied</Code><Message>Access Denied</Message>"
+        b"</Error></DeleteResult>"
+    )
+    s3_server.fail = lambda request: refusal if request.method == "POST" else None
+    with pytest.raises(StorageError, match="Access Denied"):
+        xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
+
+
 def test_a_store_that_exists_is_refused_by_one_list(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     with at_most(s3_server, 3, 3), pytest.raises(ExistsError):

@@ -179,7 +179,11 @@ class FilesystemClient(RemoteClient):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove files, as far as they exist."""
+        """Remove files, as far as they exist; of S3 1,000 in one request."""
+        paths = [self.path(key) for key in keys]
+        if len(paths) > 1 and hasattr(self._transport.filesystem, "remove_files"):
+            self._transport.do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
+            return
 
         def remove(key: str) -> None:
             # Not `rm`, which takes names with * and ? for patterns.

@@ -360,7 +360,12 @@ class RemoteStore(Store):
         if check_target(prefix, self.name):
             self._client.remove([prefix])
         else:
-            self._client.remove([entry.key for entry in self._client.below(prefix)])
+            self.remove(entry.key for entry in self._client.below(prefix))
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove objects in any order, in few requests where the client can."""
+        self.check_writable()
+        self._client.remove(list(keys))
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, None if it does not exist."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from s3fs import S3FileSystem
 
 from xr_nczarr.storage.retries import Retry
+
+_MAX_REMOVED = 1000  # objects, as S3 accepts them in a request
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
@@ -27,6 +29,23 @@ class S3(S3FileSystem):  # type: ignore[misc]
             return list(await super()._ls(path, detail, refresh, versions))
         entries = await self._lsdir(path, refresh=True, versions=versions)
         return entries if detail else sorted(entry["name"] for entry in entries)
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Remove objects of one bucket, 1,000 in a request; that of s3fs ignores refusals.
+
+        Raises
+        ------
+        PermissionError, ConnectionError
+            For the first object that the server does not remove.
+        """
+        for first in range(0, len(paths), _MAX_REMOVED):
+            split = [self.split_path(path) for path in paths[first : first + _MAX_REMOVED]]
+            objects = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
+            answer = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
+            for error in answer.get("Errors", ()):
+                refused = error.get("Code") == "AccessDenied"
+                kind = PermissionError if refused else ConnectionError  # which may pass
+                raise kind(f"{error.get('Key')} was not removed: {error.get('Message')}")
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:

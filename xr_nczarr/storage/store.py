@@ -112,6 +112,11 @@ class Store(ABC):
         """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
         raise self._read_only()
 
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove objects in any order, in few requests where the store can."""
+        for key in keys:
+            self.delete(key)
+
     def check_writable(self) -> None:
         """Raise UnsupportedError if objects can never be written to the store."""
         if type(self).put is Store.put:

@@ -318,14 +318,17 @@ class Transaction:
 
     def _clear(self) -> None:
         """Remove all objects but the lock, the mark and those that file managers leave."""
-        objects, prefixes = self.store.list_names("")
+        keys = {
+            key: None
+            for key in self.store.list_keys()
+            if key not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(key.partition("/")[0])
+        }
         # An older store, of any version, must not be taken for a store while it is removed.
-        roots = (key for zarr in FORMATS.values() for key in zarr.root_keys())
-        first = [key for key in roots if key.partition("/")[0] in (*objects, *prefixes)]
-        rest = [*objects, *(f"{name}/" for name in prefixes)]
-        for name in dict.fromkeys([*first, *rest]):
-            if name not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(name):
-                self.store.delete(name)
+        for root in (key for zarr in FORMATS.values() for key in zarr.root_keys()):
+            if root in keys:
+                del keys[root]
+                self.store.delete(root)
+        self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
         """Put the documents of a plan: those of the root one after another, behind all others."""
