@@ -280,7 +280,7 @@ def test_d48_a_fill_value_that_may_be_packed_is_reported(fill, stored, expected)
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
     entries["t/0"] = "base64:" + base64.b64encode(packed.tobytes()).decode()
-    with pytest.warns(UserWarning, match=f"_FillValue {fill}.* is taken for {expected} after"):
+    with pytest.warns(UserWarning, match=f"_FillValue {fill}.* {expected} is masked"):
         found = read(entries, mask_and_scale=True)
     np.testing.assert_array_equal(found, [0.5, 1, np.nan, 50])
 
