@@ -25,7 +25,7 @@ from tests.benchmarks.page import replaced
 from tests.benchmarks.plot import draw
 
 PEERS = ("xarray", "numpy", "zarr", "zarrs", "tensorstore", "netCDF4", "numcodecs", "dask")
-PEERS += ("fsspec", "obstore", "kerchunk", "virtualizarr", "deflate")
+PEERS += ("fsspec", "s3fs", "obstore", "icechunk", "kerchunk", "virtualizarr", "deflate")
 
 
 def main() -> int:

@@ -6,7 +6,16 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks import computing, operation, reading, references, remote, sharded, writing
+from tests.benchmarks import (
+    computing,
+    operation,
+    reading,
+    references,
+    remote,
+    requests,
+    sharded,
+    writing,
+)
 from tests.benchmarks.harness import Result, Row, run, table
 
 FAMILIES = {
@@ -18,6 +27,7 @@ FAMILIES = {
     "open": reading.opening,
     "sharded": sharded.sharded,
     "remote": remote.remote,
+    "requests": requests.requests,
     "references": references.references,
     "writing": writing.writing,
     "dask": computing.computing,

@@ -9,8 +9,18 @@ from datetime import date
 from typing import Any
 
 from tests.benchmarks.harness import OURS, Result
+from tests.benchmarks.requests import UNITS
 
 _SECTION = re.compile(r"^## Measured\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+_REQUESTS_SECTION = re.compile(r"^## Requests\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+_REQUESTS = """## Requests
+
+Requests and round trips of each piece of work at an S3 server, as
+`python -m tests.benchmarks requests` counts them. *8 / 2* are 8 requests in 2 waves, each of which
+begins when the one before is answered. They are the same on every machine.
+Versions: {versions}.
+
+"""
 _INTRODUCTION = """## Measured
 
 On {day}: {processor}, {processors} processors, {system}, Python {python},
@@ -33,7 +43,13 @@ def replaced(
     machine: Mapping[str, Any],
     rounds: int,
 ) -> str:
-    """Return the page with its section "Measured" replaced by the results."""
+    """Return the page with the results in place of its sections "Measured" and "Requests"."""
+    counted = [result for result in results if result.unit in UNITS]
+    if counted:
+        page = _with_section(page, _REQUESTS_SECTION, _requests(counted, machine["versions"]))
+    results = [result for result in results if result.unit not in UNITS]
+    if not results:
+        return page
     pairs = [(result, name) for result in results for name in result.goals if name in result.ratio]
     day = date.fromisoformat(machine["date"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -49,10 +65,32 @@ def replaced(
     text += "| Work | Ours | Others | Goal |\n| --- | --- | --- | --- |\n"
     text += "".join(f"{_line(result)}\n" for result in results) + "\n"
     text += "".join(f"Not measured: {' '.join(one.split())[:200]}\n\n" for one in failures)
-    page, count = _SECTION.subn(lambda _: text, page)
+    return _with_section(page, _SECTION, text)
+
+
+def _with_section(page: str, section: re.Pattern[str], text: str) -> str:
+    page, count = section.subn(lambda _: text, page)
     if count != 1:
-        raise ValueError("the page has no section 'Measured' with another behind it")
+        raise ValueError(f"the page has no section {text.splitlines()[0]} with another behind it")
     return page
+
+
+def _requests(results: Sequence[Result], versions: Mapping[str, str]) -> str:
+    """Return the section with a line for each piece of work, and a column for each contestant."""
+    cells: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        for name, value in result.wall.items():
+            cells.setdefault(result.row, {}).setdefault(name, []).append(f"{value:.0f}")
+        for name in result.failed:
+            cells.setdefault(result.row, {})[name] = ["fails"]
+    names = list(dict.fromkeys(name for row in cells.values() for name in row))
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [["Work", *names], ["---"] * (1 + len(names))]
+    for row, counts_by_name in cells.items():
+        line = (" / ".join(counts_by_name.get(name, ["–"])) for name in names)
+        lines.append([row, *line])
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return _REQUESTS.format(versions=shown) + table + "\n"
 
 
 def _line(result: Result) -> str:
