@@ -1,0 +1,135 @@
+"""Work grows with what is touched: function calls are counted, not seconds."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr.dataset import open_netcdf
+from xr_nczarr.errors import NotFoundError
+from xr_nczarr.options import OpenOptions
+
+
+def write(folder: Path, arrays: dict[str, list[int]]) -> str:
+    """Write consolidated metadata of arrays with chunks of 10 numbers, and no chunks."""
+    folder.mkdir()
+    documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
+    for path, shape in arrays.items():
+        group = path.rpartition("/")[0]
+        documents |= {f"{group}/.zgroup": {"zarr_format": 2}} if group else {}
+        documents[f"{path}/.zattrs"] = {"_ARRAY_DIMENSIONS": ["t"], "long_name": path}
+        documents[f"{path}/.zarray"] = {
+            "zarr_format": 2,
+            "shape": shape,
+            "chunks": [10],
+            "dtype": "<f4",
+            "fill_value": 0,
+            "order": "C",
+            "compressor": None,
+            "filters": None,
+        }
+    text = json.dumps({"zarr_consolidated_format": 1, "metadata": documents})
+    (folder / ".zmetadata").write_text(text)
+    (folder / ".zgroup").write_text(json.dumps(documents[".zgroup"]))
+    return str(folder)
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """Return how many functions the work calls."""
+    count = 0
+
+    def counted(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    work()  # what is imported and compiled once does not count
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("action", ["open_dataset", "open_groups", "info"])
+@pytest.mark.parametrize("kind", ["variables", "groups"])
+def test_work_grows_linearly_with_variables_and_groups(tmp_path, kind, action):
+    actions: dict[str, Callable[[str], Any]] = {
+        "open_dataset": lambda path: xr.open_dataset(path, engine="nczarr", chunks=None),
+        "open_groups": lambda path: xr.open_groups(path, engine="nczarr"),
+        "info": xr_nczarr.info,
+    }
+    name = "g{}/v" if kind == "groups" else "v{}"
+    counts = []
+    for size in (100, 1000):
+        path = write(tmp_path / str(size), {name.format(item): [10] for item in range(size)})
+        counts.append(calls(lambda path=path: actions[action](path)))
+    assert counts[1] < 10.5 * counts[0]
+
+
+@pytest.mark.parametrize("action", ["open", "point", "stretch", "info", "explain", "verify"])
+def test_an_array_of_many_chunks_costs_what_is_touched(tmp_path, action):
+    actions: dict[str, Callable[[str, xr.Dataset], Any]] = {
+        "open": lambda path, _: xr.open_dataset(path, engine="nczarr", chunks=None),
+        "point": lambda _, data: data["v"][567].values,
+        "stretch": lambda _, data: data["v"][15:3005].values,
+        "info": lambda path, _: xr_nczarr.info(path),
+        "explain": lambda path, _: xr_nczarr.explain(path, {"t": slice(15, 3005)}),
+        "verify": lambda path, _: xr_nczarr.verify(path, sample=5),
+    }
+    counts = []
+    for size in (10**5, 10**9):
+        path = write(tmp_path / str(size), {"v": [size]})
+        Path(path, "v").mkdir()
+        np.arange(10, dtype="f4").tofile(f"{path}/v/56")
+        data = xr.open_dataset(path, engine="nczarr", chunks=None)
+        counts.append(calls(lambda path=path, data=data: actions[action](path, data)))
+    assert counts[1] < 1.1 * counts[0]
+
+
+def test_a_record_file_of_many_references_costs_no_more_calls(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    np.arange(10, dtype="f4").tofile(tmp_path / "data.bin")
+    counts = []
+    for size in (10**3, 10**5):
+        path = Path(write(tmp_path / f"{size}", {"v": [10 * size]}))
+        document = json.loads((path / ".zmetadata").read_text())
+        document = {"metadata": document["metadata"], "record_size": size}
+        (path / ".zmetadata").write_text(json.dumps(document))
+        (path / ".zgroup").unlink()
+        (path / "v").mkdir()
+        columns = {"path": [str(tmp_path / "data.bin")] * size, "offset": 0, "size": 40}
+        pandas.DataFrame({**columns, "raw": None}).to_parquet(path / "v/refs.0.parq")
+        data = xr.open_dataset(path, engine="nczarr", chunks=None)
+        assert data["v"][5005].item() == 5
+        counts.append(calls(lambda data=data: data["v"][5005].values))
+    assert counts[1] < 1.1 * counts[0]
+
+
+def test_opening_runs_the_garbage_collector_once(tmp_path):
+    path = write(tmp_path / "store", {f"v{number}": [10] for number in range(2000)})
+    runs: list[str] = []
+    options = OpenOptions()
+    gc.callbacks.append(lambda phase, _: runs.append(phase))
+    try:
+        open_netcdf(path, options)
+        assert runs.count("start") <= 1  # once it is allowed to again
+        assert gc.isenabled()
+        with pytest.raises(NotFoundError):
+            open_netcdf(str(tmp_path / "nothing"), options)
+        assert gc.isenabled()
+        gc.disable()
+        open_netcdf(path, options)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.callbacks.pop()
