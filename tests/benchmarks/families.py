@@ -13,6 +13,7 @@ from tests.benchmarks import (
     references,
     remote,
     requests,
+    scale,
     sharded,
     writing,
 )
@@ -33,6 +34,7 @@ FAMILIES = {
     "dask": computing.computing,
     "threads": computing.threads,
     "operation": operation.operation,
+    "scale": scale.scale,
     "start": computing.starting,
 }
 
