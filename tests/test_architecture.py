@@ -43,6 +43,7 @@ LAYERS = {
 LIBRARIES = {
     "numcodecs": {"codecs"},
     "deflate": {"codecs"},
+    "zstandard": {"codecs"},
     "zarr": {"codecs", "storage"},
     "obstore": {"storage"},
     "ml_dtypes": {"formats"},

@@ -1,14 +1,16 @@
 """Codec chains compared with numcodecs, which wrote most existing Zarr chunks."""
 
 import math
+import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numcodecs
 import numpy as np
 import pytest
 
-from xr_nczarr.codecs import check_codec, compile_codec
+from xr_nczarr.codecs import bounded, check_codec, compile_codec
 from xr_nczarr.codecs import filters as filters_module
 from xr_nczarr.errors import (
     ChunkError,
@@ -283,6 +285,34 @@ def test_zstd_of_several_frames_and_skippable_ones_is_one_chunk():
     skipped = (0x184D2A53).to_bytes(4, "little") + (3).to_bytes(4, "little") + b"abc"
     data = skipped.join(numcodecs.Zstd().encode(part) for part in (array[:3], array[3:]))
     assert_decodes(make_codec("<i4", (10,), ("zstd", {})), data, array)
+
+
+def test_contexts_of_threads_decode_what_numcodecs_does(monkeypatch):
+    """Frames with and without a checksum, several frames, bytes behind them, and damage."""
+    pytest.importorskip("zstandard")
+    array = np.arange(1000, dtype="<i4")
+    frame = numcodecs.Zstd(3).encode(array)
+    parts = [numcodecs.Zstd(3).encode(part) for part in np.split(array, 4)]
+    checked = numcodecs.Zstd(3, checksum=True).encode(array)
+    whole = [frame, checked, b"".join(parts), frame + b"stale", zstd_without_size(array.tobytes())]
+    codec = make_codec("<i4", (1000,), ("zstd", {}))
+    with ThreadPoolExecutor(4) as threads:
+        for values in threads.map(codec.decode, whole * 20):
+            np.testing.assert_array_equal(values, array)
+    broken = [checked[:-1] + b"x", frame[:-9], frame[:20] + b"damage" + frame[26:]]
+
+    def messages():
+        codec = make_codec("<i4", (1000,), ("zstd", {}))
+        for data in broken:
+            with pytest.raises(ChunkError) as caught:
+                codec.decode(data)
+            yield str(caught.value)
+
+    expected = [*messages()]
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    bounded._zstd_decoder.cache_clear()
+    assert [*messages()] == expected
+    bounded._zstd_decoder.cache_clear()
 
 
 def zstd_without_size(data):

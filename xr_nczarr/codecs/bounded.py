@@ -15,8 +15,10 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from threading import local
 from typing import Any
 
 import numcodecs
@@ -24,7 +26,7 @@ import numpy as np
 from numcodecs import blosc, lz4, zstd
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Step, StepRequest
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Step, StepRequest, bytes_of
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, quote
 
 try:
@@ -36,6 +38,7 @@ _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
+_ZSTD_SMALL = 32 << 10  # bytes of a chunk, beyond which another copy takes longer than a context
 _LEVELS = {
     4: 3
 }  # zlib level → libdeflate level of the same compressed size, where the levels differ
@@ -226,7 +229,34 @@ def _zstd(flow: Flow, codec: Any) -> Step:
             flow.check_size(bound)
         return (flow.size if declared is None else declared), memoryview(data)[:end]
 
-    return _framed(flow, codec.encode, measure, zstd.decompress)
+    return _framed(flow, codec.encode, measure, _zstd_decoder())
+
+
+@lru_cache(1)
+def _zstd_decoder() -> Callable[..., Any]:
+    """Return the function that decodes frames, into a target if it gets one.
+
+    numcodecs makes a context for each call, which takes longer than decoding a small frame.
+    """
+    by_numcodecs: Callable[..., Any] = zstd.decompress
+    try:
+        import zstandard
+    except ImportError:  # an optional dependency
+        return by_numcodecs
+    contexts = local()
+
+    def decompress(data: Buffer, target: NDArray[Any] | None = None) -> Any:
+        if target is not None and target.nbytes <= _ZSTD_SMALL:
+            if not hasattr(contexts, "decoder"):
+                contexts.decoder = zstandard.ZstdDecompressor()
+            with suppress(zstandard.ZstdError):  # numcodecs decodes several frames, or says why not
+                content = contexts.decoder.decompress(data, target.nbytes, allow_extra_data=False)
+                if len(content) == target.nbytes:
+                    bytes_of(target)[:] = np.frombuffer(content, UINT8)
+                    return target
+        return by_numcodecs(data, target)
+
+    return decompress
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
