@@ -1,7 +1,8 @@
 """Each request that changes an object store is forbidden, fails once, or fails permanently.
 
 ``NCZARR_S3_FAULTS=1`` tries all of these at each request, in versions 2 and 3. The default run
-tries one of them at every other request (every fourth of a replacement), in version 2.
+tries one of them at every other request (every fourth of a replacement, each of an append of longer
+text), in version 2.
 """
 
 import itertools
@@ -28,10 +29,20 @@ def values(start, stop, sign=1):
     return xr.Dataset({"a": ("t", sign * (n + 1.0))}, {"t": n})
 
 
+def named(start, stop, name):
+    """Values with a text of fixed width each."""
+    return values(start, stop).assign(s=("t", np.array([name] * (stop - start), object)))
+
+
 # The write, its arguments, and the expected result.
 ACTIONS = {
     "create": (values(0, 6), {"encoding": ENCODING, "unlimited_dims": "t"}, values(0, 6)),
     "append": (values(6, 9), {"append_dim": "t"}, values(0, 9)),
+    "append_longer_text": (
+        named(6, 9, "longer"),
+        {"append_dim": "t"},
+        xr.concat([named(0, 6, "ab"), named(6, 9, "longer")], "t"),
+    ),
     "replace": (values(0, 3, -1), {"mode": "w"}, values(0, 3, -1)),
     "region": (
         values(0, 6, -1).drop_vars("t"),
@@ -71,6 +82,8 @@ def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version
     before, original = None, {}
     if action != "create":
         created, how, before = ACTIONS["create"]
+        if action == "append_longer_text":
+            created = before = named(0, 6, "ab")
         to_nczarr(created, original, zarr_format=version, **how)
         original = {f"s/{key}": data for key, data in original.items()}
     s3_server.restore(original)
@@ -79,7 +92,8 @@ def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version
     whole = s3_server.objects()
     count = sum(map(is_change, s3_server.requests))
     assert found(s3_server).identical(after)
-    some = zip(range(0, count, 2 if count < 15 else 4), itertools.cycle(FAULTS))
+    step = 1 if action == "append_longer_text" else 2 if count < 15 else 4
+    some = zip(range(0, count, step), itertools.cycle(FAULTS))
     for n, (status, times) in itertools.product(range(count), FAULTS) if ALL else some:
         s3_server.restore(original)
         changes = itertools.count()
