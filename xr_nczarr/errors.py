@@ -80,7 +80,7 @@ class NczarrError(Exception):
         return self
 
     def __str__(self) -> str:
-        where = [quote(part) for part in (self.store, self.key) if part is not None]
+        where = [quote(part) for part in (self.store, self.key) if part]
         if where and self.place is not None:
             where[-1] += f", {quote(self.place)}"
         elif self.place is not None:

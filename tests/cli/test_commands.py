@@ -103,7 +103,7 @@ def test_options_are_json_or_text():
     "wrong",
     [
         "copy one two --codecs={}",
-        "copy one two --codecs=zlib",
+        "copy one two --codecs=zlib:x",
         "copy one two --chunks=time",
         "copy one two --chunks=t=x",
         "verify one --sample=-1",
@@ -135,7 +135,7 @@ def test_the_error_of_a_missing_name_is_one_line(tmp_path, monkeypatch, capsys):
     for wrong, words in {
         "copy one two --chunks=nothing=2": "no dimension 'nothing'. The dimensions are x",
         "copy one two --chunks=x=0": "chunk length of x must be at least 1, not 0",
-        "copy one.nc two --engine=nothing": "no engine nothing",
+        "copy one.nc two --engine=nothing": "no engine 'nothing'",
         "info one.nc": "nczarr copy",
         "info one --option=group=/nothing": "no group '/nothing'",
         "dump one --option=group=/nothing": "no group '/nothing'",

@@ -68,8 +68,8 @@ def test_without_netcdf4_a_file_is_copied_through_an_engine_of_xarray(tmp_path: 
     assert xr.open_dataset(tmp_path / "store", engine="nczarr")["v"].values.tolist() == [1, 2, 3]
 
 
-def test_an_unknown_engine_is_an_unsupported_error(tmp_path: Path) -> None:
-    with pytest.raises(xr_nczarr.UnsupportedError, match="no engine nothing"):
+def test_an_unknown_engine_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(xr_nczarr.NotFoundError, match="no engine 'nothing'"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
 
 
@@ -429,6 +429,21 @@ sys.addaudithook(
 main(sys.argv[1:])
 """
 
+# One that is interrupted there, or when it is about to read the thousandth chunk.
+INTERRUPTED = """
+import itertools, os, signal, sys, threading
+from xr_nczarr.cli.main import main
+
+counted = itertools.count()
+chunks = sys.argv[2] + "/a/"
+def interrupt(event, arguments):
+    counts = event == "os.rename" or (event == "open" and str(arguments[0]).startswith(chunks))
+    if counts and next(counted) == 1000:
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / "two")
@@ -444,6 +459,33 @@ def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_pat
             assert os.stat(f"{target}/a/{key}").st_mtime_ns == moment
     found = xr.open_dataset(target, engine="nczarr")
     xr.testing.assert_identical(found, dataset)
+
+
+@pytest.mark.parametrize(
+    ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
+)
+def test_after_an_interruption_the_command_says_how_to_continue(
+    tmp_path: Path, target: str, note: str, capsys
+) -> None:
+    source, target = str(tmp_path / "one"), str(tmp_path / target)
+    dataset = xr.Dataset({"a": ("x", np.arange(3000.0))})
+    xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "copy", source, target], capture_output=True, text=True
+    )
+    assert done.returncode == 130
+    expected = f"nczarr copy: interrupted. The copy is not complete: run it again {note}\n"
+    assert done.stderr == expected
+    assert done.stdout == ""
+    assert main(["info", target]) == 2
+    message = capsys.readouterr().err
+    assert ("the store is incomplete" if note == "to complete it" else "does not exist") in message
+    assert main(["copy", source, target]) == 0
+    assert ("completing an interrupted copy" in capsys.readouterr().out) == (
+        note == "to complete it"
+    )
+    assert xr_nczarr.diff(source, target).whole
+    assert sorted(os.listdir(tmp_path)) == ["one", os.path.basename(target)]
 
 
 def test_an_existing_target_is_not_overwritten(tmp_path: Path, capsys) -> None:

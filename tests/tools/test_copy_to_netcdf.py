@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import netCDF4
@@ -175,3 +176,19 @@ def test_ncdump_prints_the_same_of_the_file(store: Path, tmp_path: Path) -> None
     command = ["ncdump", "-n", "x", str(tmp_path / "out.nc")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "".join(xr_nczarr.dump(store, name="x"))
+
+
+def test_progress_counts_the_bytes_of_all_variables(store: Path, tmp_path: Path, capsys) -> None:
+    xr_nczarr.copy(store, tmp_path / "out.nc", progress=True)
+    assert "100%" in capsys.readouterr().err
+
+
+def test_without_netcdf4_the_message_names_what_to_install(store: Path, tmp_path: Path) -> None:
+    program = "import sys; sys.modules['netCDF4'] = None; from xr_nczarr.cli.main import main; "
+    command = [sys.executable, "-c", program + "sys.exit(main(sys.argv[1:]))", "copy", str(store)]
+    done = subprocess.run(
+        [*command, str(tmp_path / "out.nc")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "the package netCDF4 is missing. Install it, or xr-nczarr[netcdf]" in done.stderr
+    assert not (tmp_path / "out.nc").exists()

@@ -128,7 +128,9 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
     try:
         OpenOptions(**options)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        words = {"None": "null", "True": "true", "False": "false"}
+        message = re.sub("None|True|False", lambda word: words[word[0]], str(error))
+        raise UsageError(f"--option {message}") from error
     return options
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import xr_nczarr
 from xr_nczarr.cli.arguments import (
     Run,
+    UsageError,
     add_json,
     add_storage_options,
     add_subset,
@@ -22,6 +23,9 @@ from xr_nczarr.cli.arguments import (
     open_options,
 )
 
+_LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
+"""Codecs whose level has another name."""
+_WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
 
@@ -106,9 +110,11 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk lengths by dimension"
     )
-    parser.add_argument(
-        "--codecs", type=_codecs, metavar="JSON", help="list of numcodecs configurations"
-    )
+    codecs = "in the order of encoding, such as shuffle,zstd:3 (none for none), or as JSON"
+    parser.add_argument("--codecs", type=_codecs, metavar="NAME[:LEVEL],...", help=codecs)
+    level = "the codec zlib of this level, 0 to 9; short for --codecs zlib:LEVEL"
+    parser.add_argument("--zlib", type=_number, metavar="LEVEL", help=level)
+    parser.add_argument("--shuffle", action="store_true", help="shuffle bytes before --zlib")
     parser.add_argument(
         "--skip-unsupported", action="store_true", help="leave out what the target has no type for"
     )
@@ -123,6 +129,11 @@ def copy(parser: argparse.ArgumentParser) -> Run:
         layout = ("zarr_format", "dialect", "chunks", "codecs")
         others = ("engine", "skip_unsupported", "overwrite", "storage_options", "target_options")
         arguments = chosen(parsed, *subset, *layout, *others)
+        if parsed.shuffle or parsed.zlib is not None:
+            if parsed.codecs is not None:
+                raise UsageError("--zlib and --shuffle contradict --codecs. Leave out one of them")
+            words = ["shuffle"] * parsed.shuffle + [f"zlib:{parsed.zlib}"] * bool(parsed.zlib)
+            arguments["codecs"] = _codecs(",".join(words) or "none")
         progress = not parsed.quiet and sys.stderr.isatty()
         return xr_nczarr.copy(parsed.source, parsed.target, **arguments, progress=progress)
 
@@ -244,7 +255,7 @@ def _precision(text: str) -> tuple[int | None, int | None]:
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a number; found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more; found {text!r}")
     return int(text)
 
 
@@ -256,12 +267,28 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> list[dict[str, Any]]:
+    """Parse codecs as words, or as a JSON list of configurations of numcodecs."""
     import json
 
+    if not text.startswith(("[", "{")):
+        return [] if text == "none" else [_codec(word) for word in text.split(",")]
     try:
         codecs = json.loads(text)
     except ValueError:
         codecs = None
-    if not isinstance(codecs, list) or not all(isinstance(codec, dict) for codec in codecs):
-        raise argparse.ArgumentTypeError(f"expected a list of objects as JSON; found {text!r}")
+    if not isinstance(codecs, list) or not all(
+        isinstance(codec, dict) and isinstance(codec.get("id"), str) for codec in codecs
+    ):
+        raise argparse.ArgumentTypeError(
+            f"expected shuffle,zstd:3 or a JSON list of objects with an id; found {text!r}"
+        )
     return codecs
+
+
+def _codec(word: str) -> dict[str, Any]:
+    name, colon, level = word.strip().partition(":")
+    if not name or (colon and (not level.isdecimal() or name in _WITHOUT_LEVEL)):
+        raise argparse.ArgumentTypeError(
+            f"expected the name of a codec, and a level if it has one, as zstd:3; found {word!r}"
+        )
+    return {"id": name} | ({_LEVELS.get(name, "level"): int(level)} if colon else {})

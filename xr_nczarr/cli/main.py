@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(program, COMMANDS[command]) if command in COMMANDS else None
 
     def complain(error: object, text: str) -> None:
-        lines = [text, *getattr(error, "__notes__", ())]
-        shown = " ".join("; ".join(lines).split())
+        sentences = [text, *getattr(error, "__notes__", ())]
+        shown = " ".join(". ".join(item.rstrip(". ") for item in sentences).split())
         shown = shown if parser is None else parser.in_flags(shown)
         # Without characters that a terminal would act upon.
         print(f"{program}: {''.join(map(quote, shown))}", file=sys.stderr)

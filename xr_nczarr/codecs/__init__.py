@@ -3,7 +3,13 @@
 from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
 from xr_nczarr.codecs.bounded import decompressed
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
-from xr_nczarr.codecs.registry import check_codec, check_fill, compile_codec, registered_kind
+from xr_nczarr.codecs.registry import (
+    check_codec,
+    check_fill,
+    check_known,
+    compile_codec,
+    registered_kind,
+)
 from xr_nczarr.codecs.shards import ShardIndex
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "bytes_of",
     "check_codec",
     "check_fill",
+    "check_known",
     "compile_codec",
     "decompressed",
     "parse_blosc",

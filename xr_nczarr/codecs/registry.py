@@ -24,6 +24,7 @@ from xr_nczarr.errors import (
     UnsupportedError,
     quote,
     reason_of,
+    unknown,
 )
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits
 
@@ -231,13 +232,27 @@ def registered_kind(name: str) -> str | None:
     return registered_codecs.kind_of(name)
 
 
+def check_known(name: str) -> None:
+    """Raise UnsupportedError for the name of a codec that no installed package provides."""
+    known = {
+        *_OF_VERSION_3,
+        *_OURS,
+        *numcodecs_registry.codec_registry,
+        *numcodecs_registry.entries,
+    }
+    if name not in known and registered_codecs.kind_of(name) is None:
+        error = unknown("codec", name, known)
+        raise UnsupportedError(error.problem, remedy=error.remedy)
+
+
 def _load_class(spec: CodecSpec) -> Any:
     """Return the class of a codec that another package registers with numcodecs."""
     shown = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
         problem = f"codec {shown} is not known"
         remedy = (
-            f"Open with codecs={{{shown}: CodecClass}}, a class with the interface of numcodecs"
+            "Install the package that registers it with numcodecs, or open the store in Python "
+            f"with codecs={{{shown}: CodecClass}}"
         )
         raise UnsupportedError(problem, remedy=remedy, place=_place(spec))
     try:

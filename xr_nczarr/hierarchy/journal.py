@@ -18,6 +18,8 @@ from xr_nczarr.formats.documents import Document
 from xr_nczarr.storage import Store
 
 JOURNAL = ".nczarr_journal"
+UNFINISHED = ".nczarr_unfinished"
+"""Key of the mark of a new store that is written in place and not complete yet."""
 _CHUNKS = b'{"chunks": true'
 Regions = dict[str, list[list[int]]]
 _Data = bytes | bytearray | memoryview | None

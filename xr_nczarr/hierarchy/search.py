@@ -20,7 +20,7 @@ from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import NodeKind
 from xr_nczarr.hierarchy.fetching import DocumentSource, are_absent, refused
-from xr_nczarr.hierarchy.journal import JOURNAL, has_chunks, parse_journal
+from xr_nczarr.hierarchy.journal import JOURNAL, UNFINISHED, has_chunks, parse_journal
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
@@ -463,11 +463,16 @@ class _Search:
     def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
         if self.probed.answers_with_pages:  # where a page is in its place, this says so
             next(self.store.fetch(candidates[0].root_keys()[:1]))
-        looked = ", ".join(dict.fromkeys(key for zarr in candidates for key in zarr.root_keys()))
+        (mark,) = self.store.fetch([UNFINISHED])
+        if mark is not None:
+            return NotFoundError(
+                "the store is incomplete: what wrote it was interrupted",
+                remedy="Run the same copy or write again to complete it, or remove it",
+            )
+        keys = dict.fromkeys(zarr.root_keys()[0] for zarr in candidates)
         return NotFoundError(
-            f"found no Zarr metadata (looked for {looked})",
-            remedy="Check the path; a store within a store needs group=, an unfinished write "
-            "has to be finished or removed",
+            f"found no Zarr metadata ({', '.join(keys)})",
+            remedy="Check the path. To open a store within a store, pass group=",
         )
 
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:

@@ -275,7 +275,8 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Target:
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
-            f"found {quote(repr(value))}, expected text, an object, [url] or [url, offset, length]",
+            f"this is not a reference set: found {quote(repr(value))}, expected text, an object, "
+            "[url] or [url, offset, length]",
             key=key,
         )
     url = value[0]

@@ -199,8 +199,8 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         raise AccessDeniedError("Permission denied", store=path)
     else:
         raise UnsupportedError(
-            f"found a file that begins with {_beginning(path)[:8]!r}, expected a directory or zip",
-            remedy="Files are for xarray's other engines; nczarr copy makes a store of one",
+            f"this is {_kind_of_file(path)}, expected a directory, a zip file or a reference set",
+            remedy="Open it with another engine of xarray, or make a store of it with nczarr copy",
             store=path,
         )
     if location.medium not in (None, medium):
@@ -213,6 +213,18 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     if medium == "zip":
         return ZipStore.local(path, max_object_bytes=local.max_object_bytes, sync=local.sync)
     return local
+
+
+def _kind_of_file(path: str) -> str:
+    """Return what a file is, by how it begins."""
+    beginning = _beginning(path)
+    kinds = {
+        b"\x89HDF": "a netCDF-4 or HDF5 file",
+        b"CDF": "a netCDF-3 file",
+        b"GRIB": "a GRIB file",
+    }
+    known = (kind for magic, kind in kinds.items() if beginning.startswith(magic))
+    return next(known, "a file of another kind" if beginning else "an empty file")
 
 
 def _open_object(target: Any) -> Store:

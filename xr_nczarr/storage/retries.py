@@ -145,6 +145,13 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+def is_unknown_host(error: BaseException) -> bool:
+    """Return whether the name of the host has no address."""
+    from socket import gaierror
+
+    return any(isinstance(cause, gaierror) for cause in _causes(error))
+
+
 def is_missing_bucket(error: BaseException) -> bool:
     """Return whether the bucket is missing, not the object."""
     responses = [getattr(cause, "response", None) for cause in _causes(error)]

@@ -27,6 +27,7 @@ from xr_nczarr.storage.retries import (
     foreign_errors,
     is_missing_bucket,
     is_transient,
+    is_unknown_host,
     page_error,
     page_in,
     status_of,
@@ -46,6 +47,12 @@ CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # of each batch, as far as the sizes are known
 _FIRST_BATCH = 8  # while they are not
+
+_EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
+}
+"""Protocol → our extra that installs its filesystem."""
 
 
 class Transport:
@@ -311,6 +318,8 @@ class Transport:
         ours = storage_error(error, store=self.store, key=key)
         if is_transient(error):
             ours.remedy = "The retries are used up: try again later."
+            if is_unknown_host(error):
+                ours.remedy = "Check the name of the host."
         ours.place = request.place or ours.place
         ours.problem = mask(ours.problem) if "://" in ours.problem else ours.problem
         ours.__cause__ = None if self._secret or hasattr(error, "request_info") else error
@@ -347,9 +356,10 @@ def filesystem_at(
 
             filesystem, root = url_to_fs(url, **options)
     except ImportError as error:
+        extra = _EXTRAS.get(url.partition("://")[0])
         raise UnsupportedError(
             f"a package for this kind of URL is missing ({error})",
-            remedy="Install it; xr-nczarr[http] and xr-nczarr[s3] bring the common ones.",
+            remedy=f"Install it, or xr-nczarr[{extra}]" if extra else "Install it",
             store=mask(url),
         ) from error
     except ValueError as error:

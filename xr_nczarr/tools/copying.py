@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from xr_nczarr.codecs import check_known
 from xr_nczarr.dataset import resolve
-from xr_nczarr.errors import ConflictError, ExistsError, RefusedError, UnsupportedError
+from xr_nczarr.errors import (
+    ConflictError,
+    ExistsError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+)
 from xr_nczarr.formats import find_format
+from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
@@ -24,7 +32,6 @@ from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
 from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
 from xr_nczarr.writing.transaction import (
-    UNFINISHED,
     Transaction,
     WritePlan,
 )
@@ -172,6 +179,8 @@ def copy(
             store=file,
         )
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
+    for codec in codecs or ():
+        check_known(codec["id"])
     recoding = Recoding(chunks=chunks or {}, codecs=codecs)
     with closing(
         open_input(source, engine, storage_options, **subset, netcdf_types=file is not None)
@@ -179,7 +188,14 @@ def copy(
         origin.check_dimensions(recoding.chunks)
         if file is not None:
             _check_beside(LocalStore(file), origin)
-            return _copy_to_file(origin, file, recoding, skip_unsupported, overwrite)
+            return _copy_to_file(
+                origin,
+                file,
+                recoding,
+                skip_unsupported=skip_unsupported,
+                overwrite=overwrite,
+                progress=progress,
+            )
         sync = "commit" if boot() else "all"
         access = Access(storage_options={"sync": sync, **(target_options or {})})
         resolved = resolve(target, access, must_exist=False)
@@ -198,7 +214,11 @@ def copy(
         with locked as transaction:
             exists, resumed, anew = _found(transaction, mark, overwrite)
             mark = mark or b"{}"
-            with transaction.writing(plan, staged=exists, mark=mark, resumed=resumed) as work:
+            resumable = before is not None and not (exists or store.single_file)
+            with (
+                _noting_how_to_continue(resumable=resumable),
+                transaction.writing(plan, staged=exists, mark=mark, resumed=resumed) as work,
+            ):
                 arrays = origin.arrays
                 unchanged, objects = copy_chunks(plan.writes, arrays, work, resumed, progress)
                 _check_unchanged(origin, before, store.name)
@@ -231,7 +251,13 @@ def _file_path(target: Any) -> str | None:
 
 
 def _copy_to_file(
-    origin: Input, path: str, recoding: Recoding, skip_unsupported: bool, overwrite: bool
+    origin: Input,
+    path: str,
+    recoding: Recoding,
+    *,
+    skip_unsupported: bool,
+    overwrite: bool,
+    progress: bool,
 ) -> Copied:
     """Write a netCDF file beside its place, and move it there when it is complete."""
     if os.path.lexists(path) and not (overwrite and is_netcdf_file(path)):
@@ -248,7 +274,8 @@ def _copy_to_file(
     before = origin.state()
     part = f"{path}{_PART}"
     try:
-        write_file(tree, part)
+        with _noting_how_to_continue(resumable=False):
+            write_file(tree, part, progress=progress)
         _check_unchanged(origin, before, path)
         os.replace(part, path)
     except BaseException:
@@ -259,6 +286,17 @@ def _copy_to_file(
     return Copied(
         store=path, arrays=arrays, unchanged=[], objects=0, resumed=False, skipped=origin.skipped
     )
+
+
+@contextmanager
+def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
+    """Note on an interruption what the next run does."""
+    try:
+        yield
+    except (KeyboardInterrupt, StorageError) as error:
+        how = "to complete it" if resumable else "from the beginning"
+        error.add_note(f"The copy is not complete: run it again {how}")
+        raise
 
 
 def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
@@ -300,7 +338,7 @@ def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tup
             return False, True, ""
     exists = transaction.open("a") is not None
     if exists and not overwrite:
-        remedy = "Remove it, copy elsewhere, or pass overwrite=True (--overwrite)"
+        remedy = "Remove it, copy elsewhere, or pass overwrite=True"
         raise ExistsError("there is a store already", remedy=remedy, store=store.name)
     transaction.check_empty()
     if unfinished is None:

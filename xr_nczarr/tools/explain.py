@@ -14,7 +14,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.dataset import OpenedStore, open_whole
-from xr_nczarr.errors import ConflictError, NczarrError, quote
+from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
@@ -149,8 +149,10 @@ def explain(
 
     Raises
     ------
+    NotFoundError
+        For a dimension, variable or label that is not there.
     ConflictError
-        For a dimension or variable that is not there, and a position outside of it.
+        For a position outside of its dimension.
 
     Examples
     --------
@@ -316,8 +318,8 @@ def _cells(reading: Reading) -> list[str]:
 
 
 def _check(kind: str, requested: Set[Any], available: Set[Any]) -> None:
-    if missing := requested - available:
-        raise ConflictError(f"there is no {kind} {', '.join(sorted(map(quote, missing)))}")
+    for name in sorted(requested - available):
+        raise unknown(kind, name, available)
 
 
 def _selected(

@@ -41,7 +41,7 @@ from xr_nczarr.writing.variables import (
 )
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
-_SKIP = "Pass skip_unsupported=True (--skip-unsupported) to leave it out"
+_SKIP = "Pass skip_unsupported=True to leave it out"
 _MAX_NAMED = 5
 
 
@@ -250,8 +250,10 @@ def open_input(
 
     Raises
     ------
-    UnsupportedError
+    NotFoundError
         If there is no such engine.
+    UnsupportedError
+        If no engine for netCDF files is installed.
     """
     if isinstance(source, str | os.PathLike):
         source = os.path.expanduser(source)
@@ -263,12 +265,18 @@ def open_input(
     path = os.fspath(source)
     if engine is None and find_spec("netCDF4") is not None:
         return _of_file(open_file(path), subset)
-    engine = engine or str(xr.backends.plugins.guess_engine(path))
     engines = xr.backends.list_engines()
+    if engine is None:
+        try:
+            engine = str(xr.backends.plugins.guess_engine(path))
+        except ValueError as error:
+            raise UnsupportedError(
+                "this is a netCDF file, and the package netCDF4 is missing",
+                remedy="Install it, or xr-nczarr[netcdf]",
+                store=path,
+            ) from error
     if engine not in engines:
-        raise UnsupportedError(
-            f"there is no engine {quote(engine)}; there are {', '.join(engines)}"
-        )
+        raise unknown("engine", engine, engines)
     keywords: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
         datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))

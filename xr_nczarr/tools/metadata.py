@@ -151,7 +151,7 @@ def upgrade(
         if is_plain and dialect != "zarr" and not annotate:
             raise ConflictError(
                 "the store is plain Zarr, without NCZarr metadata to upgrade",
-                remedy="Pass annotate=True (--annotate) to add NCZarr metadata to it in place",
+                remedy="Pass annotate=True to add NCZarr metadata to it in place",
                 store=store.name,
             )
         source = opened.hierarchy

@@ -34,7 +34,11 @@ _NC_NETCDF4 = 0x1000
 @cache
 def _library() -> ctypes.CDLL:
     # The extension module shows the symbols of what it is linked with.
-    extension = str(import_module("netCDF4._netCDF4").__file__)
+    try:
+        extension = str(import_module("netCDF4._netCDF4").__file__)
+    except ModuleNotFoundError as error:
+        remedy = "Install it, or xr-nczarr[netcdf]"
+        raise UnsupportedError("the package netCDF4 is missing", remedy=remedy) from error
     wheel = os.path.join(os.path.dirname(extension), os.pardir, "netCDF4.libs", "*netcdf*.dll")
     conda = os.path.join(sys.prefix, "Library", "bin", "netcdf.dll")
     for path in (extension, *glob.glob(wheel), *glob.glob(conda)):

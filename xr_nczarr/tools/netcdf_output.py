@@ -32,7 +32,7 @@ from xr_nczarr.tools.netcdf_c import (
 from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import rearranged
 from xr_nczarr.writing.builder import Tree
-from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
+from xr_nczarr.writing.chunk_writes import ArrayWrite, show_progress, store_values
 from xr_nczarr.writing.options import Layout
 
 _IMPLIED = ("bytes", "transpose", "vlen-utf8")
@@ -63,7 +63,7 @@ def unheld(root: Group) -> list[str]:
     ]
 
 
-def write_file(tree: Tree, path: str) -> None:
+def write_file(tree: Tree, path: str, *, progress: bool) -> None:
     """Write a tree with the values of its variables to a new file, which is then on the disk.
 
     Raises
@@ -80,12 +80,16 @@ def write_file(tree: Tree, path: str) -> None:
         with LOCK:
             writer.define(tree.root, handle.group("/"))
         tree.report_changes()
+        done, total = 0, sum(encoded.data.nbytes for encoded in tree.written.values())
         for name, encoded in tree.written.items():
             node = writer.nodes[name]
             whole = tuple([slice(0, size) for size in encoded.data.shape])
             for part in rearranged(ArrayWrite(node, whole, encoded.data)):
                 with Place(variable=name):
                     store_values(part, writer.variables[name])
+                done += part.data.nbytes
+                if progress:
+                    show_progress(done, total)
         on_error.pop_all()
     handle.close()
     with open(path, "rb+") as file:

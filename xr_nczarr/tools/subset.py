@@ -136,7 +136,7 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
             if path == (name or "/") or (name[:1] != "/" and path.endswith(f"/{name}"))
         }
         if not matching:
-            raise unknown(what, name, {path.rpartition("/")[2] for path in paths})
+            raise unknown(what, name, {path.rpartition("/")[2] for path in paths} - {""})
         chosen |= matching
     return chosen
 

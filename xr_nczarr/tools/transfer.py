@@ -45,10 +45,10 @@ def copy_chunks(
         anew |= write.fill_is_spelled  # chunks that netcdf-c left out are stored
         if array is not None and not anew and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
-        elif (aligned := write.aligned()) is write or write.data.nbytes <= _MAX_REARRANGED_BYTES:
-            others += _unfinished(aligned, there)
+        elif _is_large(write):
+            large.append(write)
         else:
-            large += _parts(write, _MAX_REARRANGED_BYTES)
+            others += _unfinished(write.aligned(), there)
     total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes)
     done = objects = 0
     for array, node in as_bytes:
@@ -57,8 +57,9 @@ def copy_chunks(
             if progress:
                 show_progress(done, total)
     write_chunks(others, store, WriteOptions(progress=progress))
-    for part in large:  # one after another, since dask holds what it puts together
-        write_chunks([*_unfinished(part.aligned(), there)], store, WriteOptions(progress=progress))
+    for write in large:
+        for part in rearranged(write):  # one after another: dask holds what it puts together
+            write_chunks([*_unfinished(part, there)], store, WriteOptions(progress=progress))
     return [node.path for _, node in as_bytes], objects
 
 
@@ -119,11 +120,12 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
     """Yield the write with blocks of whole stored objects, in parts if it is large."""
-    aligned = write.aligned()
-    if aligned is write or write.data.nbytes <= _MAX_REARRANGED_BYTES:
-        yield aligned
-    else:
-        yield from (part.aligned() for part in _parts(write, _MAX_REARRANGED_BYTES))
+    parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
+    yield from (part.aligned() for part in parts)
+
+
+def _is_large(write: ArrayWrite) -> bool:
+    return write.data.nbytes > _MAX_REARRANGED_BYTES and write.aligned() is not write
 
 
 def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:

@@ -24,7 +24,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.hierarchy import JOURNAL
+from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
 from xr_nczarr.model import ArrayNode, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
@@ -32,7 +32,6 @@ from xr_nczarr.storage import WRITER_LOCK, Bytes, KeepingStore
 from xr_nczarr.tools.readers import requirements
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS, StoredChunks, count_stored_chunks
 from xr_nczarr.tools.verification import Finding, Verification
-from xr_nczarr.writing.transaction import UNFINISHED
 
 _MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
 _BYTES_IN_FLIGHT = 256 << 20  # once decoded

@@ -44,6 +44,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import (
     JOURNAL,
+    UNFINISHED,
     Journal,
     Regions,
     is_consolidated,
@@ -61,9 +62,6 @@ from xr_nczarr.storage import (
 )
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.options import WriteOptions
-
-UNFINISHED = ".nczarr_unfinished"
-"""Key of the mark of a new store that is written in place and not complete yet."""
 
 
 @dataclass(slots=True)

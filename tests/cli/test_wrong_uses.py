@@ -1,0 +1,204 @@
+# ruff: noqa: E501 (a row a use)
+"""Wrong uses of the command: each ends with 2 and one line that a user of a shell understands."""
+
+import io
+import os
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from tests.servers import HttpServer
+from xr_nczarr.cli.commands import COMMANDS
+from xr_nczarr.cli.main import main
+
+USAGE = "Usage: nczarr {} [OPTIONS] {}"
+NO_STORE = "found no Zarr metadata (zarr.json, .zmetadata"
+WRONG = {
+    # ---- what is no store
+    "nothing there": ("info nothing", "nothing: it does not exist"),
+    "empty folder": ("info empty", f"empty: {NO_STORE}"),
+    "folder of something else": ("info plain", f"plain: {NO_STORE}"),
+    "store within a store": ("info outer", "To open a store within a store, pass --option 'group=…'"),
+    "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),
+    "interrupted copy": (
+        "info unfinished",
+        "the store is incomplete: what wrote it was interrupted. Run the same copy or write again "
+        "to complete it",
+    ),
+    "no JSON": ("info bad.json", "bad.json: the reference document is not JSON"),
+    "other JSON": ("info other.json", "this is not a reference set: found 1"),
+    "text file": ("info text.txt", "text.txt: this is a file of another kind, expected a directory"),
+    "netCDF-4 file": ("info h.nc", "this is a netCDF-4 or HDF5 file, expected a directory"),
+    "netCDF-3 file": ("info h3.nc", "this is a netCDF-3 file, expected a directory"),
+    "copy of a text file": ("copy text.txt out", "text.txt: this is a file of another kind"),
+    "copy onto a text file": ("copy s text.txt", "text.txt: this is a file of another kind"),
+    "cut zip file": ("info cut.zip", "cut.zip: found no readable zip file"),
+    "empty zip file": ("info empty.zip", "empty.zip: this is an empty file"),
+    # ---- where it is
+    "unknown protocol": ("info foo://bar/x", "foo://bar/x: Protocol not known: foo"),
+    "gs without gcsfs": ("info gs://bucket/x", "Install it, or xr-nczarr[gcs]"),
+    "az without adlfs": ("info az://bucket/x", "Install it, or xr-nczarr[azure]"),
+    "unknown host": ("info http://no.such.host.invalid/x", "Check the name of the host"),
+    "URL of another medium": (
+        "info file://{here}/s#mode=nczarr,s3",
+        "the URL says s3 (an S3 bucket), found a directory. Say mode=file",
+    ),
+    "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana'. Known modes are"),
+    "empty path": (["info", ""], "the path or URL is empty. The current folder is '.'"),
+    "unknown option of HTTP": ("info {http}/s --storage-option nonsense=1", "nonsense"),
+    # ---- words
+    "unknown command": ("infoo s", "no command 'infoo'. Did you mean info?"),
+    "unknown option before": ("--jsn info s", "no option '--jsn'. The options are --completion"),
+    "no target": ("info", f"missing TARGET. {USAGE.format('info', 'TARGET')}"),
+    "copy without target": ("copy s", f"missing TARGET. {USAGE.format('copy', 'SOURCE TARGET')}"),
+    "too many targets": ("info s more", f"unexpected argument 'more'. {USAGE.format('info', '')}"),
+    "misspelled option": ("info s --jsn", "no option '--jsn'. Did you mean --json?"),
+    "unknown option": ("dump s -q", "no option '-q'. The options are --help"),
+    "option without value": ("info s --option", "--option: expected one argument"),
+    "unknown option of the engine": ("info s --option nope=1", "no option 'nope'. The options are"),
+    "misspelled option of the engine": ("info s --option grup=/a", "Did you mean group?"),
+    "option without sign": ("info s --option chunks", "--option: expected NAME=VALUE; found 'chunks'"),
+    "unknown group": ("info s --option group=/nope", "there is no group '/nope'. Its groups are 'diag'"),
+    "another value": (
+        "info s --option consolidated=yes",
+        "--option consolidated is one of null, true, false, 'check'; found 'yes'",
+    ),
+    # ---- copy
+    "onto itself": ("copy s s", "source and target are the same. Copy it to another place"),
+    "onto itself, overwriting": ("copy s s --overwrite", "source and target are the same"),
+    "into itself": ("copy s s/inside", "the target lies within the store that is to be copied"),
+    "onto a store": ("copy s v2", "there is a store already. Remove it, copy elsewhere, or pass --overwrite"),
+    "onto a file": ("copy s h.nc", "there is a file already. Choose another target, or pass --overwrite"),
+    "over a folder of something else": (
+        "copy --overwrite s plain",
+        "the target holds objects that are not a Zarr store. Choose another target",
+    ),
+    "where nothing can be": ("copy s /proc/x", "/proc/x: No such file or directory"),
+    "file elsewhere": ("copy s s3://bucket/out.nc", "netCDF files are written to local disks alone"),
+    "file of a dialect": ("copy s out.nc --dialect zarr", "a netCDF file has no Zarr version, dialect"),
+    "unknown dialect": ("copy s out --dialect foo", "found dialect foo for Zarr version 2, expected zarr"),
+    "unknown version": ("copy s out --zarr-format 4", "--zarr-format: expected 1, 2, 3, 3-draft; found '4'"),
+    "misspelled codec": ("copy s out --codecs zstdd", "no codec 'zstdd'. Did you mean zstd?"),
+    "unknown codec": (["copy", "s", "out", "--codecs", '[{"id": "nope"}]'], "no codec 'nope'"),
+    "codec with a word for a level": ("copy s out --codecs zstd:x", "and a level if it has one, as zstd:3"),
+    "shuffle with a level": ("copy s out --codecs shuffle:4", "and a level if it has one, as zstd:3"),
+    "codecs twice": ("copy s out --codecs zstd --zlib 4", "--zlib and --shuffle contradict --codecs"),
+    "codecs without id": (["copy", "s", "out", "--codecs", "[{}]"], "or a JSON list of objects with an id"),
+    "chunks of no dimension": (
+        "copy s out --chunks tim=3",
+        "no dimension 'tim'. Did you mean time? The dimensions are lat, lon, time",
+    ),
+    "chunks of nothing": ("copy s out --chunks time=0", "chunk length of time must be at least 1, not 0"),
+    "chunks without length": ("copy s out --chunks time", "--chunks: expected time=10,lat=180; found 'time'"),
+    "chunks of letters": ("copy s out --chunks time=abc", "--chunks: expected time=10,lat=180; found 'time=abc'"),
+    "unknown engine": ("copy h.nc out --engine netcdf", "no engine 'netcdf'. Did you mean netcdf4"),
+    "group to copy": ("copy s out --group dia", "no group '/dia'. Did you mean /diag?"),
+    "variable to copy": ("copy s out -v t2", "no variable 't2'. Did you mean t2m?"),
+    # ---- selections
+    "positions of no dimension": ("explain s --select tme=0", "no dimension 'tme'. Did you mean time?"),
+    "position outside": ("explain s --select time=1000", "index 1000 is out of bounds for a dimension of size 24"),
+    "label outside": (
+        "explain s --select time=1900-01-01",
+        "time has no label 1900-01-01. Its labels go from 2000-01-01 00:00:00 to 2000-01-24",
+    ),
+    "labels without coordinate": ("explain s --select lon=12.5", "lon has no coordinate variable"),
+    "selection of nothing": ("explain s --select time", "expected each dimension once, with positions"),
+    "step of nothing": ("explain s --select time=::0", "expected START:STOP:STEP, STEP not 0"),
+    "unknown variable": ("explain s -v nope", "no variable 'nope'. The variables are"),
+    "unknown variable of dump": ("dump s -v nope", "no variable 'nope'. The variables are cape, lat, t2m, time"),
+    "unknown group of dump": ("dump s -g nope", "no group 'nope'. The groups are diag"),
+    "precision": ("dump s -p 30", "-p: expected numbers from 1 to 17, as 7,15; found '30'"),
+    # ---- verify, upgrade, consolidate
+    "sample": ("verify s --sample -1", "--sample: expected a whole number, 0 or more; found '-1'"),
+    "upgrade of plain Zarr": ("upgrade v2", "the store is plain Zarr, without NCZarr metadata to upgrade. Pass --annotate to add"),
+    "consolidate over HTTP": ("consolidate {http}/s", "plain HTTP is read only"),
+    # ---- damage
+    "cut chunk": ("dump cut", "t2m/0.0.0, codec zlib (compressor): stream ends early, after"),
+    "flipped bits": ("dump flipped", "t2m/0.0.0, codec zlib (compressor): "),
+}  # fmt: skip
+
+
+def write_netcdf(name: str, **options) -> None:
+    with netCDF4.Dataset(name, "w", **options) as file:
+        for dim, size in {"time": None, "lat": 3, "lon": 4}.items():
+            file.createDimension(dim, size)
+        time = file.createVariable("time", "f8", ("time",))
+        time.units = "days since 2000-01-01"
+        time[:] = np.arange(24)
+        file.createVariable("lat", "f4", ("lat",))[:] = [-85, 0, 85]
+        if options:
+            return
+        packed = file.createVariable(
+            "t2m", "i2", ("time", "lat", "lon"), zlib=True, chunksizes=(8, 3, 4), fill_value=-1
+        )
+        packed[:] = np.arange(288).reshape(24, 3, 4)
+        file.createGroup("diag").createVariable("cape", "f4", ("lat",))[:] = 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with stores, files of other kinds, and what is damaged."""
+    here = tmp_path_factory.mktemp("wrong")
+    before = Path.cwd()
+    os.chdir(here)
+    try:
+        write_netcdf(f"file://{here}/s#mode=nczarr,file")
+        write_netcdf("h.nc")
+        write_netcdf("h3.nc", format="NETCDF3_CLASSIC")
+        xr.Dataset({"v": ("x", [1.0, 2.0])}).to_zarr("v2", zarr_format=2, consolidated=False)
+        for name in ("empty", "plain", "outer", "unfinished"):
+            Path(name).mkdir()
+        shutil.copytree("s", "outer/s")
+        Path("plain/x.txt").write_text("x")
+        Path("unfinished/.nczarr_unfinished").write_text("{}")
+        Path("text.txt").write_text("hello")
+        Path("bad.json").write_text("{oops")
+        Path("other.json").write_text('{"a": 1}')
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as file:
+            file.writestr("x", "y" * 1000)
+        Path("cut.zip").write_bytes(packed.getvalue()[:200])
+        Path("empty.zip").touch()
+        for name in ("cut", "flipped"):
+            shutil.copytree("s", name)
+        chunk = Path("s/t2m/0.0.0").read_bytes()
+        Path("cut/t2m/0.0.0").write_bytes(chunk[: len(chunk) // 2])
+        Path("flipped/t2m/0.0.0").write_bytes(chunk[:20] + bytes(255 - byte for byte in chunk[20:]))
+    finally:
+        os.chdir(before)
+    return here
+
+
+@pytest.fixture(scope="module")
+def http(folder):
+    with HttpServer(folder) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_use_ends_with_one_line_that_says_what_to_do(
+    wrong, folder, http, monkeypatch, capsys
+):
+    words, message = WRONG[wrong]
+    if wrong in ("gs without gcsfs", "az without adlfs"):
+        monkeypatch.setitem(sys.modules, "gcsfs", None)
+        monkeypatch.setitem(sys.modules, "adlfs", None)
+    monkeypatch.chdir(folder)
+    before = sorted(map(str, folder.rglob("*")))
+    words = words.split() if isinstance(words, str) else words
+    words = [word.replace("{here}", str(folder)).replace("{http}", http) for word in words]
+    assert main(words) == 2
+    message = message.replace("{http}", http)
+    (line,) = capsys.readouterr().err.splitlines()
+    program = f"nczarr {words[0]}" if words[0] in COMMANDS else "nczarr"
+    assert line.startswith(f"{program}: ")
+    assert message in line
+    assert "=True" not in line
+    assert "xr_nczarr." not in line
+    assert sorted(map(str, folder.rglob("*"))) == before
