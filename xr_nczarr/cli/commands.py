@@ -44,9 +44,17 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "-s", dest="special", action="store_true", help="special attributes: how values are stored"
     )
+    parser.add_argument(
+        "-c", dest="coordinates", action="store_true", help="values of coordinate variables only"
+    )
+    parser.add_argument(
+        "-t", dest="times", action="store_true", help="times as dates, which ncgen does not read"
+    )
     arguments = ("header", "variables", "groups", "name", "precision", "special")
     return lambda parsed: xr_nczarr.dump(
-        parsed.target, **chosen(parsed, *arguments), **open_options(parsed)
+        parsed.target,
+        **chosen(parsed, *arguments, "coordinates", "times"),
+        **open_options(parsed),
     )
 
 

@@ -10,15 +10,19 @@ a per cent sign in a name is escaped. Comments name what ncgen has no spelling f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.attributes import typed
 from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
+from xr_nczarr.tools.cdl_times import TimeUnits, time_units
 from xr_nczarr.tools.cdl_values import (
     EXACT,
     Digits,
@@ -34,6 +38,7 @@ from xr_nczarr.tools.subset import chosen_paths
 
 _MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17
+_NO_DATES: Mapping[str, str] = MappingProxyType({})
 _SECTIONS = ("dimension", "dimensions", "variable", "variables", "data", "group", "types")
 
 
@@ -46,6 +51,8 @@ def dump(
     name: str | None = None,
     precision: tuple[int | None, int | None] | None = None,
     special: bool = False,
+    coordinates: bool = False,
+    times: bool = False,
     **options: Any,
 ) -> Cdl:
     """Return what a store holds as CDL.
@@ -66,6 +73,11 @@ def dump(
         takes to tell the numbers apart.
     special
         Whether to show the special attributes of ``ncdump -s``: how the values are stored.
+    coordinates
+        Whether to show the values of coordinate variables alone, as ``ncdump -c`` does, and of
+        `variables`.
+    times
+        Whether to show times as dates, as ``ncdump -t`` does. ncgen does not read them.
     **options
         See `OpenOptions`.
 
@@ -96,15 +108,20 @@ def dump(
     """
     opened, top = open_whole(target, options)
     paths = {variable.path for variable in top.all_variables()}
+    shown = chosen_paths(variables, paths, "variable")
+    if coordinates:
+        shown = set() if variables is None else shown
+        shown |= {variable.path for variable in top.all_variables() if variable.is_coordinate}
     return Cdl(
         opened,
         name if name is not None else _dataset_name(opened.store.name),
         header,
-        frozenset(chosen_paths(variables, paths, "variable")),
+        frozenset(shown),
         frozenset(chosen_paths(groups, {group.path for group in top.walk()}, "group")),
         top,
         _digits(precision),
         special,
+        times,
     )
 
 
@@ -128,6 +145,7 @@ class Cdl:
     top: Group
     digits: Digits = field(default_factory=lambda: EXACT)
     special: bool = False
+    times: bool = False
 
     @property
     def left_out(self) -> list[str]:
@@ -172,9 +190,10 @@ class Cdl:
         if not self.header and group.path in self.groups:
             if group.variables:
                 yield f"{indent}data:\n"
+            units = time_units(group) if self.times else {}
             for variable in group.variables.values():
                 if variable.path in self.variables and not _reason_to_leave_out(variable):
-                    yield from self._data(variable, indent)
+                    yield from self._data(variable, indent, units.get(variable.name))
         for name, child in group.groups.items():
             yield from self._subgroup(name, child, indent)
 
@@ -194,8 +213,9 @@ class Cdl:
         yield from self._dimensions(group, indent)
         if group.variables:
             yield f"{indent}variables:\n"
+        units = time_units(group) if self.times else {}
         for variable in group.variables.values():
-            yield from self._declaration(variable, group, indent)
+            yield from self._declaration(variable, group, indent, units.get(variable.name))
         attributes = typed(group.attributes, group.node)
         if self.special and group.path == "/":
             attributes |= special_group_attributes(group)
@@ -203,7 +223,9 @@ class Cdl:
             yield f"\n{indent}// {'global' if group.path == '/' else 'group'} attributes:\n"
             yield from self._attributes("", attributes, indent)
 
-    def _declaration(self, variable: Variable, group: Group, indent: str) -> Iterator[str]:
+    def _declaration(
+        self, variable: Variable, group: Group, indent: str, units: TimeUnits | None
+    ) -> Iterator[str]:
         name = name_text(variable.name)
         reason = _reason_to_leave_out(variable)
         if reason:
@@ -220,17 +242,29 @@ class Cdl:
             attributes["_FillValue"] = [attributes["_FillValue"]]
         if self.special:
             attributes |= special_attributes(variable)
-        yield from self._attributes(name, attributes, indent)
+        dates = {}
+        for key, value in attributes.items() if units is not None else ():
+            numbers = np.atleast_1d(value)
+            if numbers.dtype == variable.node.dtype and units is not None:
+                dates[key] = ", ".join(units.texts(numbers, list(map(str, numbers))))
+        yield from self._attributes(name, attributes, indent, dates)
 
-    def _attributes(self, owner: str, attributes: dict[str, Any], indent: str) -> Iterator[str]:
+    def _attributes(
+        self,
+        owner: str,
+        attributes: dict[str, Any],
+        indent: str,
+        dates: Mapping[str, str] = _NO_DATES,
+    ) -> Iterator[str]:
         # ncgen would take these for the beginning of a section.
         owner += " " if owner in _SECTIONS else ""
         for name, value in attributes.items():
             prefix = "string " if isinstance(value, list) else ""
             text = attribute_text(value, self.digits)
-            yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;\n"
+            comment = f" // {dates[name]}" if name in dates else ""
+            yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;{comment}\n"
 
-    def _data(self, variable: Variable, indent: str) -> Iterator[str]:
+    def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
         if 0 in variable.shape:
             return
         flat = len(variable.shape) < 2
@@ -238,7 +272,7 @@ class Cdl:
         yield f"\n{indent} {name} = " if flat else f"\n{indent} {name} =\n  "
         start = len(variable.name.encode("utf-8", "surrogateescape")) + 4 if flat else 2
         line = _Line(indent, start)
-        for texts, opening, closing in self._rows(variable):
+        for texts, opening, closing in self._rows(variable, units):
             yield from map(line.fit, "{" * opening)
             if variable.kind == "char":
                 yield texts[0]
@@ -250,7 +284,9 @@ class Cdl:
                 yield line.fit(texts[-1] + "}" * closing[0])
                 yield " ;\n" if closing[1] else line.next_row()
 
-    def _rows(self, variable: Variable) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
+    def _rows(
+        self, variable: Variable, units: TimeUnits | None
+    ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
         """Yield the values row by row, or parts of long rows.
 
         With each go the number of braces that open before it, and (None where the row goes on) of
@@ -274,6 +310,7 @@ class Cdl:
                     texts = [row_text(row, fill_value)]
                 else:
                     texts = value_texts(row, variable.kind, fill_value, self.digits)
+                    texts = texts if units is None else units.texts(row, texts)
                 opening = sum(not any(index[level:]) for level in nested) * (columns.start == 0)
                 closing = None
                 if columns.stop == shape[-1]:
