@@ -64,7 +64,7 @@ def test_without_netcdf4_a_file_is_copied_through_an_engine_of_xarray(tmp_path: 
     program += "print(xr_nczarr.copy('a.nc', 'store'))"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "1 arrays copied" in done.stdout, done.stderr
+    assert "1 array copied" in done.stdout, done.stderr
     assert xr.open_dataset(tmp_path / "store", engine="nczarr")["v"].values.tolist() == [1, 2, 3]
 
 

@@ -27,7 +27,7 @@ from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
 from xr_nczarr.tools.netcdf_output import FileLayout, unheld, write_file
-from xr_nczarr.tools.text import Told
+from xr_nczarr.tools.text import Told, count_text
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
 from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
@@ -70,10 +70,12 @@ class Copied(Told):
     skipped: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        how = f"{len(self.unchanged)} of them as bytes ({self.objects} chunks)"
+        how = ""
+        if self.unchanged:
+            how = f", {len(self.unchanged)} as stored ({count_text(self.objects, 'chunk')})"
         again = ", completing an interrupted copy" if self.resumed else ""
         again += f"; an interrupted copy was begun anew: {self.anew}" if self.anew else ""
-        lines = [f"{self.store}: {self.arrays} arrays copied, {how}{again}"]
+        lines = [f"{self.store}: {count_text(self.arrays, 'array')} copied{how}{again}"]
         return "\n".join([*lines, *(f"  left out: {sentence}" for sentence in self.skipped)])
 
 
@@ -167,7 +169,7 @@ def copy(
     >>> one, other = {}, {}
     >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", np.arange(4.0))}), one)
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
-    mapping: 1 arrays copied, 1 of them as bytes (1 chunks)
+    mapping: 1 array copied, 1 as stored (1 chunk)
     """
     file = _file_path(target)
     if file is not None and (
