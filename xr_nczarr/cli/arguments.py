@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from ast import literal_eval
 from collections.abc import Callable, Sequence
-from shlex import quote as shell_quote
 from typing import Any, NoReturn
 
 from xr_nczarr.errors import unknown
@@ -60,6 +58,9 @@ class Parser(argparse.ArgumentParser):
 
     def in_flags(self, message: str) -> str:
         """Return a message to a caller in Python, such as overwrite=True, as one to a shell."""
+        from ast import literal_eval
+        from shlex import quote as shell_quote
+
         flags = {action.dest: action.option_strings[-1:] for action in self._actions}
 
         def flag(keyword: re.Match[str]) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from xr_nczarr import __version__
 from xr_nczarr.cli.arguments import Parser, UsageError
 from xr_nczarr.cli.commands import COMMANDS
-from xr_nczarr.cli.completion import candidates, script
 from xr_nczarr.errors import NczarrError, quote, unknown
 
 _FAILED = 2
@@ -93,10 +92,10 @@ def _other(option: str, words: Sequence[str]) -> int:
         print(overview())
     elif option == "--version":
         print(f"xr_nczarr {__version__}")
-    elif option == "--completion":
-        print(script(*words))
-    elif option == "--complete":
-        print("\n".join(candidates(words)))
+    elif option in ("--completion", "--complete"):
+        from xr_nczarr.cli.completion import candidates, script
+
+        print(script(*words) if option == "--completion" else "\n".join(candidates(words)))
     elif not option:
         print(overview(), file=sys.stderr)
         return _FAILED
