@@ -62,7 +62,7 @@ WRONG = {
     "unknown option": ("dump s -q", "no option '-q'. The options are --help"),
     "option without value": ("info s --option", "--option: expected one argument"),
     "unknown option of the engine": ("info s --option nope=1", "no option 'nope'. The options are"),
-    "misspelled option of the engine": ("info s --option grup=/a", "Did you mean group?"),
+    "misspelled option of the engine": ("info s --option groupp=/a", "Did you mean group?"),
     "option without sign": ("info s --option chunks", "--option: expected NAME=VALUE; found 'chunks'"),
     "unknown group": ("info s --option group=/nope", "there is no group '/nope'. Its groups are 'diag'"),
     "another value": (
