@@ -233,7 +233,7 @@ def _points(url: str) -> Row:
 
 def _writing(url: str, options: dict[str, Any]) -> Row:
     dataset = xr.Dataset({"v": (("t", "y"), np.random.default_rng(0).random((64, 1 << 20), "f4"))})
-    encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}
+    encoding = {"v": {"chunks": (1, 1 << 20), "compressors": None}}
     numbers = itertools.count()
 
     def write(name: str) -> str:
