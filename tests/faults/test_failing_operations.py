@@ -188,9 +188,9 @@ class Recorded(dict):
         self.changes.append(dict(self))
 
     def pop(self, key, default=None):
-        found = super().pop(key, default)
+        result = super().pop(key, default)
         self.changes.append(dict(self))
-        return found
+        return result
 
     def __delitem__(self, key):
         self.pop(key)

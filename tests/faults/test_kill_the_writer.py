@@ -173,22 +173,22 @@ def read(path, **options):
 
 def states(path, layout):
     """Return the state of the store in each way of reading it: None, or a dataset."""
-    found = []
+    result = []
     for options in ({}, {"consolidated": False}):
         try:
-            found.append(read(path, **options))
+            result.append(read(path, **options))
         except NotFoundError:
-            found.append(None)
-    if found[0] is not None and LAYOUTS[layout][1] == 2:
+            result.append(None)
+    if result[0] is not None and LAYOUTS[layout][1] == 2:
         # netcdf-c does not know the journal, and rejects arrays of both lengths while there is one.
         unfinished = os.path.exists(f"{path}/{JOURNAL}")
         refusal = contextlib.suppress(OSError) if unfinished else contextlib.nullcontext()
         with refusal, netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
-            for name, ours in found[1].variables.items():
+            for name, ours in result[1].variables.items():
                 theirs = np.ma.filled(file[name][:], np.nan)[: len(ours)]
                 assert len(theirs) in (9, 18, 37)
                 np.testing.assert_array_equal(theirs, ours[: len(theirs)])
-    return found
+    return result
 
 
 def contents(path):
@@ -243,7 +243,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
     code, changes, seconds = write(writers, action, layout, reference)
     assert (code, changes > 20) == (0, True)
     whole, outcomes = contents(reference), {"amid": 0, "new": 0}
-    assert action in WRITTEN or all(same(one, after) for one in states(reference, layout))
+    assert action in WRITTEN or all(same(state, after) for state in states(reference, layout))
     counted = action in COUNTED and layout in USUAL.values()
     for turn in range(KILLS if counted else max(1, KILLS // 50)):
         if before is not None:
@@ -255,17 +255,17 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
         code, begun, _ = write(writers, action, layout, path, **point)
         assert code == -signal.SIGKILL or (code, begun) == (0, changes)
         outcomes["amid"] += code != 0 and 0 < begun < changes
-        found = states(path, layout)
-        for one in found:
+        result = states(path, layout)
+        for state in result:
             if action in WRITTEN:
-                assert_each_chunk_is_old_or_new(one, *WRITTEN[action])
+                assert_each_chunk_is_old_or_new(state, *WRITTEN[action])
             else:
-                assert one is before is None or same(one, before) or same(one, after)
-        outcomes["new"] += same(found[0], after)
+                assert state is before is None or same(state, before) or same(state, after)
+        outcomes["new"] += same(result[0], after)
         try:
             ACTIONS[action](path, layout)
         except (ConflictError, FileExistsError):
-            assert same(found[0], after), "refused to run again although it had not finished"
+            assert same(result[0], after), "refused to run again although it had not finished"
         assert contents(path) == whole
         for left in {*map(str, tmp_path.iterdir())} - {original, reference}:
             shutil.rmtree(left)  # also leftovers of a killed replacement next to the store
@@ -274,15 +274,15 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path, writers, acti
     assert outcomes["amid"] >= 0.4 * (turn + 1) or turn < 20
 
 
-def assert_each_chunk_is_old_or_new(found, start, stop):
+def assert_each_chunk_is_old_or_new(result, start, stop):
     """Check the signs: rows outside the region are old, and each chunk inside has one sign."""
     old = values(0, 18)
-    np.testing.assert_array_equal(np.abs(found.a), old.a)
-    xr.testing.assert_identical(found.time, old.time)
+    np.testing.assert_array_equal(np.abs(result.a), old.a)
+    xr.testing.assert_identical(result.time, old.time)
     for row in range(0, 18, 4):
         written = slice(max(row, start), min(row + 4, stop))
         for column in range(0, 50, 10):
-            signs = np.sign(found.a.values[written, column : column + 10])
+            signs = np.sign(result.a.values[written, column : column + 10])
             assert set(signs.ravel()) <= {0, 1} or set(signs.ravel()) <= {0, -1}
     outside = np.r_[0:start, stop:18]
-    np.testing.assert_array_equal(found.a.values[outside], old.a.values[outside])
+    np.testing.assert_array_equal(result.a.values[outside], old.a.values[outside])

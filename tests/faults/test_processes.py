@@ -59,19 +59,19 @@ def meanwhile(action):
             results.append(action())
 
     threads = [threading.Thread(target=repeat) for _ in range(2)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     try:
         yield results
     finally:
         stop.set()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.join()
 
 
 def amid_reading(urls):
     """Fork while threads read one dataset of each URL, and read in a spawned process as well."""
-    found = {}
+    result = {}
     with ExitStack() as opened:
         datasets = [
             opened.enter_context(xr.open_dataset(url, engine="nczarr", cache=False)) for url in urls
@@ -79,10 +79,10 @@ def amid_reading(urls):
         for url, dataset in zip(urls, datasets, strict=True):
             with meanwhile(lambda: read(dataset)) as results:  # noqa: B023 (it ends before)
                 codes = [fork(read, dataset) for _ in range(FORKS)]
-            found[url] = {*codes} == {0} and all(results)
+            result[url] = {*codes} == {0} and all(results)
         with meanwhile(lambda: read(*datasets)) as results:
             spawned = in_a_child("spawn", read, *datasets)
-        return found, spawned and all(results)
+        return result, spawned and all(results)
 
 
 def test_processes_started_during_reads_can_read(http_server):
@@ -153,13 +153,13 @@ def test_a_limited_thread_runs_when_a_running_one_waits_for_it(monkeypatch):
 
 def references_of(store, url):
     """Return a reference set of a store, with inline documents."""
-    found = {}
+    result = {}
     for path in store.rglob("*"):
         if path.is_file():
             key, size = str(path.relative_to(store)), path.stat().st_size
             text = path.name.startswith(".")
-            found[key] = path.read_text() if text else [f"{url}/s/{key}", 0, size]
-    return found
+            result[key] = path.read_text() if text else [f"{url}/s/{key}", 0, size]
+    return result
 
 
 def write_a_row(path, row):
@@ -183,8 +183,8 @@ def test_two_processes_that_write_one_chunk_lose_nothing(tmp_path):
     assert in_a_new_interpreter(write_two_rows, path) == [0, 0]
     expected = values()
     expected.a[3:5] = np.array([[3000.0], [4000.0]]) + ROUNDS
-    with xr.open_dataset(path, engine="nczarr") as found:
-        xr.testing.assert_identical(found.load(), expected)
+    with xr.open_dataset(path, engine="nczarr") as opened:
+        xr.testing.assert_identical(opened.load(), expected)
     assert not [name for name in os.listdir(f"{path}/a") if name.endswith((".lock", ".tmp"))]
 
 

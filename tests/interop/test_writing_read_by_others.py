@@ -122,8 +122,8 @@ def test_tensorstore_reads_the_same(path, filters, zarr_format):
     driver = "zarr" if zarr_format == 2 else "zarr3"
     for name, variable in dataset.variables.items():
         spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{path}/{name}/"}}
-        found = tensorstore.open(spec, read=True).result().read().result()
-        assert bits(found) == bits(variable.values), name
+        result = tensorstore.open(spec, read=True).result().read().result()
+        assert bits(result) == bits(variable.values), name
 
 
 ATTRIBUTES = {
@@ -144,21 +144,23 @@ def test_attributes_keep_type_and_value(path, dialect):
     to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
     ours = read(path)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
-        for found in (ours.attrs, ours.v.attrs, attributes(stored), attributes(stored["v"])):
+        for result in (ours.attrs, ours.v.attrs, attributes(stored), attributes(stored["v"])):
             for name, value in ATTRIBUTES.items():
-                if name == "empty" and not np.size(found.get(name, ())):
+                if name == "empty" and not np.size(result.get(name, ())):
                     continue
-                assert type(found[name]) is type(value) or not isinstance(value, str), name
-                assert np.asarray(found[name]).dtype == np.asarray(value).dtype, name
-                np.testing.assert_array_equal(found[name], value, name)
+                assert type(result[name]) is type(value) or not isinstance(value, str), name
+                assert np.asarray(result[name]).dtype == np.asarray(value).dtype, name
+                np.testing.assert_array_equal(result[name], value, name)
     # Zarr has no attribute types: numbers are JSON, and so is text that netCDF spells as JSON.
     with xr.open_dataset(path, engine="zarr") as engine:
-        for found in (engine.attrs, engine.v.attrs, dict(zarr.open_group(path)["v"].attrs)):
+        for result in (engine.attrs, engine.v.attrs, dict(zarr.open_group(path)["v"].attrs)):
             for name, value in ATTRIBUTES.items():
                 if isinstance(value, str):
-                    assert found[name] == value or name.startswith(("json", "like")), name
+                    assert result[name] == value or name.startswith(("json", "like")), name
                 elif name != "empty":
-                    np.testing.assert_array_equal(np.asarray(found[name], value.dtype), value, name)
+                    np.testing.assert_array_equal(
+                        np.asarray(result[name], value.dtype), value, name
+                    )
 
 
 def attributes(holder):
@@ -272,15 +274,15 @@ def test_a_dataset_is_decoded_the_same_by_all(path, dialect, dask):
     dataset = climate()
     if dialect == "zarr":  # netcdf-c does not read its booleans and scalars
         dataset = dataset.drop_vars(["flag", "scalar"])
-    given = dataset.chunk(time=2, x=3) if dask else dataset
-    to_nczarr(given, path, encoding=CLIMATE_ENCODING, unlimited_dims="time", dialect=dialect)
+    original = dataset.chunk(time=2, x=3) if dask else dataset
+    to_nczarr(original, path, encoding=CLIMATE_ENCODING, unlimited_dims="time", dialect=dialect)
     ours = read(path)
     np.testing.assert_allclose(ours.packed, dataset.packed, atol=0.05)
     xr.testing.assert_identical(ours.drop_vars("packed"), dataset.drop_vars("packed"))
-    for found in others(path, dialect):
-        xr.testing.assert_identical(found.drop_attrs(), ours.drop_attrs())
+    for result in others(path, dialect):
+        xr.testing.assert_identical(result.drop_attrs(), ours.drop_attrs())
         for name in ("t", "x"):
-            assert found[name].attrs == ours[name].attrs
+            assert result[name].attrs == ours[name].attrs
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
@@ -295,7 +297,7 @@ def test_groups_and_dimensions_keep_their_positions(path, dialect):
     )
     to_nczarr(tree, path, unlimited_dims={"/": ["time"]}, dialect=dialect)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
-        assert {name: len(each) for name, each in stored.dimensions.items()} == {
+        assert {name: len(dimension) for name, dimension in stored.dimensions.items()} == {
             "time": 5,
             "y": 3,
             "x": 4,
@@ -307,8 +309,8 @@ def test_groups_and_dimensions_keep_their_positions(path, dialect):
         assert stored["g/h"].deep == "yes"
         np.testing.assert_array_equal(stored["g/above"][:], np.arange(5.0))
         np.testing.assert_array_equal(stored["g/h/below"][:], np.ones((2, 3)))
-    found = xr.open_datatree(path, engine="nczarr").load()
-    assert found.identical(tree)
+    opened = xr.open_datatree(path, engine="nczarr").load()
+    assert opened.identical(tree)
     zarr_group = zarr.open_group(path, mode="r")
     np.testing.assert_array_equal(zarr_group["g/h/below"][:], np.ones((2, 3)))
 
@@ -321,8 +323,8 @@ def test_an_appended_store_is_read_by_all(path):
     ours = read(path)
     xr.testing.assert_identical(ours.time, whole.time)
     np.testing.assert_array_equal(ours.t[3:], whole.t[3:])
-    for found in others(path, "nczarr"):
-        xr.testing.assert_identical(found.drop_attrs(), ours.drop_attrs())
+    for result in others(path, "nczarr"):
+        xr.testing.assert_identical(result.drop_attrs(), ours.drop_attrs())
 
 
 def cdl(url):
@@ -409,8 +411,8 @@ def test_additions_to_an_earlier_universal_layout_require_an_upgrade(path):
 @pytest.mark.parametrize("chunks", [None, (9,)])
 def test_netcdf_c_4_9_0_opens_variables_that_grow_along_one_dimension(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
-    given = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
-    to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **given)
+    options = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
+    to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **options)
     to_nczarr(dataset, path, append_dim="time")
     assert "v = 1, 2, 3, 1, 2, 3" in cdl(nczarr_url(path))
 
@@ -419,10 +421,11 @@ def describe(group):
     """Return everything that netcdf-c reads of a file: dimensions, types, attributes, values."""
     own = {
         "dimensions": {
-            name: (len(each), each.isunlimited()) for name, each in group.dimensions.items()
+            name: (len(dimension), dimension.isunlimited())
+            for name, dimension in group.dimensions.items()
         },
         "attributes": {name: repr(value) for name, value in attributes(group).items()},
-        "groups": {name: describe(each) for name, each in group.groups.items()},
+        "groups": {name: describe(dimension) for name, dimension in group.groups.items()},
         "variables": {},
     }
     for name, variable in group.variables.items():

@@ -265,7 +265,7 @@ def times(draw):
 
 
 def are_stored_times(store, values):
-    """Return whether a store has these times, missing ones too, but for what hides a number."""
+    """Return whether the decoded values of a store equal these times, missing ones included."""
     with xr.open_dataset(store, engine="nczarr") as dataset:
         return np.array_equal(dataset["v"].values, values, equal_nan=True)
 

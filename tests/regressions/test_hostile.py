@@ -36,8 +36,8 @@ def store(name="a", dimension="x", shape=(2,), **attributes):
         f"{name}/.zarray": ARRAY | {"shape": shape, "chunks": shape},
         f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": [dimension][: len(shape)], **attributes},
     }
-    found = {key: json.dumps(value).encode() for key, value in documents.items()}
-    return found | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
+    result = {key: json.dumps(value).encode() for key, value in documents.items()}
+    return result | {f"{name}/0": np.array([1.0, 2.0][: 2 if shape else 1]).tobytes()}
 
 
 def test_an_empty_name_in_a_reference_set_is_not_a_child_of_the_root():
@@ -238,7 +238,7 @@ def test_an_object_much_longer_than_its_chunk_is_not_read(tmp_path, http_server,
     objects = store() | {"a/.zarray": json.dumps(ARRAY | {"compressor": compressor}).encode()}
     with open(tmp_path / "long", "wb") as file:
         file.truncate(3 << 20 if where == "http" else 3 << 30)
-    documents = {key: one.decode() for key, one in objects.items() if not key.endswith("/0")}
+    documents = {key: data.decode() for key, data in objects.items() if not key.endswith("/0")}
     if where == "zip":
         target = tmp_path / "s.zip"
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
@@ -343,16 +343,16 @@ def test_a_shard_of_too_many_chunks_is_an_error_that_names_the_store():
     sharding = {"chunk_shape": [2, 2], "codecs": little, "index_codecs": little}
     array["codecs"] = [{"name": "sharding_indexed", "configuration": sharding}]
     array["dimension_names"] = ["y", "x"]
-    found = xr.open_dataset({"zarr.json": json.dumps(array).encode()}, engine="nczarr")
+    opened = xr.open_dataset({"zarr.json": json.dumps(array).encode()}, engine="nczarr")
     with pytest.raises(LimitError) as caught:
-        found.load()
+        opened.load()
     assert (caught.value.store, caught.value.variable) == ("mapping", "/")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_a_reference_to_an_invalid_file_name_is_rejected(tmp_path, name):
-    references = {key: one.decode() for key, one in store().items() if not key.endswith("0")}
+    references = {key: data.decode() for key, data in store().items() if not key.endswith("0")}
     (tmp_path / "s.json").write_text(json.dumps(references | {"a/0": [name, 0, 16]}))
-    found = xr.open_dataset(tmp_path / "s.json", engine="nczarr")
+    opened = xr.open_dataset(tmp_path / "s.json", engine="nczarr")
     with pytest.raises(RefusedError, match=r"s\.json: a/0: refers to"):
-        found.load()
+        opened.load()

@@ -317,9 +317,9 @@ def test_d57_signed_integers_with_unsigned_store_unsigned_values(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
-    found = read(path).p
-    np.testing.assert_array_equal(found, [1.0, 100.0, 127.0, np.nan, 64.0, 0.0])
-    assert found.encoding["dtype"] == "i1"
+    opened = read(path).p
+    np.testing.assert_array_equal(opened, [1.0, 100.0, 127.0, np.nan, 64.0, 0.0])
+    assert opened.encoding["dtype"] == "i1"
 
 
 def test_d57_a_missing_value_is_written_for_nan_and_rejected_as_data(path):
@@ -369,9 +369,9 @@ def test_d58_longer_strings_are_appended(tmp_path, options, target, dask):
         one = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
         one = one.chunk(t=1) if dask else one
         to_nczarr(one, path, **({"append_dim": "t"} if number else options))
-    found = read(path, consolidated=False)
-    assert found.s.values.tolist() == TEXTS
-    assert found.n.values.tolist() == [*range(len(TEXTS))]
+    opened = read(path, consolidated=False)
+    assert opened.s.values.tolist() == TEXTS
+    assert opened.n.values.tolist() == [*range(len(TEXTS))]
     assert xr_nczarr.verify(path).whole
 
 
@@ -559,9 +559,9 @@ def test_d64_numbers_are_exact_here_and_in_netcdf_c(path):
     with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as dataset:
         theirs = {name: dataset.getncattr(name) for name in dataset.ncattrs()}
     for name, value in NUMBERS.items():
-        for found in (ours[name], theirs[name]):
-            assert np.asarray(found).dtype == value.dtype, name
-            np.testing.assert_array_equal(found, value, name)
+        for result in (ours[name], theirs[name]):
+            assert np.asarray(result).dtype == value.dtype, name
+            np.testing.assert_array_equal(result, value, name)
 
 
 @pytest.mark.parametrize("text", ["x" * 300, "é" * 64 + "x", "x" * 127 + "é", "日本語" * 50])
@@ -596,8 +596,8 @@ def test_d66_incompressible_chunks_are_stored(path):
 )
 def test_d67_types_without_a_netcdf_type_are_encoded(path, values, expected):
     to_nczarr(xr.Dataset({"v": ("x", values)}), path)
-    found = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
-    assert found == expected
+    result = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
+    assert result == expected
 
 
 @pytest.mark.parametrize(
@@ -756,9 +756,9 @@ def test_d68_a_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engin
     with xr.open_dataset(str(tmp_path / "references.json"), engine=engine) as dataset:
         to_nczarr(dataset, path)
     xr.testing.assert_equal(read(path), series(0, 4))
-    found = read(path).a.encoding
-    assert [codec["id"] for codec in found["codecs"]] == ["shuffle", "zlib"]
-    assert found["chunksizes"] == (2, 4)
+    opened = read(path).a.encoding
+    assert [codec["id"] for codec in opened["codecs"]] == ["shuffle", "zlib"]
+    assert opened["chunksizes"] == (2, 4)
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1"])
@@ -831,5 +831,5 @@ def test_an_array_with_one_dimension_twice_is_written_and_copied(size):
 def test_a_dimension_above_one_of_another_size_is_not_inherited(path, dialect):
     for group, size in (("/", 2), ("a", 3), ("a/b", 2)):
         to_nczarr(xr.Dataset({"v": ("x", [0] * size)}), path, group=group, dialect=dialect)
-    found = xr.open_groups(path, engine="nczarr")
-    assert found["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}
+    opened = xr.open_groups(path, engine="nczarr")
+    assert opened["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}

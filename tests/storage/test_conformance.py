@@ -237,9 +237,9 @@ def test_a_lock_excludes_others_only_from_its_own_key() -> None:
         with store.lock("nczarr-writer"):
             free = [helper.submit(take, key) for key in others]
             held = helper.submit(take, "nczarr-writer")
-            found = wait(free, timeout=10).not_done
+            result = wait(free, timeout=10).not_done
             assert not held.done()
-        assert not found
+        assert not result
         assert held.result(timeout=20) == "nczarr-writer"
 
 

@@ -249,15 +249,15 @@ def test_a_partial_response_without_its_range_is_an_error(
         list(store.fetch_ranges([asked]))
     assert caught.value.key == "a/100"
     server.faults[0].times = server.faults[0].seen + 1  # it passes
-    (found,) = store.fetch_ranges([asked])
-    assert len(found) == asked.length
+    (result,) = store.fetch_ranges([asked])
+    assert len(result) == asked.length
 
 
 def test_adjacent_ranges_share_a_request(server: HttpServer) -> None:
     store = open_store(server.url)
     ranges = [ByteRange("a/150", start, 10) for start in (100, 0, 50, 10)]
     ranges.insert(2, ByteRange("a/7", 5, 5))
-    expected = [CHUNKS[one.key][one.start : one.start + one.length] for one in ranges]
+    expected = [CHUNKS[part.key][part.start : part.start + part.length] for part in ranges]
     assert list(store.fetch_ranges(ranges)) == expected
     assert sorted(request.range for request in server.requests) == ["bytes=0-109", "bytes=5-9"]
 

@@ -157,11 +157,11 @@ def test_the_directory_and_size_of_a_zip_file_take_one_request(place, tmp_path, 
     assert (len(file) > 100_000) == (size > 1)
     place.serve({"store.zip": file})
     with place.at_most(*((1, 1) if size == 1 else (3, 3))):
-        found = place.open("store.zip")
+        result = place.open("store.zip")
     with place.at_most(0 if size == 1 else 1, 1):
-        found["v3"].load()
-    xr.testing.assert_identical(found.drop_vars("noise"), data.pipe(xr.decode_cf))
-    np.testing.assert_array_equal(found["noise"], noise)
+        result["v3"].load()
+    xr.testing.assert_identical(result.drop_vars("noise"), data.pipe(xr.decode_cf))
+    np.testing.assert_array_equal(result["noise"], noise)
 
 
 # Shards -------------------------------------------------------------------------------------------
@@ -189,9 +189,9 @@ splitting = pytest.mark.filterwarnings("ignore:The specified chunks separate the
 def test_the_index_of_a_shard_is_fetched_once_by_all_tasks(tags, tmp_path):
     values = np.random.default_rng(1).normal(size=(200, 100))
     tags.serve(write_shards(tmp_path / "store", values))
-    found = tags.open("shards", chunks={"t": 1})
+    result = tags.open("shards", chunks={"t": 1})
     with tags.server.waves() as waves:
-        np.testing.assert_array_equal(found["v"].compute(scheduler="threads"), values)
+        np.testing.assert_array_equal(result["v"].compute(scheduler="threads"), values)
     assert len(waves.requests) == 205
 
 
@@ -199,9 +199,9 @@ def test_the_index_of_a_shard_is_fetched_once_by_all_tasks(tags, tmp_path):
 def test_the_index_of_a_shard_is_fetched_once_by_each_process(tags, tmp_path, workers):
     values = np.random.default_rng(2).normal(size=(200, 100))
     tags.serve(write_shards(tmp_path / "store", values))
-    found = tags.open("shards", chunks={"t": 1})
+    result = tags.open("shards", chunks={"t": 1})
     tags.server.clear()
-    np.testing.assert_array_equal(workers.compute(found["v"]).result(), values)
+    np.testing.assert_array_equal(workers.compute(result["v"]).result(), values)
     assert 205 <= len(tags.server.requests) <= 210
 
 
@@ -220,10 +220,10 @@ def test_a_replaced_shard_is_read_as_it_is_now(place, tmp_path, change):
     first = np.where(np.arange(80)[:, None] % 2, np.arange(8000.0).reshape(80, 100), np.nan)
     for before, after in ((first, change(first)), (change(first), first)):
         place.serve(write_shards(tmp_path / "store", before))
-        found = place.open("shards", chunks={"t": 1})["v"]
-        np.testing.assert_array_equal(found.compute(scheduler="single-threaded"), before)
+        result = place.open("shards", chunks={"t": 1})["v"]
+        np.testing.assert_array_equal(result.compute(scheduler="single-threaded"), before)
         place.serve(write_shards(tmp_path / "store", after))
-        np.testing.assert_array_equal(found.compute(scheduler="single-threaded"), after)
+        np.testing.assert_array_equal(result.compute(scheduler="single-threaded"), after)
 
 
 def test_a_shard_that_is_replaced_between_its_index_and_its_chunks_is_read_again(tags, tmp_path):
@@ -231,7 +231,7 @@ def test_a_shard_that_is_replaced_between_its_index_and_its_chunks_is_read_again
     old = write_shards(tmp_path / "store", values)
     new = write_shards(tmp_path / "store", np.where(values > 2, np.nan, -values)[::-1])
     tags.serve(old)
-    found = tags.open("shards")["v"]
+    result = tags.open("shards")["v"]
     remaining = [tags.server.objects, lambda: tags.server.restore(new)]
 
     def replace(request: Any) -> None:
@@ -240,14 +240,14 @@ def test_a_shard_that_is_replaced_between_its_index_and_its_chunks_is_read_again
 
     tags.server.fail = replace
     expected = np.where(values > 2, np.nan, -values)[::-1]
-    np.testing.assert_array_equal(found[3].values, expected[3])
+    np.testing.assert_array_equal(result[3].values, expected[3])
 
 
 def test_a_shard_that_never_stays_the_same_is_an_error(tags, tmp_path):
     values = np.random.default_rng(4).normal(size=(40, 100))
     stores = [write_shards(tmp_path / "store", values * number) for number in range(1, 3)]
     tags.serve(stores[0])
-    found = tags.open("shards")["v"]
+    result = tags.open("shards")["v"]
 
     def replace(request: Any) -> None:
         if "/v/c/" in request.path:
@@ -256,7 +256,7 @@ def test_a_shard_that_never_stays_the_same_is_an_error(tags, tmp_path):
 
     tags.server.fail = replace
     with pytest.raises(StorageError, match="replaced again and again"):
-        found[3].load()
+        result[3].load()
 
 
 # Caches -------------------------------------------------------------------------------------------
@@ -268,9 +268,9 @@ def test_a_cached_store_opens_where_absent_objects_are_refused(s3_server, tmp_pa
     )
     present = {f"/{s3_server.bucket}/{key}" for key in s3_server.objects()}
     s3_server.fail = lambda request: None if request.path.partition("?")[0] in present else 403
-    found = xr.open_dataset(
+    opened = xr.open_dataset(
         f"simplecache::{s3_server.url}/store",
         engine="nczarr",
         storage_options={"s3": s3_server.storage_options},
     )
-    xr.testing.assert_identical(found.load(), sample().pipe(xr.decode_cf))
+    xr.testing.assert_identical(opened.load(), sample().pipe(xr.decode_cf))

@@ -96,9 +96,9 @@ def open_tree(server: S3Server, name: str) -> xr.DataTree:
 def test_a_tree_is_opened_level_by_level(s3_server, trees, name, requests, rounds):
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds):
-        found = open_tree(s3_server, name)
-    assert len(found.groups) == 21
-    xr.testing.assert_identical(found.load(), tree())
+        groups = open_tree(s3_server, name)
+    assert len(groups.groups) == 21
+    xr.testing.assert_identical(groups.load(), tree())
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_named_group_is_reached_without_listing_its_ancestors(
 ):
     s3_server.restore(trees)
     with at_most(s3_server, requests, rounds) as waves:
-        found = opened(s3_server, name, group="g3/h")
+        dataset = opened(s3_server, name, group="g3/h")
     assert all(f"prefix={name}%2Fg3%2Fh%2F" in item for item in lists(waves))
-    assert found.identical(tree()["g3/h"].to_dataset(inherit=False))
+    assert dataset.identical(tree()["g3/h"].to_dataset(inherit=False))
 
 
 @pytest.mark.parametrize("name", ["v2-single", "v3-single", "nczarr"])
@@ -128,8 +128,8 @@ def test_a_coordinate_that_fails_breaks_only_its_own_group(s3_server, trees):
     broken = "/bucket/v2-consolidated/g3/x/0"
     s3_server.fail = lambda request: 403 if request.path.startswith(broken) else None
     with pytest.warns(xr.SerializationWarning, match="g3/x"):
-        found = open_tree(s3_server, "v2-consolidated")
-    assert found["g4/x"].to_numpy().tolist() == [1, 2, 3]
+        groups = open_tree(s3_server, "v2-consolidated")
+    assert groups["g4/x"].to_numpy().tolist() == [1, 2, 3]
 
 
 # Consolidated metadata ----------------------------------------------------------------------------
@@ -161,8 +161,8 @@ def test_consolidated_metadata_open_if_absent_objects_are_forbidden(
     s3_server.restore(trees)
     refuse_absent(s3_server)
     with at_most(s3_server, 8, 2):
-        found = opened(s3_server, name, group="g1", **options)
-    assert found.identical(tree()["g1"].to_dataset())
+        dataset = opened(s3_server, name, group="g1", **options)
+    assert dataset.identical(tree()["g1"].to_dataset())
 
 
 def test_a_named_format_opens_if_absent_objects_are_forbidden(s3_server, trees):
@@ -177,16 +177,16 @@ def test_a_named_format_opens_if_absent_objects_are_forbidden(s3_server, trees):
     refuse_absent(s3_server)
     with pytest.raises(AccessDeniedError):
         opened(s3_server, "single")
-    found = opened(s3_server, "single", zarr_format=3)
-    assert found["v"].shape == (2, 3)
+    dataset = opened(s3_server, "single", zarr_format=3)
+    assert dataset["v"].shape == (2, 3)
 
 
 def test_a_refused_chunk_is_an_error_that_names_missing_status(s3_server, trees):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
-    found = opened(s3_server, "v3-consolidated", group="g1")
+    dataset = opened(s3_server, "v3-consolidated", group="g1")
     with pytest.raises(AccessDeniedError, match="missing_status"):
-        found["v"].load()
+        dataset["v"].load()
 
 
 def test_the_error_of_a_store_that_forbids_everything_has_a_remedy(s3_server):
@@ -411,7 +411,7 @@ def test_a_named_group_of_every_release_reads_as_on_disk(s3_server, tmp_path, re
     objects = {f"store/{key}": Path(path).read_bytes() for key, path in files_below(folder)}
     s3_server.restore(objects)
     for group in ("g", "g/deep"):
-        found = opened(s3_server, "store", group=group, consolidated=False)
-        assert found.identical(
+        dataset = opened(s3_server, "store", group=group, consolidated=False)
+        assert dataset.identical(
             xr.open_dataset(folder, engine="nczarr", group=group, consolidated=False, chunks=None)
         )

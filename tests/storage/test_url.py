@@ -193,7 +193,7 @@ def test_the_error_of_a_contradicting_fragment_names_the_kind_of_store(tmp_path:
 
 
 def test_a_missing_store_is_not_an_empty_store(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="nothing"):
+    with pytest.raises(NotFoundError, match="it does not exist"):
         open_store(tmp_path / "no")
     assert isinstance(open_store(tmp_path / "no.zip", must_exist=False), ZipStore)
     assert isinstance(open_store(f"{tmp_path}/no#mode=zip", must_exist=False), ZipStore)
@@ -214,9 +214,9 @@ def test_storage_options_take_precedence_over_the_url() -> None:
     url = "https://s3.eu-west-1.amazonaws.com/b/k#mode=s3&awsprofile=me"
     options = {"anon": True, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}}
     store = open_store(url, storage_options=options)
-    found = json.dumps(store.__reduce__()[1][0].options)
+    result = json.dumps(store.__reduce__()[1][0].options)
     for part in ('"anon": true', '"region_name": "eu-west-1"', '"http://127.0.0.1:9"'):
-        assert part in found
+        assert part in result
 
 
 def test_the_engine_is_guessed_from_nczarr_metadata_without_network_access(tmp_path: Path) -> None:

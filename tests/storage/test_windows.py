@@ -58,7 +58,9 @@ def write_in_every_way(folder: str, zarr_format: int) -> None:
         xr.testing.assert_identical(opened(os.path.join(folder, f"copy of {name}")), values(0, 2))
     names = {"store", "whole", "store.zip"}
     assert {*os.listdir(folder)} == names | {f"copy of {name}" for name in names}
-    assert not [name for _, _, found in os.walk(folder) for name in found if name.endswith(".lock")]
+    assert not [
+        name for _, _, result in os.walk(folder) for name in result if name.endswith(".lock")
+    ]
 
 
 # ---- Without one call of POSIX, or all of them
@@ -344,7 +346,7 @@ def _names() -> None:
     assert opened(mapping).sizes == {"x": 1}  # type: ignore[arg-type]
     fine = {"console": 1, ".a": 2, "a b": 3, "COM": 4, "é": 5}
     to_nczarr(xr.Dataset(fine), r"C:\data\new")
-    assert {name: each.item() for name, each in opened(r"C:\data\new").items()} == fine
+    assert {name: value.item() for name, value in opened(r"C:\data\new").items()} == fine
 
 
 def test_windows_invalid_file_names_are_rejected_before_writing(

@@ -1,4 +1,4 @@
-"""`diff`: what two datasets differ in, and what they do not."""
+"""`diff` lists the differences of two datasets."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
 def test_differences_are_listed_with_both_values(change: str, tmp_path: Path, capsys) -> None:
     make, expected = CHANGES[change]
     one, two = store(tmp_path / "one"), store(tmp_path / "two", make)
-    found = xr_nczarr.diff(one, two)
-    assert [(d.path, d.first, d.second, d.note) for d in found.differences] == expected
-    assert found.whole is not bool(expected)
+    result = xr_nczarr.diff(one, two)
+    assert [(d.path, d.first, d.second, d.note) for d in result.differences] == expected
+    assert result.whole is not bool(expected)
     assert main(["diff", str(one), str(two)]) == int(bool(expected))
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) == (len(expected) + 2 if expected else 0)
@@ -101,8 +101,8 @@ def test_a_copy_does_not_differ(release: str, target: str, tmp_path: Path) -> No
     else:
         source = write_vintage(tmp_path / "one", sample(release), release)
     xr_nczarr.copy(source, tmp_path / target)
-    found = xr_nczarr.diff(source, tmp_path / target)
-    assert not found.differences, str(found)
+    result = xr_nczarr.diff(source, tmp_path / target)
+    assert not result.differences, str(result)
 
 
 def test_nan_equals_nan_and_chunks_differ_only_if_asked(tmp_path: Path, capsys) -> None:
@@ -145,17 +145,17 @@ def test_a_store_is_compared_with_a_file_and_with_what_xarray_opens(tmp_path: Pa
     assert xr_nczarr.diff(one, file).whole
     with netCDF4.Dataset(file, "a") as opened:
         opened["t"][1, 1] = -5
-    (found,) = xr_nczarr.diff(one, file).differences
-    assert (found.first, found.second) == ("4", "-5")
+    (result,) = xr_nczarr.diff(one, file).differences
+    assert (result.first, result.second) == ("4", "-5")
     assert xr_nczarr.diff(file, file, engine="h5netcdf").whole
 
 
 def test_as_json_differences_have_named_fields(tmp_path: Path, capsys) -> None:
     one, two = store(tmp_path / "one"), store(tmp_path / "two", CHANGES["a value"][0])
     assert main(["diff", str(one), str(two), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["first"] == str(one)
-    assert found["differences"][0]["path"] == "/t"
+    output = json.loads(capsys.readouterr().out)
+    assert output["first"] == str(one)
+    assert output["differences"][0]["path"] == "/t"
 
 
 def test_a_target_that_does_not_open_ends_with_2(tmp_path: Path, capsys) -> None:

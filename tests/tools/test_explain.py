@@ -75,15 +75,15 @@ def test_the_requests_and_bytes_equal_those_of_the_read(selection, compressor):
     store.forget()
     explanation = xr_nczarr.explain(store, selection, variables=["v"])
     assert not [key for key in store.requests if key.startswith("v/") and key[-1].isdigit()]
-    (found,) = explanation.readings
+    (result,) = explanation.readings
     dataset = xr.open_dataset(store, engine="nczarr")
     store.forget()
     dataset["v"].isel(selection).load()
-    assert (found.requests, found.fetched_bytes) == (len(store.requests), store.bytes)
-    assert found.chunks == len(set(store.requests))
-    assert found.absent == ("v/1.1" in store.requests)
-    assert found.selected == dataset["v"].isel(selection).shape
-    assert not found.at_most
+    assert (result.requests, result.fetched_bytes) == (len(store.requests), store.bytes)
+    assert result.chunks == len(set(store.requests))
+    assert result.absent == ("v/1.1" in store.requests)
+    assert result.selected == dataset["v"].isel(selection).shape
+    assert not result.at_most
 
 
 def test_nested_chunks_that_zarr_python_did_not_declare_are_present():
@@ -94,39 +94,39 @@ def test_nested_chunks_that_zarr_python_did_not_declare_are_present():
     for key, dotted in nested.items():
         store.mapping[key] = store.mapping.pop(dotted)
     store.mapping["v/.zarray"] = json.dumps(document).encode()
-    (found,) = xr_nczarr.explain(store, {"y": slice(20)}, variables=["v"]).readings
-    assert (found.chunks, found.absent, found.requests) == (6, 0, 12)
+    (result,) = xr_nczarr.explain(store, {"y": slice(20)}, variables=["v"]).readings
+    assert (result.chunks, result.absent, result.requests) == (6, 0, 12)
     dataset = xr.open_dataset(store, engine="nczarr")
     store.forget()
     dataset["v"].isel(y=slice(20)).load()
-    assert len(store.requests) == found.requests
+    assert len(store.requests) == result.requests
 
 
 @pytest.mark.parametrize("name", ["plain", "compressed", "sharded"])
 @pytest.mark.parametrize("selection", [{}, {"y": slice(2, 5), "x": 5}, {"y": [0, 9]}])
 def test_rectilinear_chunks_are_counted_as_they_are_read(name, selection):
     store = Recording(rectilinear.STORE)
-    (found,) = xr_nczarr.explain(store, selection, variables=[name]).readings
+    (result,) = xr_nczarr.explain(store, selection, variables=[name]).readings
     dataset = xr.open_dataset(store, engine="nczarr")
     store.forget()
     dataset[name].isel(selection).load()
-    assert len(store.requests) <= found.requests
-    assert found.at_most or (len(store.requests), store.bytes) == (
-        found.requests,
-        found.fetched_bytes,
+    assert len(store.requests) <= result.requests
+    assert result.at_most or (len(store.requests), store.bytes) == (
+        result.requests,
+        result.fetched_bytes,
     )
 
 
 @pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])
 def test_the_requests_for_shards_are_an_upper_bound(rows, at_most):
     store = stored(3, chunks=(5, 20), shards=(20, 60))
-    (found,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
+    (result,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
     dataset = xr.open_dataset(store, engine="nczarr")
     store.forget()
     dataset["v"].isel(y=rows, x=slice(0, 30)).load()
-    assert found.at_most == at_most
-    assert len(store.requests) <= found.requests
-    assert at_most or (len(store.requests), store.bytes) == (found.requests, found.fetched_bytes)
+    assert result.at_most == at_most
+    assert len(store.requests) <= result.requests
+    assert at_most or (len(store.requests), store.bytes) == (result.requests, result.fetched_bytes)
 
 
 def test_near_references_share_a_request(tmp_path):
@@ -137,16 +137,16 @@ def test_near_references_share_a_request(tmp_path):
     )
     references = {".zgroup": '{"zarr_format": 2}', "x/.zarray": array, "x/9": "base64:AAAAAAAAAAA="}
     references |= {f"x/{n}": [f"{tmp_path}/data", 8 * n, 8] for n in range(8)}
-    (found,) = xr_nczarr.explain(references).readings
-    assert (found.requests, found.chunks, found.absent, found.fetched_bytes) == (1, 10, 1, 72)
+    (result,) = xr_nczarr.explain(references).readings
+    assert (result.requests, result.chunks, result.absent, result.fetched_bytes) == (1, 10, 1, 72)
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
 def test_a_dataset_explains_its_selection(chunks):
     store = stored()
     dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
-    (found,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
-    assert (found.chunks, found.all_chunks) == (4, 12)
+    (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
+    assert (result.chunks, result.all_chunks) == (4, 12)
     assert dataset["v"].nczarr.explain({"y": 0}).readings[0].chunks == 3
     assert dataset.nczarr.explain().left_out == {"x": "in memory"}
     tree = xr.DataTree.from_dict({"/": dataset, "/g": dataset})
@@ -201,13 +201,13 @@ def test_chunks_are_drawn_if_a_selection_drops_dimensions():
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding)
     opened = xr.open_dataset(store, engine="nczarr")
     points = xr.DataArray([0, 5], dims="p")
-    for found, told in (
+    for chunk, told in (
         (opened["t"].isel(z=1), "4 × 1 × 2 chunks"),
         (opened["t"].isel(x=points, y=points), "4 × 1 × 2 chunks"),
         (opened["t"].isel(z=slice(1, 2)), "z: 4 × y: 1 × x: 2 chunks"),
         (opened["c"], "1 × 1 chunks"),
     ):
-        assert told in found.nczarr.explain()._repr_html_()
+        assert told in chunk.nczarr.explain()._repr_html_()
 
 
 def test_only_selected_chunks_count_towards_the_limit_of_lookups():
@@ -232,8 +232,8 @@ def test_ten_million_chunks_are_counted_without_planning_them(step):
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding, compute=False)
     tracemalloc.start()
     try:
-        found = xr_nczarr.explain(store, {"x": slice(None, None, -step)})
-        assert "10,000,000 chunks" in found.left_out["v"]
+        explanation = xr_nczarr.explain(store, {"x": slice(None, None, -step)})
+        assert "10,000,000 chunks" in explanation.left_out["v"]
         assert tracemalloc.get_traced_memory()[1] < 50e6
     finally:
         tracemalloc.stop()

@@ -91,8 +91,8 @@ def test_undecoded_times_are_appended_in_the_stored_units_only(tmp_path: Path) -
     stored = xr.open_dataset(tmp_path / "a", engine="nczarr", decode_times=False)
     raw.t.attrs["units"] = stored.t.attrs["units"]
     to_nczarr(raw, tmp_path / "a", append_dim="t")
-    found = xr.open_dataset(tmp_path / "a", engine="nczarr")
-    np.testing.assert_array_equal(found.t, DAYS[:4])
+    opened = xr.open_dataset(tmp_path / "a", engine="nczarr")
+    np.testing.assert_array_equal(opened.t, DAYS[:4])
 
 
 @pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
@@ -101,8 +101,8 @@ def test_bytes_are_appended_to_the_coordinate_of_their_dimension(
 ) -> None:
     to_nczarr(along(np.array([b"abc", b"d"])), tmp_path / "a", **options)
     to_nczarr(along(np.array([b"ef"])), tmp_path / "a", append_dim="t")
-    found = xr.open_dataset(tmp_path / "a", engine="nczarr").t.values
-    assert found.tolist() == [b"abc", b"d", b"ef"]
+    opened = xr.open_dataset(tmp_path / "a", engine="nczarr").t.values
+    assert opened.tolist() == [b"abc", b"d", b"ef"]
 
 
 def test_text_is_appended_to_text_of_an_older_program_in_latin1(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_text_is_appended_to_text_of_an_older_program_in_latin1(tmp_path: Path) 
     with pytest.raises(ConflictError, match="would repeat it"):
         to_nczarr(along(["\udce9"]), tmp_path / "a", append_dim="t")
     to_nczarr(along(["z"]), tmp_path / "a", append_dim="t")
-    found = xr.open_dataset(tmp_path / "a", engine="nczarr").t.values
-    assert found.tolist() == ["\udce9", "y", "z"]
+    opened = xr.open_dataset(tmp_path / "a", engine="nczarr").t.values
+    assert opened.tolist() == ["\udce9", "y", "z"]
 
 
 @pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])

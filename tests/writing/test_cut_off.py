@@ -103,12 +103,12 @@ def test_an_interrupted_creation_is_not_a_dataset_and_can_be_run_again(layout):
     assert len(cut) > 10
     for objects in cut:
         try:
-            found = read(objects)
+            opened = read(objects)
         except NotFoundError:
             create(Remote(objects), layout)
             assert objects == whole
         else:
-            xr.testing.assert_identical(found, values(0, 6))
+            xr.testing.assert_identical(opened, values(0, 6))
 
 
 @pytest.mark.parametrize("old", [2, 3])
@@ -123,11 +123,11 @@ def test_an_interrupted_replacement_leaves_the_old_the_new_or_no_dataset(layout,
     *cut, whole = states(write, before)
     for objects in cut:
         try:
-            found = read(objects)
+            opened = read(objects)
         except NotFoundError:
             pass
         else:
-            assert found.identical(values(0, 6)) or found.identical(new)
+            assert opened.identical(values(0, 6)) or opened.identical(new)
         write(Remote(objects))
         assert objects == whole
 
@@ -147,8 +147,8 @@ def test_d62_an_append_can_be_run_again_or_given_up(layout, unlimited, coordinat
     assert any(JOURNAL in objects for objects in cut)
     for objects in cut:
         for options in ({}, {"consolidated": False}):
-            found = read(objects, **options)
-            assert found.identical(old) or found.identical(new)
+            opened = read(objects, **options)
+            assert opened.identical(old) or opened.identical(new)
         again, other = dict(objects), dict(objects)
         append(Remote(again))
         assert again == whole
@@ -187,8 +187,8 @@ def test_an_interrupted_append_of_longer_text_leaves_the_old_or_the_new_state(
     assert len(wider) > 5
     for objects in cut:
         for options in ({}, {"consolidated": False}):
-            found = read(objects, **options)
-            assert found.identical(old) or found.identical(new)
+            opened = read(objects, **options)
+            assert opened.identical(old) or opened.identical(new)
             (element,) = read(objects, **options).isel(t=[1]).name.values
             assert element == "Rom"
         again, other = dict(objects), dict(objects)
@@ -196,7 +196,7 @@ def test_an_interrupted_append_of_longer_text_leaves_the_old_or_the_new_state(
         assert again == whole
         to_nczarr(xr.Dataset(attrs={"k": "v"}), Remote(other), mode="a")
         assert JOURNAL not in other
-        assert read(other, consolidated=False).drop_attrs().identical(found.drop_attrs())
+        assert read(other, consolidated=False).drop_attrs().identical(opened.drop_attrs())
 
 
 def test_regions_are_rejected_until_text_is_widened():
@@ -318,8 +318,8 @@ def test_d59_a_second_writer_of_an_object_store_is_rejected(s3_server, scheme, m
     field = field.map_blocks(meanwhile, meta=field)
     to_nczarr(first.assign(a=(("t", "x"), field)), target, **how, **options)
     assert refused
-    with xr.open_dataset(target, engine="nczarr", **options) as found:
-        xr.testing.assert_identical(found.load(), whole)
+    with xr.open_dataset(target, engine="nczarr", **options) as opened:
+        xr.testing.assert_identical(opened.load(), whole)
     to_nczarr(values(9, 12), target, append_dim="t", **options)
 
 
@@ -337,8 +337,8 @@ def test_a_killed_append_to_an_object_store_is_continued_by_itself_or_by_force(s
         to_nczarr(values(9, 12), target, append_dim="t", **options)
     to_nczarr(values(6, 9), target, append_dim="t", **options)
     to_nczarr(values(9, 12), target, append_dim="t", **options)
-    with xr.open_dataset(target, engine="nczarr", **options) as found:
-        xr.testing.assert_identical(found.load(), values(0, 12))
+    with xr.open_dataset(target, engine="nczarr", **options) as opened:
+        xr.testing.assert_identical(opened.load(), values(0, 12))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -354,8 +354,8 @@ def test_an_interrupted_replacement_of_a_group_leaves_the_old_the_new_or_none(la
     for objects in cut:
         assert read(objects).identical(values(0, 6))
         with contextlib.suppress(NotFoundError):
-            found = read(objects, group="g")
-            assert found.identical(values(0, 6)) or found.identical(new)
+            opened = read(objects, group="g")
+            assert opened.identical(values(0, 6)) or opened.identical(new)
         write(Remote(objects))
         assert read(objects, group="g").identical(new)
     assert read(whole, group="g").identical(new)

@@ -101,21 +101,21 @@ def test_values_that_do_not_fit_are_rejected_before_writing(tmp_path, values, en
 def test_values_that_fit_are_written(tmp_path, values, encoding, expected, lazy):
     out = tmp_path / "out.nczarr"
     xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
-    found = xr.open_dataset(out, engine="nczarr")["v"].values
+    opened = xr.open_dataset(out, engine="nczarr")["v"].values
     if any(isinstance(value, float) for value in expected):
-        np.testing.assert_allclose(found, expected)
+        np.testing.assert_allclose(opened, expected)
     else:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(opened, expected)
 
 
 def test_floats_are_packed_as_xarray_packs_them():
-    given = xr.Variable(
+    original = xr.Variable(
         "x", np.random.default_rng(0).normal(0, 500, 10_000).astype("f4"), {}, PACKED
     )
     store = {}
-    xr_nczarr.to_nczarr(xr.Dataset({"v": given}), store)
-    found = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)["v"].variable
-    np.testing.assert_array_equal(found, xr.conventions.encode_cf_variable(given))
+    xr_nczarr.to_nczarr(xr.Dataset({"v": original}), store)
+    opened = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)["v"].variable
+    np.testing.assert_array_equal(opened, xr.conventions.encode_cf_variable(original))
 
 
 @pytest.mark.parametrize("attributes", [{}, {"_FillValue": -1}])
@@ -174,14 +174,14 @@ FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
 )
 def test_times_beyond_the_requested_integers_are_rejected(times, encoding, told, lazy):
     store = {}
-    given = dataset(times, lazy)
+    original = dataset(times, lazy)
     if told is None:
-        xr_nczarr.to_nczarr(given, store, encoding={"v": encoding})
+        xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
         decoded = xr.open_dataset(store, engine="nczarr", decode_timedelta=True)
         np.testing.assert_array_equal(decoded["v"], times)
         return
     with pytest.raises(ConflictError, match=told):
-        xr_nczarr.to_nczarr(given, store, encoding={"v": encoding})
+        xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
 
 
 def test_times_of_other_calendars_are_refused_too():
@@ -257,11 +257,11 @@ def test_values_that_a_filter_rounds_are_written(values, codec, expected):
     encoding = {"v": {"filters": [codec], "_FillValue": fill, "chunks": 2}}
     store = {}
     xr_nczarr.to_nczarr(dataset(np.array(values)), store, dialect="zarr", encoding=encoding)
-    found = xr.open_dataset(store, engine="nczarr")["v"].values
-    np.testing.assert_array_equal(found, expected)
+    opened = xr.open_dataset(store, engine="nczarr")["v"].values
+    np.testing.assert_array_equal(opened, expected)
     xr_nczarr.to_nczarr(dataset(np.array(values)), store, append_dim="x")
-    found = xr.open_dataset(store, engine="nczarr")["v"].values
-    np.testing.assert_array_equal(found, expected * 2)
+    opened = xr.open_dataset(store, engine="nczarr")["v"].values
+    np.testing.assert_array_equal(opened, expected * 2)
 
 
 def test_inherited_filters_do_not_wrap(tmp_path):
@@ -282,8 +282,8 @@ def test_integers_are_packed_too(dtype, packing):
     store, values = {}, dataset(np.array([1, 0], dtype))
     xr_nczarr.to_nczarr(values, store, encoding={"v": packing}, unlimited_dims="x")
     xr_nczarr.to_nczarr(values, store, append_dim="x")
-    found = xr.open_dataset(store, engine="nczarr")["v"].values
-    np.testing.assert_allclose(found, [1, 0, 1, 0], atol=1e-9)
+    opened = xr.open_dataset(store, engine="nczarr")["v"].values
+    np.testing.assert_allclose(opened, [1, 0, 1, 0], atol=1e-9)
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -299,23 +299,23 @@ def test_fill_values_that_floats_cannot_represent_mask(dtype, fill, key, lazy):
     opened = xr.open_dataset(store, engine="nczarr")
     np.testing.assert_array_equal(opened.v, [1, np.nan, 7])
     xr_nczarr.to_nczarr(opened, again := {}, unlimited_dims="x")
-    found = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
-    assert found.dtype == dtype
-    assert found.values.tolist() == [1, fill, 7]
+    result = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
+    assert result.dtype == dtype
+    assert result.values.tolist() == [1, fill, 7]
     xr_nczarr.to_nczarr(dataset(np.array([np.nan, 2.0]), lazy), again, append_dim="x")
-    found = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
-    assert found.values.tolist() == [1, fill, 7, fill, 2]
+    result = xr.open_dataset(again, engine="nczarr", mask_and_scale=False).v
+    assert result.values.tolist() == [1, fill, 7, fill, 2]
     encoding["v"]["scale_factor"] = 0.5
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan]), lazy), packed := {}, encoding=encoding)
-    found = xr.open_dataset(packed, engine="nczarr", mask_and_scale=False).v
-    assert found.values.tolist() == [2, fill]
+    result = xr.open_dataset(packed, engine="nczarr", mask_and_scale=False).v
+    assert result.values.tolist() == [2, fill]
 
 
 def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):
-    given = xr.Dataset(coords={"x": [1, 70_000]})
+    original = xr.Dataset(coords={"x": [1, 70_000]})
     with pytest.raises(ConflictError, match="70000 does not fit"):
-        xr_nczarr.to_nczarr(given, tmp_path / "a", encoding={"x": {"dtype": "i2"}})
-    xr_nczarr.to_nczarr(given, tmp_path / "a", encoding={"x": {"dtype": "i4"}})
+        xr_nczarr.to_nczarr(original, tmp_path / "a", encoding={"x": {"dtype": "i2"}})
+    xr_nczarr.to_nczarr(original, tmp_path / "a", encoding={"x": {"dtype": "i4"}})
     assert xr.open_dataset(tmp_path / "a", engine="nczarr").x.dtype == "i4"
 
 
@@ -328,26 +328,28 @@ def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):
     st.sampled_from([0.0, -300.0, 12.25]),
 )
 def test_a_packed_value_is_exact_to_half_a_step_or_rejected(values, kind, dtype, scale, offset):
-    given = np.array(values, kind)
+    original = np.array(values, kind)
     packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
     store = {}
     info = np.iinfo(dtype)
-    exact = (given.astype("f8") - offset) / scale
+    exact = (original.astype("f8") - offset) / scale
     try:
-        xr_nczarr.to_nczarr(dataset(given), store, encoding={"v": packing | {"_FillValue": None}})
+        xr_nczarr.to_nczarr(
+            dataset(original), store, encoding={"v": packing | {"_FillValue": None}}
+        )
     except ConflictError:
         assert exact.min() < info.min - 0.4 or exact.max() > info.max + 0.4
         return
-    found = xr.open_dataset(store, engine="nczarr")["v"].values
-    room = 0.5 * scale + 4 * np.finfo("f4").eps * (np.abs(given) + abs(offset))
-    assert (np.abs(found - given.astype("f8")) <= room * 1.001).all()
+    opened = xr.open_dataset(store, engine="nczarr")["v"].values
+    room = 0.5 * scale + 4 * np.finfo("f4").eps * (np.abs(original) + abs(offset))
+    assert (np.abs(opened - original.astype("f8")) <= room * 1.001).all()
 
 
 @pytest.mark.parametrize("missing", ["b", None])
 def test_text_is_as_wide_as_its_fill_value(missing):
     store = {}
-    given = dataset(np.array(["a", missing], object))
-    xr_nczarr.to_nczarr(given, store, encoding={"v": {"_FillValue": "none"}})
+    original = dataset(np.array(["a", missing], object))
+    xr_nczarr.to_nczarr(original, store, encoding={"v": {"_FillValue": "none"}})
     del store["v/0"]
     stored = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)["v"]
     assert stored.values.tolist() == ["none", "none"]
@@ -362,9 +364,9 @@ def test_a_fill_value_that_the_text_would_cut_is_refused():
 
 def test_an_inherited_fill_value_of_booleans_is_ignored():
     store, again = {}, {}
-    given = dataset(np.array([1, 0], "i1"))
-    given["v"].attrs |= {"dtype": "bool", "_FillValue": np.int8(9)}
-    xr_nczarr.to_nczarr(given, store)
+    original = dataset(np.array([1, 0], "i1"))
+    original["v"].attrs |= {"dtype": "bool", "_FillValue": np.int8(9)}
+    xr_nczarr.to_nczarr(original, store)
     opened = xr.open_dataset(store, engine="nczarr")
     assert opened["v"].values.tolist() == [True, False]
     xr_nczarr.to_nczarr(opened, again)

@@ -98,9 +98,9 @@ def test_the_chunks_of_the_source_apply_to_derived_variables(steps, operation, b
         if operation == "other rank" and blocks is not None:
             expected = made.t.data.chunksize
         xr_nczarr.to_nczarr(made, tmp_path / "a")
-        found = opened(tmp_path / "a")
-        assert found.t.encoding["chunks"] == expected
-        xr.testing.assert_equal(found.load(), made.load())
+        dataset = opened(tmp_path / "a")
+        assert dataset.t.encoding["chunks"] == expected
+        xr.testing.assert_equal(dataset.load(), made.load())
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -121,11 +121,11 @@ def test_a_loop_of_appends_ends_with_the_chunks_of_its_source(steps, blocks, gro
             along = {"append_dim": "time"} if number or grown else {}
             step = source.isel(time=[number])
             xr_nczarr.to_nczarr(step, tmp_path / "a", zarr_format=version, **along)
-        found = opened(tmp_path / "a")
-        assert found.t.encoding["chunks"] == (24, 20, 30)
-        assert found.t.encoding.get("shards") == source.t.encoding.get("shards")
-        assert found.time.encoding["chunks"] >= (48,)
-        xr.testing.assert_equal(found.load(), source.load())
+        dataset = opened(tmp_path / "a")
+        assert dataset.t.encoding["chunks"] == (24, 20, 30)
+        assert dataset.t.encoding.get("shards") == source.t.encoding.get("shards")
+        assert dataset.time.encoding["chunks"] >= (48,)
+        xr.testing.assert_equal(dataset.load(), source.load())
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_xarray_and_zarr_keep_the_chunks_of_opened_variables(tmp_path):
 def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
     tmp_path, zarr_format, codec, engine
 ):
-    # They reject the flag of a codec that a build of HDF5 lacks, and that of Blosc.
+    # They reject the flag of Blosc, and of a codec that a build of HDF5 lacks.
     NUMBERS.to_zarr(
         tmp_path / "a",
         zarr_format=zarr_format,
@@ -215,9 +215,9 @@ def test_a_zarr_store_of_any_codec_is_written_as_a_netcdf_file(
     )
     with opened(tmp_path / "a") as source:
         source.to_netcdf(tmp_path / "b.nc", engine=engine)
-    with xr.open_dataset(tmp_path / "b.nc", engine=engine) as found:
-        xr.testing.assert_identical(found, NUMBERS)
-        assert bool(found.v.encoding.get("zlib")) == source.v.encoding["zlib"]
+    with xr.open_dataset(tmp_path / "b.nc", engine=engine) as dataset:
+        xr.testing.assert_identical(dataset, NUMBERS)
+        assert bool(dataset.v.encoding.get("zlib")) == source.v.encoding["zlib"]
     xr_nczarr.to_nczarr(source, tmp_path / "c", zarr_format=zarr_format)
     assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
@@ -392,9 +392,9 @@ def test_a_single_dask_text_is_written(options, texts):
     # dask's block without dimensions is a str, or bytes shorter than their type.
     source = {}
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", texts)}), source, **options)
-    one = opened(source, chunks={}).isel(x=[0]).squeeze()
+    dataset = opened(source, chunks={}).isel(x=[0]).squeeze()
     target = {}
-    xr_nczarr.to_nczarr(one, target, **options)
+    xr_nczarr.to_nczarr(dataset, target, **options)
     assert opened(target).t.item() == texts[0]
 
 
@@ -457,9 +457,9 @@ def test_zarrs_own_times_are_read_and_copied(tmp_path, zarr_format, dtype):
         made = tmp_path / f"{dialect} by copy"
         xr_nczarr.copy(tmp_path / "a", made, dialect=dialect, zarr_format=zarr_format)
         for copy in (tmp_path / dialect, made):
-            found = opened(copy, decode_timedelta=True).load()
+            dataset = opened(copy, decode_timedelta=True).load()
             for name in ("t", "v"):
-                np.testing.assert_array_equal(found[name], values)
+                np.testing.assert_array_equal(dataset[name], values)
 
 
 @pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
@@ -474,20 +474,20 @@ def test_text_that_is_not_valid_unicode_is_named(tmp_path, broken):
 def test_chunks_of_characters_are_passed_as_chunks_of_text(tmp_path, key):
     ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
     xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
-    found = xr.open_dataset(tmp_path / "a", engine="nczarr")
-    assert found.t.encoding["chunksizes"] == (2, 1, 3)
-    assert found.t.values.tolist() == ds.t.values.tolist()
+    dataset = xr.open_dataset(tmp_path / "a", engine="nczarr")
+    assert dataset.t.encoding["chunksizes"] == (2, 1, 3)
+    assert dataset.t.values.tolist() == ds.t.values.tolist()
 
 
 @pytest.mark.parametrize("name", ["zstd", "blosc"])
 def test_a_compressor_that_is_named_twice_is_applied_twice(tmp_path, name):
     made = {"zstd": zarr.codecs.ZstdCodec, "blosc": zarr.codecs.BloscCodec}[name]
-    given = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    original = xr.Dataset({"v": ("x", [1.0, 2.0])})
     encoding = {"v": {"compressors": (made(), made())}}
-    given.to_zarr(tmp_path / "a.zarr", zarr_format=3, encoding=encoding, consolidated=False)
+    original.to_zarr(tmp_path / "a.zarr", zarr_format=3, encoding=encoding, consolidated=False)
     opened = xr.open_dataset(tmp_path / "a.zarr", engine="nczarr")
     assert [codec["id"] for codec in opened.v.encoding["codecs"]] == [name] * 2
-    xr.testing.assert_equal(opened.load(), given)
+    xr.testing.assert_equal(opened.load(), original)
 
 
 @pytest.mark.filterwarnings("ignore:variable names has data in the form of a dask array")

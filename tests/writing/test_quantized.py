@@ -11,9 +11,9 @@ from xr_nczarr import ConflictError, to_nczarr
 def values(dtype):
     random = np.random.default_rng(1)
     scale = 10.0 ** random.integers(-20, 20, 1000)
-    found = (random.normal(size=1000) * scale).astype(dtype)
-    found[:3] = 0, 1, -1
-    return found
+    result = (random.normal(size=1000) * scale).astype(dtype)
+    result[:3] = 0, 1, -1
+    return result
 
 
 def by_netcdf_c(tmp_path, data, options):
@@ -49,9 +49,9 @@ def test_values_are_rounded_as_by_netcdf_c(tmp_path, dtype, options, chunks):
     store = {}
     encoding = {"v": {**options, "zlib": True, "_FillValue": None}}
     to_nczarr(dataset.chunk(chunks) if chunks else dataset, store, encoding=encoding)
-    found = xr.open_dataset(store, engine="nczarr").v
-    np.testing.assert_array_equal(found.values, expected)
-    assert {name: int(value) for name, value in found.attrs.items()} == {
+    opened = xr.open_dataset(store, engine="nczarr").v
+    np.testing.assert_array_equal(opened.values, expected)
+    assert {name: int(value) for name, value in opened.attrs.items()} == {
         name: int(value) for name, value in attributes.items()
     }
 

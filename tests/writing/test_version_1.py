@@ -1,4 +1,4 @@
-"""Zarr version 1: stores of a single array, and directories of such stores."""
+"""Zarr version 1: stores of a single array, and directories that contain them."""
 
 import json
 
@@ -33,9 +33,9 @@ def path(tmp_path):
     ids=lambda values: str(values.dtype),
 )
 def test_a_variable_is_read_back_under_its_name(path, values):
-    given = xr.Dataset({"v": ("x", values, {"long_name": "v"})})
-    to_nczarr(given, path, zarr_format=1)
-    assert read(path).identical(given)
+    original = xr.Dataset({"v": ("x", values, {"long_name": "v"})})
+    to_nczarr(original, path, zarr_format=1)
+    assert read(path).identical(original)
     array = xr.DataArray(values, dims="x")
     to_nczarr(array, path, mode="w", zarr_format=1)
     assert xr.open_dataarray(path, engine="nczarr").load().identical(array)
@@ -59,9 +59,9 @@ def write_tree(path):
 def test_a_tree_of_arrays_is_recognized_automatically(path):
     write_tree(path)
     tree = xr.open_datatree(path, engine="nczarr").load()
-    given = {"/": DATASET, "/g": DATASET.rename(t="u"), "/g/h": DATASET.rename(t="w")}
-    assert tree.identical(xr.DataTree.from_dict(given))
-    assert read(path, group="g/h").identical(given["/g/h"])
+    options = {"/": DATASET, "/g": DATASET.rename(t="u"), "/g/h": DATASET.rename(t="w")}
+    assert tree.identical(xr.DataTree.from_dict(options))
+    assert read(path, group="g/h").identical(options["/g/h"])
     assert tree.encoding["zarr_format"] == "1"
     files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*.*")}
     files |= {f"t/{name}": (path / "t" / name).read_bytes() for name in ("meta", "attrs")}
@@ -151,9 +151,9 @@ def test_a_broken_array_at_the_root_raises_its_error(path):
 
 
 def test_variables_written_one_by_one_open_as_one_dataset(path):
-    given = DATASET.assign_coords(x=[1, 2, 3], label=("x", np.array(["a", "b", "c"], object)))
+    original = DATASET.assign_coords(x=[1, 2, 3], label=("x", np.array(["a", "b", "c"], object)))
     with pytest.raises(UnsupportedError, match="has 3 variables"):
-        to_nczarr(given, path, zarr_format=1)
-    for name in given.variables:
-        to_nczarr(xr.Dataset({name: given[name].variable}), path / name, zarr_format=1)
-    assert read(path).set_coords("label").identical(given)
+        to_nczarr(original, path, zarr_format=1)
+    for name in original.variables:
+        to_nczarr(xr.Dataset({name: original[name].variable}), path / name, zarr_format=1)
+    assert read(path).set_coords("label").identical(original)
