@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fsspec
 import kerchunk.utils
+import netCDF4
 import numpy as np
 import pytest
 import virtualizarr
@@ -228,6 +229,29 @@ def test_every_reader_returns_the_values_of_a_set(tmp_path, of_every_encoding, n
     else:  # engine kerchunk cannot open these; engine zarr opens its store
         read = xr.open_zarr(kerchunk.utils.refs_as_store(target), zarr_format=3, consolidated=False)
     assert_same_values(read, dataset)
+
+
+@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+@pytest.mark.parametrize("numbers", [int, str], ids=["numbers", "text"])
+@pytest.mark.parametrize("name", ["set.json", "set.parq"])
+def test_kerchunk_reads_the_values_that_netcdf_c_shuffled(tmp_path, name, numbers):
+    """netcdf-c writes an element size of 0, by which numcodecs shuffles nothing, or as text."""
+    values = np.arange(1000, dtype="i4").reshape(10, 100)
+    with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
+        file.createDimension("y", 10)
+        file.createDimension("x", 100)
+        options = {"zlib": True, "shuffle": True, "chunksizes": (5, 50)}
+        file.createVariable("v", "i4", ("y", "x"), **options)[:] = values
+    path = tmp_path / "store/v/.zarray"
+    document = json.loads(path.read_text())
+    assert document["filters"][0]["elementsize"] in (0, "0")
+    document["filters"][0]["elementsize"] = numbers(0)
+    document["compressor"]["level"] = numbers(document["compressor"]["level"])
+    path.write_text(json.dumps(document))
+    write(tmp_path / "store", tmp_path / name)
+    for engine in ("nczarr", "kerchunk"):
+        read = xr.open_dataset(str(tmp_path / name), engine=engine)
+        np.testing.assert_array_equal(read["v"], values, err_msg=engine)
 
 
 def test_attributes_keep_their_spelling_if_the_fill_value_is_respelled():

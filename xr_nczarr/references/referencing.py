@@ -237,8 +237,8 @@ def _all_keys(store: Store) -> Iterator[str]:
         yield from (key for key, _ in store.fetch_present(document_keys(hierarchy, SIDECARS)))
         for node in hierarchy.nodes.values():
             if isinstance(node, ArrayNode):
-                extent = [-(-n // m) for n, m in zip(node.shape, node.object_shape, strict=True)]
-                yield from (key for key, _ in existing_chunks(store, node.chunk_keys, extent))
+                objects = existing_chunks(store, node.chunk_keys, node.object_counts)
+                yield from (key for key, _ in objects)
         return
     yield from first
     yield from keys

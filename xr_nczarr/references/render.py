@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,6 +98,7 @@ def portable(table: Table) -> Table:
     """Return the same references with documents of Zarr v2 as kerchunk and VirtualiZarr take them.
 
     A compressor is the last filter, as kerchunk writes it: VirtualiZarr before 2.8 knows no other.
+    Codecs have numbers, and a shuffle the size of its elements: netcdf-c writes text, and 0.
     A float `_FillValue` is spelled as xarray does in Zarr v3, which VirtualiZarr makes of the set;
     other readers of v2 mask by the array's own fill value. Documents that are not plain JSON,
     which netcdf-c writes, stay as they are.
@@ -107,8 +108,9 @@ def portable(table: Table) -> Table:
         if key.rpartition("/")[2] != ".zarray" or not isinstance(text, str):
             continue
         members = _members(text)
-        if members.get("compressor") is not None:
-            filters = [*(members.get("filters") or []), members["compressor"]]
+        codecs = [*(members.get("filters") or []), members.get("compressor")]
+        filters = [_with_numbers(codec, members) for codec in codecs if codec is not None]
+        if filters and filters != members.get("filters"):
             entries[key] = json.dumps({**members, "filters": filters, "compressor": None})
         beside = key.removesuffix(".zarray") + ".zattrs"
         attributes = entries.get(beside)
@@ -124,6 +126,20 @@ def _members(text: str) -> dict[str, Json]:
     except ValueError:
         return {}
     return members if isinstance(members, dict) else {}
+
+
+def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
+    """Return a codec of an array with the numbers that netcdf-c writes as text or as 0."""
+    if not isinstance(codec, dict):
+        return codec
+    codec = {
+        name: int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else value
+        for name, value in codec.items()
+    }
+    dtype = members.get("dtype")
+    if codec.get("id") == "shuffle" and not codec.get("elementsize") and isinstance(dtype, str):
+        codec["elementsize"] = np.dtype(dtype).itemsize
+    return codec
 
 
 def _with_packed_fill(attributes: str) -> str:
