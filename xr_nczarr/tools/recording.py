@@ -129,7 +129,8 @@ class _RecordingStore(Store):
     """
 
     def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
-        self.name, self.remote = sizes.store.name, sizes.store.remote
+        # By another name, under which no index of a shard is kept.
+        self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
         self.ranges: list[ByteRange] = []
         self.fetched_bytes: int | None = 0
         self.present: set[str] = set()
