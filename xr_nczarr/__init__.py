@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from xr_nczarr.model import Limits
     from xr_nczarr.storage import Retry
     from xr_nczarr.tools.cdl import dump
+    from xr_nczarr.tools.consolidate import consolidate
     from xr_nczarr.tools.copying import copy
     from xr_nczarr.tools.diff import diff
     from xr_nczarr.tools.explain import explain
-    from xr_nczarr.tools.metadata import consolidate, upgrade
     from xr_nczarr.tools.overview import Overview, info, open_hierarchy
+    from xr_nczarr.tools.upgrade import upgrade
     from xr_nczarr.tools.verify import verify
     from xr_nczarr.writing.to_nczarr import to_nczarr
 
@@ -73,7 +74,7 @@ _LAZY = {
     "Limits": "model",
     "Overview": "tools.overview",
     "Retry": "storage",
-    "consolidate": "tools.metadata",
+    "consolidate": "tools.consolidate",
     "copy": "tools.copying",
     "diff": "tools.diff",
     "dump": "tools.cdl",
@@ -81,7 +82,7 @@ _LAZY = {
     "info": "tools.overview",
     "open_hierarchy": "tools.overview",
     "to_nczarr": "writing.to_nczarr",
-    "upgrade": "tools.metadata",
+    "upgrade": "tools.upgrade",
     "verify": "tools.verify",
 }
 

@@ -16,8 +16,7 @@ from xr_nczarr.storage import Bytes
 from xr_nczarr.tools.verification import Finding
 
 _NETCDF_FILTERS = {"shuffle", "zlib", "bz2", "zstd", "blosc", "fletcher32", "szip"}
-_UPGRADE = "nczarr upgrade spells it for all"
-_UNIVERSAL = "nczarr copy --dialect universal stores it for all"
+_COPY = "nczarr copy --dialect universal writes what all read"
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
@@ -33,15 +32,17 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
     if releases := releases_of(root.dialect, root.node):
         problem = f"NCZarr metadata are in the layout of {releases}"
         yield Finding("note", "/", problem)
+    plain = " --dialect zarr" if root.dialect == "zarr" else ""
+    upgrade = f"nczarr upgrade{plain} writes what all read"
     for variable in root.all_variables():
         node = opened.hierarchy.nodes.get(variable.path)
         if isinstance(node, ArrayNode):
             for spec in node.codecs:
                 if spec.name not in ("bytes", "order", "transpose"):
                     yield Finding("note", node.path, f"readers need the codec {_codec(spec)}")
-            for problem, remedy in _exceptions(variable, node, zarr):
+            for problem, remedy in _exceptions(variable, node, zarr, upgrade):
                 yield Finding("warning", node.path, problem, remedy)
-    yield from _in_documents(opened, documents)
+    yield from _in_documents(opened, documents, upgrade)
 
 
 def _codec(spec: CodecSpec) -> str:
@@ -51,30 +52,34 @@ def _codec(spec: CodecSpec) -> str:
     return f"{spec.name}, which netCDF-C {in_netcdf}"
 
 
-def _exceptions(variable: Variable, node: ArrayNode, zarr: Format) -> Iterator[tuple[str, str]]:
+def _exceptions(
+    variable: Variable, node: ArrayNode, zarr: Format, upgrade: str
+) -> Iterator[tuple[str, str]]:
     """Yield what one kind of reader refuses or reads wrongly in an array, and the remedy."""
     names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
-        yield "xarray's engine zarr needs the names of its dimensions", _UPGRADE
+        yield "xarray's engine zarr needs the names of its dimensions", upgrade
     elif isinstance(names, list) and len(names) != len(node.shape):
         problem = f"xarray's engine zarr finds {len(names)} names of {len(node.shape)} dimensions"
-        yield problem, _UPGRADE
+        yield problem, upgrade
     if zarr.has_dimension_names:
         return
     if variable.kind == "char" and node.type_name not in ("|S1", "S1"):
-        yield f"only netCDF-C reads its characters, of type {node.type_name}", _UNIVERSAL
+        yield f"only netCDF-C reads its characters, of type {node.type_name}", _COPY
     elif node.dtype.kind not in "iufS" or node.dtype == np.float16:
         yield f"netCDF-C has no type {node.type_name}, and opens no store with it", ""
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
         if spec.place == "order":
             yield "netCDF-C ignores its order F, and reads wrong values", "nczarr copy"
         elif any(isinstance(v, str) and v.isdecimal() for v in spec.configuration.values()):
-            yield f"only netCDF-C reads the numbers of {spec.name} as text", _UPGRADE
+            yield f"only netCDF-C reads the numbers of {spec.name} as text", upgrade
         elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
-            yield f"only netCDF-C knows the element size of {spec.name}", _UPGRADE
+            yield f"only netCDF-C knows the element size of {spec.name}", upgrade
 
 
-def _in_documents(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
+def _in_documents(
+    opened: OpenedStore, documents: Mapping[str, Bytes | None], upgrade: str
+) -> Iterator[Finding]:
     """Yield what parsers of JSON refuse, but for documents that are an error for us too."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
@@ -83,6 +88,6 @@ def _in_documents(opened: OpenedStore, documents: Mapping[str, Bytes | None]) ->
         try:
             json.loads(data)
         except ValueError:
-            yield Finding("warning", key, "only netCDF-C reads what is no JSON", _UPGRADE)
+            yield Finding("warning", key, "only netCDF-C reads what is no JSON", upgrade)
         if rb"\u" in data:
-            yield Finding("warning", key, r"netCDF-C reads \u escapes as letters", _UPGRADE)
+            yield Finding("warning", key, r"netCDF-C reads \u escapes as letters", upgrade)

@@ -1,4 +1,4 @@
-"""Whether a store is whole: each chunk is looked for and decoded, each document compared."""
+"""`verify` checks whether a store is whole: it decodes each chunk and compares each document."""
 
 from __future__ import annotations
 
@@ -46,19 +46,18 @@ _CONSOLIDATE = "Run nczarr consolidate, unless the document itself is wrong"
 def verify(
     target: Any, *, sample: int | None = None, readers: bool = False, **options: Any
 ) -> Verification:
-    """Verify a store: its documents against each other and against the chunks, and every chunk.
+    """Check whether a store is whole: decode every chunk, and compare all metadata.
 
-    Chunks are fetched and decoded as for reading, which checks sizes and checksums. Missing ones
-    are warned of. Those of a coordinate of a dimension are an error, but for a single value, which
-    writers leave out if it is the fill value.
+    Chunks are fetched and decoded as for reading, which checks sizes and checksums. A missing chunk
+    is an error in the coordinate of a dimension and a warning elsewhere. A coordinate of a single
+    value is an exception: writers leave its chunk out if the value is the fill value.
 
     Parameters
     ----------
     sample
-        Read at most so many chunks of each array, chosen at random among those that are there;
-        None for all.
+        Number of chunks of each array to read at most, chosen at random; None for all.
     readers
-        Whether to say also what other programs need to read the store, and what they read wrongly.
+        Whether to report also what other programs need to read the store, and read wrongly.
     **options
         See `OpenOptions`. With `group`, only the chunks of that group are read.
 
@@ -76,7 +75,7 @@ def verify(
     except MetadataError as error:
         if error.key != JOURNAL:
             raise
-        # Until it is decided, nobody knows which documents count.
+        # Which documents are valid depends on the damaged journal.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
     others: list[str] = []
     max_requests = None if sample is None else MAX_REQUESTS
@@ -93,7 +92,7 @@ def verify(
             findings += _missing(variable, item)
             try:
                 arrays.append(_Array(opened, variable, item, sample))
-            except NczarrError as error:  # of all chunks alike
+            except NczarrError as error:  # no chunk can be decoded
                 findings.append(_error(variable.path, error))
     _read_all(arrays, result)
     if reason:
@@ -142,7 +141,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     store = KeepingStore(opened.store, documents)
     if opened.options.consolidated is True or key is None:
         return
-    if not any(store.fetch_present(zarr.node_keys("/"))):  # it is all that there is
+    if not any(store.fetch_present(zarr.node_keys("/"))):  # there are no single documents
         return
     (data,) = store.fetch([key])
     try:
@@ -179,7 +178,7 @@ def _same(single: Document, inner: Document) -> bool:
 
 
 def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Finding]:
-    """Yield what is to say of the chunks of a variable that are not there."""
+    """Yield a finding if chunks of a variable are missing."""
     present = set() if stored is None else set(stored.numbers)
     if stored is None or len(present) == stored.total:
         return
@@ -197,9 +196,9 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether without its `absent` chunks a coordinate is none.
+    """Return whether a coordinate is damaged by the `absent` chunks.
 
-    The values of a coordinate differ, and none is missing: a single one can be the fill value.
+    Its values differ, so at most one of them can be the fill value, and only if that does not mask.
     """
     if not variable.is_coordinate:
         return False

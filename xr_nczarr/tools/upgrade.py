@@ -1,21 +1,20 @@
-"""Work on the documents of a store alone, in place: another layout of annotations, one document."""
+"""`upgrade` writes the NCZarr metadata of a store in another layout, in place."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from xr_nczarr.dataset import OpenedStore, resolve
-from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError, quote
+from xr_nczarr.dataset import OpenedStore
+from xr_nczarr.errors import ConflictError, NotFoundError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.hierarchy import open_hierarchy, refresh_consolidated, rendered, writable_format
+from xr_nczarr.hierarchy import open_hierarchy, rendered, writable_format
 from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Hierarchy, Json, Node
 from xr_nczarr.netcdf import Group, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
@@ -28,13 +27,11 @@ from xr_nczarr.netcdf.annotations import (
 from xr_nczarr.netcdf.attributes import encode_attribute, undecoded
 from xr_nczarr.netcdf.types import JSON, TEXT
 from xr_nczarr.storage import (
-    Access,
     MemoryStore,
     Store,
 )
+from xr_nczarr.tools.consolidate import change_store
 from xr_nczarr.tools.text import Told, count_text, dimension_text
-from xr_nczarr.writing.options import WriteOptions
-from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _MAX_KEYS = 10
 
@@ -45,20 +42,8 @@ _ANNOTATIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consolidated(Told):
-    """What `consolidate` did: the `key` of the document that now holds those of `nodes` nodes."""
-
-    store: str
-    key: str
-    nodes: int
-
-    def __str__(self) -> str:
-        return f"{self.store}: {self.key} holds the metadata of {self.nodes} nodes"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Upgraded(Told):
-    """What `upgrade` changed, or with `dry_run` would change.
+    """The result of `upgrade`: what it changed, or would change with `dry_run`.
 
     Attributes
     ----------
@@ -86,34 +71,6 @@ class Upgraded(Told):
         return "\n".join(lines)
 
 
-def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None) -> Consolidated:
-    """Write the document that holds all metadata of a store: ``.zmetadata``, in v3 the root's.
-
-    Raises
-    ------
-    UnsupportedError
-        For versions without such a document, and for the layout of netcdf-c 4.8.0, whose
-        annotations are in objects that it does not hold.
-    """
-    with _changing(target, storage_options, "consolidate") as (transaction, opened):
-        store = transaction.store
-        nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
-        key = FORMATS[zarr_format].consolidated_key
-        if opened.root.dialect == "nczarr-4.8.0":
-            raise UnsupportedError(
-                "found the layout of netcdf-c 4.8.0, which consolidated metadata do not hold",
-                remedy="Upgrade the store first",
-                store=store.name,
-            )
-        documents = refresh_consolidated(opened.hierarchy, nodes, {})
-        if not documents or key is None:
-            raise UnsupportedError(
-                f"Zarr {zarr_format} has no consolidated metadata for it", store=store.name
-            )
-        transaction.execute(WritePlan(zarr_format, documents=documents), WriteOptions())
-    return Consolidated(store=store.name, key=key, nodes=len(nodes))
-
-
 def upgrade(
     target: Any,
     dialect: str = "nczarr",
@@ -124,8 +81,8 @@ def upgrade(
 ) -> Upgraded:
     """Write the NCZarr metadata of a store in another layout, in place; chunks are not touched.
 
-    What is put first is what readers look at first: one that is interrupted leaves a store that
-    reads the same, and can be run again.
+    Documents are written in the order in which readers prefer them: an interrupted upgrade leaves a
+    store that reads the same, and can be run again.
 
     Parameters
     ----------
@@ -145,7 +102,10 @@ def upgrade(
         The error of a variable that cannot be read.
     """
     owner = f"upgrade to {dialect}"
-    with _changing(target, storage_options, owner, dry_run=dry_run) as (transaction, opened):
+    with change_store(target, storage_options, owner, dry_run=dry_run) as (
+        transaction,
+        opened,
+    ):
         store = transaction.store
         is_plain = all(group.dialect == "zarr" for group in opened.root.walk())
         if is_plain and dialect != "zarr" and not annotate:
@@ -198,39 +158,11 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     lost = list(_differences(root, written))
     if lost:
         raise ConflictError(
-            f"the dialect {dialect} cannot say {'; '.join(lost[:5])}",
-            remedy="Nothing was changed: choose another dialect",
+            f"the dialect {dialect} cannot express {'; '.join(lost[:5])}",
+            remedy="Nothing was changed. Choose another dialect",
             store=opened.store.name,
         )
     return documents, written.dialect
-
-
-@contextmanager
-def _changing(
-    target: Any,
-    storage_options: Mapping[str, Any] | None,
-    owner: str,
-    *,
-    dry_run: bool = False,
-) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open a store by its single documents, for one writer alone unless it is a `dry_run`.
-
-    A change that was interrupted is undone first.
-    """
-    resolved = resolve(target, Access(storage_options=storage_options))
-    store = resolved.store
-    try:
-        resolved.check_writable()
-    except UnsupportedError as error:
-        error.remedy = error.remedy or "Do it where the store lies, or copy it first"
-        raise
-    with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
-        if not dry_run:
-            transaction.roll_back()
-        opened = transaction.open("a")
-        if opened is None:
-            raise NotFoundError("there is no store to change", store=store.name)
-        yield transaction, opened
 
 
 def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
@@ -238,17 +170,18 @@ def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
     stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
     return {
         key: data
-        for (key, data), found in stored
-        if found is None or Document(key, found).value != Document(key, data).value
+        for (key, data), current in stored
+        if current is None or Document(key, current).value != Document(key, data).value
     }
 
 
 def _phases(
     keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
 ) -> Iterator[list[str]]:
-    """Cut documents into those that say what is new, those that lose what is old, and the rest.
+    """Yield the keys of documents in the order of writing.
 
-    An annotation in ``.zattrs`` hides older ones, so that it comes first and goes last.
+    First come documents with new annotations, then those that lose old ones, then the consolidated
+    one. An annotation in ``.zattrs`` hides older ones, so it is written first or removed last.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]
@@ -258,11 +191,11 @@ def _phases(
 
 
 def _kept(group: Group, source: Hierarchy) -> Group:
-    """Return a tree with the attributes and codecs to write. JSON stays JSON."""
+    """Return a tree with the attributes and codecs to write; JSON attributes stay JSON."""
     return replace(
         group,
         attributes=undecoded(group.attributes, source.nodes[group.path]),
-        variables={name: _variable(each, source) for name, each in group.variables.items()},
+        variables={name: _variable(item, source) for name, item in group.variables.items()},
         groups={name: _kept(child, source) for name, child in group.groups.items()},
     )
 
@@ -276,7 +209,7 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:
-    """Return a v2 codec that every reader knows.
+    """Return a v2 codec in the spelling that every reader knows.
 
     netcdf-c has written numbers as text, and shuffled items of size 0.
     """
@@ -310,17 +243,17 @@ def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Yield what the new tree does not say as the old one does."""
-    found = dict(_statements(new))
+    """Yield the statements of the old tree that the new one lacks or contradicts."""
+    new_values = dict(_statements(new))
     for subject, value in _statements(old):
-        if subject not in found:
+        if subject not in new_values:
             yield subject
-        elif found[subject] != value:
-            yield quote(f"{subject} ({value}, not {found[subject]})")
+        elif new_values[subject] != value:
+            yield quote(f"{subject} ({value}, not {new_values[subject]})")
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield all that a tree says, by its subject."""
+    """Yield each statement of a tree as its subject and its value."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)
