@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.copying import copy
     from xr_nczarr.tools.diff import diff
     from xr_nczarr.tools.explain import explain
-    from xr_nczarr.tools.overview import Overview, info, open_hierarchy
+    from xr_nczarr.tools.info import Overview, info, open_hierarchy
     from xr_nczarr.tools.upgrade import upgrade
     from xr_nczarr.tools.verify import verify
     from xr_nczarr.writing.to_nczarr import to_nczarr
@@ -72,15 +72,15 @@ __all__ = [
 # What reads and writes is imported when it is first used.
 _LAZY = {
     "Limits": "model",
-    "Overview": "tools.overview",
+    "Overview": "tools.info",
     "Retry": "storage",
     "consolidate": "tools.consolidate",
     "copy": "tools.copying",
     "diff": "tools.diff",
     "dump": "tools.cdl",
     "explain": "tools.explain",
-    "info": "tools.overview",
-    "open_hierarchy": "tools.overview",
+    "info": "tools.info",
+    "open_hierarchy": "tools.info",
     "to_nczarr": "writing.to_nczarr",
     "upgrade": "tools.upgrade",
     "verify": "tools.verify",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xr_nczarr.backend.encoding import Opening
-    from xr_nczarr.tools.overview import Overview
+    from xr_nczarr.tools.info import Overview
 
 
 class NczarrAccessor:
@@ -50,7 +50,7 @@ class NczarrAccessor:
 
     def info(self) -> Overview:
         """Return what is in the store that it was opened from; see `xr_nczarr.info`."""
-        from xr_nczarr.tools.overview import info
+        from xr_nczarr.tools.info import info
 
         target, options = self._opened_from()
         return info(target, **options)

@@ -1,4 +1,4 @@
-"""A picture of any store: what is in it, how it is written, and which chunks are there."""
+"""`info` shows what is in a store, how it is written, and which chunks are there."""
 
 from __future__ import annotations
 
