@@ -252,7 +252,7 @@ def test_chunks_of_a_store_that_cannot_be_listed_are_requested(
     assert found.findings == expected.findings
     overview = repr(xr_nczarr.info(url)).splitlines()[1:]
     assert overview == repr(xr_nczarr.info(local)).splitlines()[1:]
-    assert "4 of 6 stored" in "".join(overview)
+    assert "  4 of 6  " in "".join(overview)
     explained = xr_nczarr.explain(url, variables=["a"]).readings[0]
     assert explained == xr_nczarr.explain(local, variables=["a"]).readings[0]
     assert explained.absent == 2
