@@ -315,9 +315,9 @@ def test_consolidated_metadata_are_used_ignored_or_checked_on_request(tmp_path):
 
 def test_the_representation_of_a_store_shows_its_content(stored):
     text = repr(xr_nczarr.open_hierarchy(stored))
-    assert "Zarr 2, dialect nczarr-4.9.3" in text
-    assert "time unlimited, now 3" in text
-    assert "float32 t(time, y, x)  chunks 1×4×5  shuffle zlib" in text
+    assert "NCZarr metadata of netCDF-C 4.9.3 or later" in text
+    assert "time 3 unlimited" in text
+    assert "float32 t(time, y, x)  1×4×5   shuffle zlib" in text
     assert "group /inner" in text
 
 

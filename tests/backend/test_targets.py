@@ -214,7 +214,7 @@ def test_the_tools_see_the_set(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     url = "memory://refs/set"
-    assert "2 of 2 stored" in str(xr_nczarr.info(url))
+    assert "2 of 2 chunks" in str(xr_nczarr.info(url))
     assert not xr_nczarr.verify(url).findings
     xr_nczarr.references.write(url, tmp_path / "set.json")
     assert read(tmp_path / "set.json") == VALUES
