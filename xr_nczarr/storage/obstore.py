@@ -32,13 +32,22 @@ from xr_nczarr.storage.remote import (
     Rules,
     cut_error,
 )
-from xr_nczarr.storage.retries import missing_bucket_error, page_error, page_in, storage_error
+from xr_nczarr.storage.retries import (
+    TRANSIENT_STATUS,
+    missing_bucket_error,
+    page_error,
+    page_in,
+    storage_error,
+)
 from xr_nczarr.storage.url import mask
 
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
 _MIN_IN_FLIGHT = 8
 _BYTES_AHEAD = 256 << 20
 _STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})|HTTP status (\d{3})|\((\d{3}) ")
+_REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
+# How long the request took, of which messages are not to speak.
+_REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _MISSING_BUCKET = "NoSuchBucket"
 
 _Result = TypeVar("_Result")
@@ -353,7 +362,7 @@ class ObstoreClient(RemoteClient):
         """Return a NczarrError for an error of obstore, without addresses that hold secrets."""
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-        text = mask(str(error).partition("\n")[0])
+        text = mask(_REQUEST.sub("", str(error).partition("\n")[0]))
         if _MISSING_BUCKET in str(error):
             return missing_bucket_error(self.name, key or None)
         if isinstance(error, OSError):
@@ -369,10 +378,12 @@ class ObstoreClient(RemoteClient):
             )
         elif "timed out" in text or "timeout" in text or status in (408, 504):
             kind, remedy = StorageTimeoutError, "The retries are used up: try again later."
-        elif "error sending request" in text or (status or 0) >= 500:
+        elif "error sending request" in text or status in TRANSIENT_STATUS:
             kind, remedy = StorageConnectionError, "The retries are used up: try again later."
-        problem = text if status is None else f"the server answered {status} ({text})"
-        return kind(problem, remedy=remedy, store=self.name, key=key or None)
+        reason = _REASON.search(text)
+        if status is not None:
+            text = f"the server answered {status} ({reason[1].strip() if reason else text})"
+        return kind(text, remedy=remedy, store=self.name, key=key or None)
 
 
 def _arrived(token: int, process: int, name: str) -> ObstoreClient:

@@ -21,7 +21,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.storage.ranges import Bytes
 
-_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes outside OSError, of transports that need not be installed.
 _FOREIGN = (
     ("aiohttp", "ClientError"),
@@ -138,7 +138,7 @@ def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed a moment later."""
     status = status_of(error)
     if status is not None and status >= 400:
-        return status in _TRANSIENT_STATUS
+        return status in TRANSIENT_STATUS
     return any(
         isinstance(cause, TimeoutError | ConnectionError) or _is_broken(cause)
         for cause in _causes(error)
