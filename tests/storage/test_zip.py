@@ -219,7 +219,7 @@ def test_a_zip_file_after_other_bytes_is_read(tmp_path: Path) -> None:
     assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]
 
 
-def test_opening_a_remote_zip_file_takes_two_requests_and_one_for_each_object(
+def test_opening_a_remote_zip_file_takes_one_request_and_one_for_each_object(
     http_server: HttpServer,
 ) -> None:
     entries = [(f"a/{index}", bytes(200_000)) for index in range(4)]
