@@ -2,6 +2,8 @@
 
 import logging
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -11,6 +13,12 @@ import xr_nczarr
 from xr_nczarr.cli.arguments import Parser
 from xr_nczarr.cli.commands import COMMANDS
 from xr_nczarr.cli.main import overview
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from messages import page as message_page
+
+Path(__file__).parent.joinpath("reference/messages.md").write_text(message_page(), "utf-8")
 
 project = "xr_nczarr"
 author = "the xr_nczarr developers"

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from xr_nczarr import references
     from xr_nczarr.model import Limits
     from xr_nczarr.storage import Retry
-    from xr_nczarr.tools.cdl import dump
-    from xr_nczarr.tools.consolidate import consolidate
-    from xr_nczarr.tools.copying import copy
-    from xr_nczarr.tools.diff import diff
-    from xr_nczarr.tools.explain import explain
-    from xr_nczarr.tools.info import Overview, info, open_hierarchy
-    from xr_nczarr.tools.upgrade import upgrade
+    from xr_nczarr.tools.cdl import Cdl, dump
+    from xr_nczarr.tools.consolidate import ConsolidateResult, consolidate
+    from xr_nczarr.tools.copying import CopyResult, copy
+    from xr_nczarr.tools.diff import Comparison, Difference, diff
+    from xr_nczarr.tools.explain import Explanation, VariableReading, explain
+    from xr_nczarr.tools.info import StoreInfo, info
+    from xr_nczarr.tools.upgrade import UpgradeResult, upgrade
+    from xr_nczarr.tools.verification import Finding, Verification
     from xr_nczarr.tools.verify import verify
     from xr_nczarr.writing.to_nczarr import to_nczarr
 
@@ -39,30 +40,39 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDeniedError",
+    "Cdl",
     "ChunkError",
+    "Comparison",
     "ConflictError",
+    "ConsolidateResult",
+    "CopyResult",
+    "Difference",
     "ExistsError",
+    "Explanation",
+    "Finding",
     "LimitError",
     "Limits",
     "MetadataError",
     "MissingChunkError",
     "NczarrError",
     "NotFoundError",
-    "Overview",
     "ReferenceSetError",
     "RefusedError",
     "Retry",
     "StorageConnectionError",
     "StorageError",
     "StorageTimeoutError",
+    "StoreInfo",
     "UnsupportedError",
+    "UpgradeResult",
+    "VariableReading",
+    "Verification",
     "consolidate",
     "copy",
     "diff",
     "dump",
     "explain",
     "info",
-    "open_hierarchy",
     "references",
     "to_nczarr",
     "upgrade",
@@ -71,16 +81,25 @@ __all__ = [
 
 # What reads and writes is imported when it is first used.
 _LAZY = {
+    "Cdl": "tools.cdl",
+    "Comparison": "tools.diff",
+    "ConsolidateResult": "tools.consolidate",
+    "CopyResult": "tools.copying",
+    "Difference": "tools.diff",
+    "Explanation": "tools.explain",
+    "Finding": "tools.verification",
     "Limits": "model",
-    "Overview": "tools.info",
     "Retry": "storage",
+    "StoreInfo": "tools.info",
+    "UpgradeResult": "tools.upgrade",
+    "VariableReading": "tools.explain",
+    "Verification": "tools.verification",
     "consolidate": "tools.consolidate",
     "copy": "tools.copying",
     "diff": "tools.diff",
     "dump": "tools.cdl",
     "explain": "tools.explain",
     "info": "tools.info",
-    "open_hierarchy": "tools.info",
     "to_nczarr": "writing.to_nczarr",
     "upgrade": "tools.upgrade",
     "verify": "tools.verify",

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from xr_nczarr.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+    from dask.delayed import Delayed
+
     from xr_nczarr.backend.encoding import Opening
-    from xr_nczarr.tools.info import Overview
+    from xr_nczarr.tools.explain import Explanation
+    from xr_nczarr.tools.info import StoreInfo
+    from xr_nczarr.tools.verification import Verification
+    from xr_nczarr.writing.options import UnlimitedDims, WriteMode, WriteRegion
 
 
 class NczarrAccessor:
@@ -42,31 +47,77 @@ class NczarrAccessor:
         lines = [f"  .{call:20}{summary}" for call, summary in methods.items()]
         return "\n".join([f"<xr_nczarr methods of a {kind}{origin}>", *lines])
 
-    def to_nczarr(self, target: Any, **options: Any) -> Any:
-        """Write the object as NCZarr; see `xr_nczarr.to_nczarr`."""
+    def to_nczarr(
+        self,
+        target: Any,
+        *,
+        mode: WriteMode | None = None,
+        group: str | None = None,
+        encoding: Mapping[str, Any] | None = None,
+        unlimited_dims: UnlimitedDims | None = None,
+        compute: bool = True,
+        consolidated: bool | None = None,
+        append_dim: Hashable | None = None,
+        region: WriteRegion | None = None,
+        safe_chunks: bool = True,
+        zarr_format: int | str = 2,
+        dialect: str = "nczarr",
+        storage_options: Mapping[str, Any] | None = None,
+        progress: bool = False,
+        atomic: bool = False,
+        allow_duplicates: bool = False,
+        overwrite: bool = False,
+    ) -> Delayed | None:
+        """Write the object as NCZarr or Zarr; see `xr_nczarr.to_nczarr`."""
         from xr_nczarr.writing.to_nczarr import to_nczarr
 
-        return to_nczarr(self._obj, target, **options)
+        return to_nczarr(
+            self._obj,
+            target,
+            mode=mode,
+            group=group,
+            encoding=encoding,
+            unlimited_dims=unlimited_dims,
+            compute=compute,
+            consolidated=consolidated,
+            append_dim=append_dim,
+            region=region,
+            safe_chunks=safe_chunks,
+            zarr_format=zarr_format,
+            dialect=dialect,
+            storage_options=storage_options,
+            progress=progress,
+            atomic=atomic,
+            allow_duplicates=allow_duplicates,
+            overwrite=overwrite,
+        )
 
-    def info(self) -> Overview:
+    def info(self, *, count_chunks: bool = True, progress: bool = False) -> StoreInfo:
         """Return what is in the store that it was opened from; see `xr_nczarr.info`."""
         from xr_nczarr.tools.info import info
 
-        target, options = self._opened_from()
-        return info(target, **options)
+        target, options = self._opened_from(info)
+        return info(target, count_chunks=count_chunks, progress=progress, **options)
 
-    def verify(self, *, sample: int | None = None, readers: bool = False) -> Any:
+    def verify(
+        self, *, sample: int | None = None, readers: bool = False, progress: bool = False
+    ) -> Verification:
         """Verify the store that it was opened from; see `xr_nczarr.verify`."""
         from xr_nczarr.tools.verify import verify
 
-        target, options = self._opened_from()
-        return verify(target, sample=sample, readers=readers, **options)
+        target, options = self._opened_from(verify)
+        return verify(target, sample=sample, readers=readers, progress=progress, **options)
 
-    def explain(self, selection: Any = None, **options: Any) -> Any:
+    def explain(
+        self,
+        selection: Mapping[Any, Any] | None = None,
+        *,
+        variables: Collection[str] | None = None,
+    ) -> Explanation:
         """Return what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
-        return explain(self._obj, selection, **options)
+        return explain(self._obj, selection, variables=variables)
 
     def _opening(self) -> Opening | None:
         """Return what the object was opened from; None if not with this engine."""
@@ -75,8 +126,8 @@ class NczarrAccessor:
         opening = self._obj.encoding.get(OPENING_KEY)
         return opening if isinstance(opening, Opening) else None
 
-    def _opened_from(self) -> tuple[Any, dict[str, Any]]:
-        """Return what the object was opened from, and with which options.
+    def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+        """Return what the object was opened from, and with which options of `function`.
 
         Raises
         ------
@@ -95,7 +146,9 @@ class NczarrAccessor:
                 "what this object was opened from stayed in another process",
                 remedy="Call the function of the same name in xr_nczarr with it there",
             )
-        return opening.target, opening.options.as_dict()
+        options = opening.options.as_dict()
+        names = function.__kwdefaults__ or ()
+        return opening.target, {name: options[name] for name in options if name in names}
 
 
 def _register() -> None:

@@ -152,7 +152,7 @@ class OpenedStore:
             walked = open_netcdf(self.store, options).root.walk()
             paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
         except NczarrError:
-            return "See what is there with xr_nczarr.open_hierarchy"
+            return "See what is there with xr_nczarr.info"
         names = [repr(quote(path)) for path in paths if path]
         more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
         listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more
@@ -318,18 +318,14 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 
 
 def open_whole(
-    target: Any,
-    options: Mapping[str, Any],
-    *,
-    documents: dict[str, Bytes | None] | None = None,
+    target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
     """Open a whole store, and return it with the group that the options name.
 
     See `open_netcdf` for `documents`.
     """
-    requested = OpenOptions(**options)
-    opened = open_netcdf(target, replace(requested, group=None), documents=documents)
-    return opened, opened.group(requested.group)
+    opened = open_netcdf(target, replace(options, group=None), documents=documents)
+    return opened, opened.group(options.group)
 
 
 def readable_node(variable: Variable, assume_endian: Endian) -> ArrayNode:

@@ -300,21 +300,21 @@ def test_consolidated_metadata_are_used_ignored_or_checked_on_request(tmp_path):
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)
         file.createVariable("v", "i4", ("x",))[:] = [1, 2]
-    assert xr_nczarr.open_hierarchy(url).consolidated
-    assert not xr_nczarr.open_hierarchy(url, consolidated=False).consolidated
-    assert xr_nczarr.open_hierarchy(url, consolidated="check").consolidated
+    assert xr_nczarr.info(url).consolidated
+    assert not xr_nczarr.info(url, consolidated=False).consolidated
+    assert xr_nczarr.info(url, consolidated="check").consolidated
     (tmp_path / "s" / "v" / ".zarray").write_text(
         (tmp_path / "s" / "v" / ".zarray").read_text().replace("[2]", "[5]")
     )
     with pytest.raises(MetadataError, match=r"v/\.zarray.*stale"):
-        xr_nczarr.open_hierarchy(url, consolidated="check")
+        xr_nczarr.info(url, consolidated="check")
     (tmp_path / "s" / ".zmetadata").unlink()
     with pytest.raises(NotFoundError, match="zmetadata"):
-        xr_nczarr.open_hierarchy(url, consolidated=True)
+        xr_nczarr.info(url, consolidated=True)
 
 
 def test_the_representation_of_a_store_shows_its_content(stored):
-    text = repr(xr_nczarr.open_hierarchy(stored))
+    text = repr(xr_nczarr.info(stored))
     assert "NCZarr metadata of netCDF-C 4.9.3 or later" in text
     assert "time 3 unlimited" in text
     assert "float32 t(time, y, x)  1×4×5   shuffle zlib" in text
@@ -327,7 +327,7 @@ def test_d20_arrays_with_an_undefined_fill_value_are_listed(tmp_path):
         file.createDimension("x", 4)
         file.createVariable("unfilled", "i4", ("x",), chunksizes=(2,), fill_value=False)[:2] = 1
         file.createVariable("filled", "i4", ("x",))[:] = 1
-    picture = repr(xr_nczarr.open_hierarchy(url))
+    picture = repr(xr_nczarr.info(url))
     assert "note: no fill value in unfilled: missing chunks read as zero" in picture
 
 

@@ -59,7 +59,7 @@ def test_worker_processes_read_the_same_as_this_process(
 def test_the_dialect_of_a_store_is_reported(tmp_path: Path, release: str, dialect: str) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     assert xr.open_dataset(store, engine="nczarr").encoding["dialect"] == dialect
-    assert xr_nczarr.open_hierarchy(store).dialect == dialect
+    assert xr_nczarr.info(store).dialect == dialect
 
 
 @pytest.mark.parametrize("release", VINTAGES)

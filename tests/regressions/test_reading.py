@@ -323,7 +323,7 @@ def test_d21_an_array_whose_size_differs_from_its_dimension_opens(tmp_path: Path
     found = read(store, way, drop_variables=["odd", "gone"])
     assert found.short.values.tolist() == [0, 1, 2, -1]
     assert found.long.values.tolist() == found.right.values.tolist() == [0, 1, 2, 3]
-    picture = repr(xr_nczarr.open_hierarchy(store))
+    picture = repr(xr_nczarr.info(store))
     assert all(f"/{name}" in picture for name in ("t", "x", "gone")), picture
     dataset = xr.open_dataset(store, engine="nczarr")
     with pytest.raises(xr_nczarr.MetadataError, match=r"4.*2"):

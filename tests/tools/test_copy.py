@@ -384,7 +384,7 @@ def test_an_interrupted_copy_is_not_a_store_and_is_completed_by_the_next_run(cha
             xr_nczarr.copy(source, first, **changed)
         if limit <= len(count.puts) - 3:  # the root's documents come last
             with pytest.raises(xr_nczarr.NotFoundError):
-                xr_nczarr.open_hierarchy(target)
+                xr_nczarr.info(target)
         assert xr_nczarr.copy(source, second, **changed).resumed == (limit > 1)
         assert target == whole
         if not changed:
@@ -412,7 +412,7 @@ def test_a_copy_never_mixes_two_states_of_its_source() -> None:
     with pytest.raises(xr_nczarr.ConflictError, match="changed"):
         xr_nczarr.copy(source, Meddling(other, -1))
     with pytest.raises(xr_nczarr.NotFoundError):
-        xr_nczarr.open_hierarchy(other)
+        xr_nczarr.info(other)
 
 
 # A command that is killed when it is about to give the thousandth file its name.

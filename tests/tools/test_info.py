@@ -49,7 +49,7 @@ def test_chunks_and_bytes_are_counted_in_every_store(dataset, where, zarr_format
     assert found["/v"]["raw_bytes"] == 40 * 6 * 4
     assert found["/v"]["stored_bytes"] == 8 * 10 * 4 * 4
     assert found["/n"]["objects_present"] == 1
-    assert "objects" not in variables(xr_nczarr.open_hierarchy(target))["/v"]
+    assert "objects" not in variables(xr_nczarr.info(target, count_chunks=False))["/v"]
 
 
 def test_missing_chunks_and_strange_keys_are_not_counted(dataset):
@@ -222,4 +222,4 @@ def test_a_browser_renders_the_overview(style, tmp_path):
     background = image[3, 3]
     assert (background.mean() < 0.2) == bool(style)
     assert (np.abs(image - background).min(-1) > 0.7).any()
-    assert (image[..., 2] - image[..., 0] > 0.3).sum() > 10_000
+    assert (image[..., 2] - image[..., 0] > 0.3).sum() > 5_000

@@ -200,7 +200,7 @@ def test_plain_zarr_is_annotated_only_on_request(tmp_path: Path, zarr_format: in
     assert main(["upgrade", str(tmp_path / "s")]) == 2
     assert contents(tmp_path / "s") == before
     assert main(["upgrade", "--annotate", str(tmp_path / "s")]) == 0
-    assert xr_nczarr.open_hierarchy(tmp_path / "s").dialect != "zarr"
+    assert xr_nczarr.info(tmp_path / "s").dialect != "zarr"
 
 
 def test_a_dry_run_lists_changes_and_makes_none(
@@ -247,7 +247,7 @@ def test_consolidated_metadata_equal_the_single_documents(tmp_path: Path, zarr_f
     xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format, consolidated=False)
     assert xr_nczarr.consolidate(store).nodes == 2
     xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr", consolidated=True), dataset)
-    xr_nczarr.open_hierarchy(store, consolidated="check")
+    xr_nczarr.info(store, consolidated="check")
     assert list(zarr.open_consolidated(str(store))) == ["a"]
 
 

@@ -412,7 +412,7 @@ def test_consolidated_metadata_of_zarr_python_are_not_stale(
     tree = xr.DataTree.from_dict({"/": FIELD, "/a1/b1": FIELD, "/empty": xr.Dataset()})
     tree.to_zarr(store, zarr_format=zarr_format, consolidated=True)
     assert errors(store) == []
-    assert xr_nczarr.open_hierarchy(store, consolidated="check").consolidated
+    assert xr_nczarr.info(store, consolidated="check").consolidated
 
 
 def test_leftovers_are_reported(tmp_path: Path) -> None:

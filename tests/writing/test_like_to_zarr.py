@@ -10,7 +10,7 @@ import xarray as xr
 import zarr
 from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding, V2ChunkKeyEncoding
 
-from xr_nczarr import ConflictError, ExistsError, copy, open_hierarchy, to_nczarr
+from xr_nczarr import ConflictError, ExistsError, copy, info, to_nczarr
 
 
 def read(target, **options):
@@ -378,7 +378,7 @@ def test_variables_dimensions_and_attributes_keep_their_order(tmp_path, layout, 
             assert list(found.sizes) == list(expected.sizes)
             assert list(found.attrs) == list(expected.attrs)
     assert list(found.z.attrs) == ["units", "_FillValue", "a"]
-    group = open_hierarchy(tmp_path / "a").root
+    group = info(tmp_path / "a").root
     assert list(group.variables) == list(raw.variables)
     assert list(group.dimensions) == ["q", "b"]
 

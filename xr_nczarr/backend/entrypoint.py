@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from types import FrameType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import xarray as xr
 from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint
 
 from xr_nczarr.errors import quote
-from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
+from xr_nczarr.model import Limits
+from xr_nczarr.options import OPEN_OPTIONS, Endian, MissingChunks, OpenOptions, Unsupported
+
+if TYPE_CHECKING:
+    from xr_nczarr.hierarchy import Consolidated
 
 DECODE_DEFAULTS: Mapping[str, Any] = {
     "mask_and_scale": True,
@@ -37,7 +41,7 @@ AS_STORED: Mapping[str, Any] = {
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of engine zarr that change nothing here, and the values that say so; the first is implied.
+# Options of engine zarr that change nothing here, and the values that say so.
 _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
     "mode": ("r", None),
     "cache_members": (True, False),
@@ -57,18 +61,10 @@ _REMEDIES = {
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
-    """Opens NCZarr of every vintage, Zarr of every version, and reference sets.
-
-    Options are those of `OpenOptions`, beside xarray's own decoding options.
-    """
+    """Opens NCZarr of every vintage, Zarr of every version, and reference sets."""
 
     description: ClassVar[str] = "Open NCZarr, Zarr and reference sets (xr_nczarr)"
     url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
-        "filename_or_obj",
-        *DECODE_DEFAULTS,
-        *OPEN_OPTIONS,
-    )
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
@@ -85,57 +81,161 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
         self,
         filename_or_obj: Any,
         *,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: bool | Literal["coordinates", "all"] = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | Mapping[str, bool] | None = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        consolidated: Consolidated = None,
+        zarr_format: int | str | None = None,
+        on_unsupported: Unsupported = "lazy",
+        missing_chunks: MissingChunks = "fill",
+        use_zarr_fill_value_as_mask: bool | None = None,
+        assume_endian: Endian = None,
+        codecs: Mapping[str, type] | None = None,
+        trust: Literal["none"] | None = None,
+        limits: Limits | Mapping[str, int] | None = None,
+        threads: int | None = None,
+        mode: Literal["r"] | None = "r",
+        zarr_version: int | str | None = None,
+        chunk_store: None = None,
+        synchronizer: None = None,
+        cache_members: bool = True,
+        store: None = None,
+        engine: None = None,
         open_dataset_options: Mapping[str, Any] | None = None,
-        **options: Any,
     ) -> Dataset:
-        """Open one group as a Dataset; see `OpenOptions`.
+        """Open one group as a Dataset.
 
-        `open_dataset_options`, which engine kerchunk takes, are further arguments of
-        `xarray.open_dataset`.
+        Parameters
+        ----------
+        mask_and_scale, decode_times, concat_characters, decode_coords, drop_variables, \
+use_cftime, decode_timedelta
+            See `xarray.open_dataset`.
+        group, storage_options, consolidated, zarr_format, on_unsupported, missing_chunks, \
+use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
+            See `xr_nczarr.options.OpenOptions`.
+        mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
+            Options of engine zarr; other values than the default raise an error. `zarr_version` is
+            `zarr_format`.
+        open_dataset_options
+            Further arguments of `xarray.open_dataset`, as of engine kerchunk.
         """
         from xr_nczarr.backend.building import build_dataset
         from xr_nczarr.dataset import open_netcdf
 
+        opening, decoding = _split(locals())
         if open_dataset_options:
-            options = {"engine": type(self), **options, **open_dataset_options}
-            return xr.open_dataset(filename_or_obj, **options)
-        opening, decoding = _split(options)
+            options = {**opening.as_dict(), **decoding, **open_dataset_options}
+            return xr.open_dataset(filename_or_obj, engine=type(self), **options)
         opened = open_netcdf(filename_or_obj, opening, subgroups=False)
-        group = opened.group(opening.group)
-        if not group.variables and group.groups:
-            names = ", ".join(quote(name) for name in islice(group.groups, _MAX_NAMED_GROUPS))
-            more = ", …" if len(group.groups) > _MAX_NAMED_GROUPS else ""
+        netcdf_group = opened.group(group)
+        if not netcdf_group.variables and netcdf_group.groups:
+            groups = netcdf_group.groups
+            names = ", ".join(quote(name) for name in islice(groups, _MAX_NAMED_GROUPS))
+            more = ", …" if len(groups) > _MAX_NAMED_GROUPS else ""
             _log.warning(
                 "%s: group %s has no variables. Open one of its groups with group=, or all of them "
                 "with xarray.open_datatree: %s%s",
                 opened.store.name,
-                quote(group.path),
+                quote(netcdf_group.path),
                 names,
                 more,
             )
-        return build_dataset(opened, group, decoding, indexed=_makes_indexes(sys._getframe(1)))
+        indexed = _makes_indexes(sys._getframe(1))
+        return build_dataset(opened, netcdf_group, decoding, indexed=indexed)
 
-    def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
-        """Open a group and all below it as Datasets by path; see `OpenOptions`.
+    def open_groups_as_dict(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: bool | Literal["coordinates", "all"] = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | Mapping[str, bool] | None = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        consolidated: Consolidated = None,
+        zarr_format: int | str | None = None,
+        on_unsupported: Unsupported = "lazy",
+        missing_chunks: MissingChunks = "fill",
+        use_zarr_fill_value_as_mask: bool | None = None,
+        assume_endian: Endian = None,
+        codecs: Mapping[str, type] | None = None,
+        trust: Literal["none"] | None = None,
+        limits: Limits | Mapping[str, int] | None = None,
+        threads: int | None = None,
+        mode: Literal["r"] | None = "r",
+        zarr_version: int | str | None = None,
+        chunk_store: None = None,
+        synchronizer: None = None,
+        cache_members: bool = True,
+        store: None = None,
+        engine: None = None,
+    ) -> dict[str, Dataset]:
+        """Open a group and all groups below it as Datasets by path.
 
-        Paths are absolute, or relative to `group` where that is given, as those of other engines.
+        Paths are absolute, or relative to `group` if that is passed, as those of other engines. For
+        the parameters see `open_dataset`.
         """
-        datasets = _open_groups(filename_or_obj, options, _makes_indexes(sys._getframe(1)))
-        if not options.get("group"):
+        indexed = _makes_indexes(sys._getframe(1))
+        datasets = _open_groups(filename_or_obj, *_split(locals()), indexed)
+        if not group:
             return datasets
         return {path.strip("/") or ".": dataset for path, dataset in datasets.items()}
 
-    def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
-        """Open a group and all below it as a DataTree; see `OpenOptions`."""
+    def open_datatree(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: bool | Literal["coordinates", "all"] = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | Mapping[str, bool] | None = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        consolidated: Consolidated = None,
+        zarr_format: int | str | None = None,
+        on_unsupported: Unsupported = "lazy",
+        missing_chunks: MissingChunks = "fill",
+        use_zarr_fill_value_as_mask: bool | None = None,
+        assume_endian: Endian = None,
+        codecs: Mapping[str, type] | None = None,
+        trust: Literal["none"] | None = None,
+        limits: Limits | Mapping[str, int] | None = None,
+        threads: int | None = None,
+        mode: Literal["r"] | None = "r",
+        zarr_version: int | str | None = None,
+        chunk_store: None = None,
+        synchronizer: None = None,
+        cache_members: bool = True,
+        store: None = None,
+        engine: None = None,
+    ) -> DataTree:
+        """Open a group and all groups below it as a DataTree.
+
+        For the parameters see `open_dataset`.
+        """
         indexed = _makes_indexes(sys._getframe(1))
-        return DataTree.from_dict(_open_groups(filename_or_obj, options, indexed))
+        return DataTree.from_dict(_open_groups(filename_or_obj, *_split(locals()), indexed))
 
 
-def _open_groups(target: Any, options: dict[str, Any], indexed: bool) -> dict[str, Dataset]:
+def _open_groups(
+    target: Any, opening: OpenOptions, decoding: dict[str, Any], indexed: bool
+) -> dict[str, Dataset]:
     from xr_nczarr.backend.building import build_groups
     from xr_nczarr.dataset import open_netcdf
 
-    opening, decoding = _split(options)
     opened = open_netcdf(target, opening)
     return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
 
@@ -149,19 +249,13 @@ def _makes_indexes(caller: FrameType) -> bool:
     return bool(caller.f_locals.get("create_default_indexes", True))
 
 
-def _split(options: dict[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Split options into those of this engine and of xarray's decoding; check engine zarr's."""
-    options = dict(options)
+def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
+    """Return the options of this engine, and of xarray's decoding; check those of engine zarr."""
     for name, values in _OF_ENGINE_ZARR.items():
-        value = options.pop(name, values[0])
+        value = arguments[name]
         if value not in values:
             raise TypeError(f"engine nczarr has no option {name}={value!r}. {_REMEDIES[name]}")
-    version = options.pop("zarr_version", None)
-    if version is not None:
-        options.setdefault("zarr_format", version)
-    unknown = sorted(options.keys() - {*OPEN_OPTIONS, *DECODE_DEFAULTS})
-    if unknown:
-        raise TypeError(f"engine nczarr has no option {', '.join(unknown)}")
-    opening = {name: value for name, value in options.items() if name in OPEN_OPTIONS}
-    decoding = {name: options.get(name, default) for name, default in DECODE_DEFAULTS.items()}
-    return OpenOptions(**opening), decoding
+    opening = {name: arguments[name] for name in OPEN_OPTIONS}
+    if opening["zarr_format"] is None:
+        opening["zarr_format"] = arguments["zarr_version"]
+    return OpenOptions(**opening), {name: arguments[name] for name in DECODE_DEFAULTS}

@@ -110,8 +110,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for a machine to read")
 
 
-def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return what `add_target` added, as keyword arguments of the functions that open.
+def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what `add_target` added, as keyword arguments of a function that opens.
 
     Raises
     ------
@@ -121,9 +121,10 @@ def open_options(parsed: argparse.Namespace) -> dict[str, Any]:
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
     options = dict(parsed.options)
+    allowed = [name for name in OPEN_OPTIONS if name in (function.__kwdefaults__ or ())]
     for name in options:
-        if name not in OPEN_OPTIONS:
-            raise UsageError(str(unknown("option", name, OPEN_OPTIONS)))
+        if name not in allowed:
+            raise UsageError(str(unknown("option", name, allowed)))
     if parsed.storage_options:
         options["storage_options"] = parsed.storage_options
     try:

@@ -54,7 +54,7 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     return lambda parsed: xr_nczarr.dump(
         parsed.target,
         **chosen(parsed, *arguments, "coordinates", "times"),
-        **open_options(parsed),
+        **open_options(parsed, xr_nczarr.dump),
     )
 
 
@@ -67,8 +67,11 @@ def info(parser: argparse.ArgumentParser) -> Run:
     )
 
     def run(parsed: argparse.Namespace) -> Any:
-        look = xr_nczarr.open_hierarchy if parsed.metadata else xr_nczarr.info
-        return look(parsed.target, **open_options(parsed))
+        options = open_options(parsed, xr_nczarr.info)
+        counted = not parsed.metadata
+        return xr_nczarr.info(
+            parsed.target, count_chunks=counted, progress=sys.stderr.isatty(), **options
+        )
 
     return run
 
@@ -80,7 +83,7 @@ def explain(parser: argparse.ArgumentParser) -> Run:
     add_subset(parser, group=False)
 
     def run(parsed: argparse.Namespace) -> Any:
-        options = {"variables": parsed.variables, **open_options(parsed)}
+        options = {"variables": parsed.variables, **open_options(parsed, xr_nczarr.explain)}
         return xr_nczarr.explain(parsed.target, parsed.select, **options)
 
     return run
@@ -97,7 +100,10 @@ def verify(parser: argparse.ArgumentParser) -> Run:
         "--readers", action="store_true", help="tell also what other programs do not read right"
     )
     return lambda parsed: xr_nczarr.verify(
-        parsed.target, **chosen(parsed, "sample", "readers"), **open_options(parsed)
+        parsed.target,
+        **chosen(parsed, "sample", "readers"),
+        **open_options(parsed, xr_nczarr.verify),
+        progress=sys.stderr.isatty(),
     )
 
 
@@ -224,7 +230,8 @@ def references(parser: argparse.ArgumentParser) -> Run:
         from xr_nczarr.references import write
 
         names = ("generators", "inline_below", "storage_options", "target_options")
-        return write(parsed.source, parsed.target, **chosen(parsed, *names))
+        arguments = chosen(parsed, *names)
+        return write(parsed.source, parsed.target, **arguments, progress=sys.stderr.isatty())
 
     return run
 

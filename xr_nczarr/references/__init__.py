@@ -5,7 +5,7 @@ from xr_nczarr.references.opening import open_record_set, open_references, open_
 from xr_nczarr.references.parse import expand, parse_parquet_references, parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.reference_store import ReferenceStore
-from xr_nczarr.references.referencing import write
+from xr_nczarr.references.referencing import WrittenReferences, write
 from xr_nczarr.references.render import portable, render_references, tabulated
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ReferenceSet",
     "ReferenceStore",
     "Target",
+    "WrittenReferences",
     "expand",
     "open_record_set",
     "open_references",

@@ -12,6 +12,7 @@ from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.hierarchy import document_keys, existing_chunks, is_record_document, open_hierarchy
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
+from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
 from xr_nczarr.references.opening import (
     RECORDS,
@@ -85,7 +86,8 @@ def write(
     record_size: int = 100_000,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits | None = None,
+    progress: bool = False,
 ) -> WrittenReferences:
     """Write the reference set of an existing Zarr or NCZarr store.
 
@@ -111,6 +113,10 @@ def write(
         Rows of a parquet file.
     storage_options, target_options
         For `source` and for `target`.
+    limits
+        For `source`; None for the defaults.
+    progress
+        Whether to show how many references are made.
 
     Raises
     ------
@@ -129,9 +135,10 @@ def write(
     if generators and is_parquet(url):
         raise UnsupportedError("parquet has no gen", remedy="Write a JSON document")
     options = merge_options(location.storage_options, target_options or {})
-    access = Access(storage_options=storage_options, limits=limits)
+    access = Access(storage_options=storage_options, limits=limits or DEFAULT_LIMITS)
     store = _open_source(parse_url(source), access)
-    table = portable(tabulated(_references(store, inline_below)))
+    with Progress(progress, None, " references") as shown:
+        table = portable(tabulated(shown.count(_references(store, inline_below))))
     members = 0
     if is_parquet(url):
         items = render_parquet_references(table, record_size=record_size)

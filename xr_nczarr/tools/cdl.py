@@ -13,14 +13,16 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
+from xr_nczarr.model import Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.attributes import typed
+from xr_nczarr.options import Endian, MissingChunks, OpenOptions
 from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
 from xr_nczarr.tools.cdl_times import TimeUnits, time_units
 from xr_nczarr.tools.cdl_values import (
@@ -35,6 +37,9 @@ from xr_nczarr.tools.cdl_values import (
 )
 from xr_nczarr.tools.slabs import slabs
 from xr_nczarr.tools.subset import chosen_paths
+
+if TYPE_CHECKING:
+    from xr_nczarr.hierarchy import Consolidated
 
 _MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17
@@ -53,7 +58,15 @@ def dump(
     special: bool = False,
     coordinates: bool = False,
     times: bool = False,
-    **options: Any,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: Consolidated = None,
+    zarr_format: int | str | None = None,
+    missing_chunks: MissingChunks = "fill",
+    assume_endian: Endian = None,
+    codecs: Mapping[str, type] | None = None,
+    trust: Literal["none"] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
 ) -> Cdl:
     """Return what a store holds as CDL.
 
@@ -78,8 +91,9 @@ def dump(
         `variables`.
     times
         Whether to show times as dates, as ``ncdump -t`` does. ncgen does not read them.
-    **options
-        See `OpenOptions`.
+    group, storage_options, consolidated, zarr_format, missing_chunks, assume_endian, codecs, \
+trust, limits
+        See `xr_nczarr.options.OpenOptions`.
 
     Raises
     ------
@@ -106,6 +120,17 @@ def dump(
      t = 1.5, 2.5 ;
     }
     """
+    options = OpenOptions(
+        group=group,
+        storage_options=storage_options,
+        consolidated=consolidated,
+        zarr_format=zarr_format,
+        missing_chunks=missing_chunks,
+        assume_endian=assume_endian,
+        codecs=codecs,
+        trust=trust,
+        limits=limits,
+    )
     opened, top = open_whole(target, options)
     paths = {variable.path for variable in top.all_variables()}
     shown = chosen_paths(variables, paths, "variable")

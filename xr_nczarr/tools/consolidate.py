@@ -12,24 +12,27 @@ from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import refresh_consolidated
 from xr_nczarr.storage import Access
-from xr_nczarr.tools.text import Told, count_text
+from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.text import count_text
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consolidated(Told):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ConsolidateResult(Result):
     """The result of `consolidate`: the document at `key` holds the metadata of `nodes` nodes."""
 
     store: str
     key: str
     nodes: int
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.store}: {self.key} holds the metadata of {count_text(self.nodes, 'node')}"
 
 
-def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None) -> Consolidated:
+def consolidate(
+    target: Any, *, storage_options: Mapping[str, Any] | None = None
+) -> ConsolidateResult:
     """Write the document that holds all metadata of a store: ``.zmetadata``, in v3 the root's.
 
     Raises
@@ -54,7 +57,7 @@ def consolidate(target: Any, *, storage_options: Mapping[str, Any] | None = None
                 f"Zarr {zarr_format} has no consolidated metadata for it", store=store.name
             )
         transaction.execute(WritePlan(zarr_format, documents=documents), WriteOptions())
-    return Consolidated(store=store.name, key=key, nodes=len(nodes))
+    return ConsolidateResult(store=store.name, key=key, nodes=len(nodes))
 
 
 @contextmanager

@@ -27,7 +27,8 @@ from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
 from xr_nczarr.tools.netcdf_output import FileLayout, unheld, write_file
-from xr_nczarr.tools.text import Told, count_text
+from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
 from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
@@ -41,8 +42,8 @@ _ELSEWHERE = "Copy it to another place"
 _PART = ".unfinished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied(Told):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CopyResult(Result):
     """What `copy` did.
 
     Attributes
@@ -69,7 +70,7 @@ class Copied(Told):
     anew: str = ""
     skipped: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         how = ""
         if self.unchanged:
             how = f", {len(self.unchanged)} as stored ({count_text(self.objects, 'chunk')})"
@@ -97,7 +98,7 @@ def copy(
     target_options: Mapping[str, Any] | None = None,
     progress: bool = False,
     overwrite: bool = False,
-) -> Copied:
+) -> CopyResult:
     """Copy a store, a netCDF file or whatever xarray opens into a new store or netCDF-4 file.
 
     A copy of a store or a netCDF file is exact: groups, dimensions with their order and
@@ -224,7 +225,7 @@ def copy(
                 arrays = origin.arrays
                 unchanged, objects = copy_chunks(plan.writes, arrays, work, resumed, progress)
                 _check_unchanged(origin, before, store.name)
-        return Copied(
+        return CopyResult(
             store=store.name,
             arrays=len(plan.writes),
             unchanged=unchanged,
@@ -260,7 +261,7 @@ def _copy_to_file(
     skip_unsupported: bool,
     overwrite: bool,
     progress: bool,
-) -> Copied:
+) -> CopyResult:
     """Write a netCDF file beside its place, and move it there when it is complete."""
     if os.path.lexists(path) and not (overwrite and is_netcdf_file(path)):
         raise ExistsError(
@@ -285,7 +286,7 @@ def _copy_to_file(
             os.remove(part)
         raise
     arrays = len(tree.written)
-    return Copied(
+    return CopyResult(
         store=path, arrays=arrays, unchanged=[], objects=0, resumed=False, skipped=origin.skipped
     )
 

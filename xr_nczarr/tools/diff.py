@@ -20,8 +20,9 @@ from xr_nczarr.tools.cdl_special import special_attributes
 from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
 from xr_nczarr.tools.inputs import Recoding, open_input
 from xr_nczarr.tools.netcdf_output import FileLayout, netcdf_value
+from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.slabs import slabs
-from xr_nczarr.tools.text import Told, columns
+from xr_nczarr.tools.text import columns
 from xr_nczarr.writing.builder import Tree
 
 _MAX_CELL = 60
@@ -48,8 +49,8 @@ class Difference:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Told):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Result):
     """What two datasets differ in; `unread` are variables that could not be compared."""
 
     first: str
@@ -62,7 +63,7 @@ class Comparison(Told):
         """Whether the datasets are the same, as far as all of them was compared."""
         return not (self.differences or self.unread)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.whole:
             return ""
         rows = [[f"< {quote(self.first)}"], [f"> {quote(self.second)}"]]

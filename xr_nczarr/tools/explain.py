@@ -8,17 +8,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import asdict, dataclass
 from functools import partial
 from posixpath import commonpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
+from xr_nczarr.model import Limits
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.options import OpenOptions
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.recording import ObjectSizes, record_read
+from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.slabs import counts
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 from xr_nczarr.tools.subset import positions_of
@@ -26,6 +29,8 @@ from xr_nczarr.tools.text import byte_text, columns, extent_text
 
 if TYPE_CHECKING:
     from xarray import Dataset, Variable
+
+    from xr_nczarr.hierarchy import Consolidated
 
 Indexers = Mapping[Any, Any]
 """Positions by dimension."""
@@ -37,7 +42,7 @@ _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class VariableReading:
     """What reading one variable takes.
 
     Attributes
@@ -80,10 +85,10 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explanation:
+class Explanation(Result):
     """What reading a selection takes by variable, and why others are `left_out`."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[VariableReading, ...]
     left_out: Mapping[str, str]
 
     def __repr__(self) -> str:
@@ -127,7 +132,13 @@ def explain(
     selection: Indexers | None = None,
     *,
     variables: Collection[str] | None = None,
-    **options: Any,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: Consolidated = None,
+    zarr_format: int | str | None = None,
+    codecs: Mapping[str, type] | None = None,
+    trust: Literal["none"] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
 ) -> Explanation:
     """Return what reading a selection takes, without reading any chunk.
 
@@ -144,8 +155,8 @@ def explain(
         is to be opened, labels (a float, text, a date, slices of these with both ends included).
     variables
         Names or paths; all if None.
-    **options
-        See `OpenOptions`, where `target` is to be opened.
+    group, storage_options, consolidated, zarr_format, codecs, trust, limits
+        See `xr_nczarr.options.OpenOptions`, if `target` has to be opened.
 
     Raises
     ------
@@ -167,12 +178,21 @@ def explain(
     indexers = selection or {}
     datasets = _datasets(target)
     if datasets is None:
-        opened, group = open_whole(target, options)
+        options = OpenOptions(
+            group=group,
+            storage_options=storage_options,
+            consolidated=consolidated,
+            zarr_format=zarr_format,
+            codecs=codecs,
+            trust=trust,
+            limits=limits,
+        )
+        opened, top = open_whole(target, options)
         indexers = positions_of(indexers, lambda: _opened_with_xarray(target, options))
         if all(isinstance(item, int | slice) for item in indexers.values()):
-            sources = _stored_sources(opened, group)
+            sources = _stored_sources(opened, top)
         else:  # for xarray to interpret
-            datasets = _opened_datasets(opened, group)
+            datasets = _opened_datasets(opened, top)
     if datasets is not None:
         sources = _xarray_sources(datasets)
     requested = None if variables is None else {name.lstrip("/") for name in variables}
@@ -186,7 +206,7 @@ def explain(
         if requested is None or not requested.isdisjoint((path, path.rpartition("/")[2]))
     }
     sizes = _sizes([item[0] for item in selected.values() if not isinstance(item, str)])
-    readings: list[Reading] = []
+    readings: list[VariableReading] = []
     left_out: dict[str, str] = {}
     for path, item in selected.items():
         result = item if isinstance(item, str) else _reading(path, sources[path], *item, sizes)
@@ -197,10 +217,10 @@ def explain(
     return Explanation(tuple(readings), left_out)
 
 
-def _opened_with_xarray(target: Any, options: Mapping[str, Any]) -> Dataset:
+def _opened_with_xarray(target: Any, options: OpenOptions) -> Dataset:
     import xarray as xr
 
-    return xr.open_dataset(target, engine="nczarr", decode_timedelta=False, **options)
+    return xr.open_dataset(target, engine="nczarr", decode_timedelta=False, **options.as_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +316,13 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     return lazy.stored, selection
 
 
-def _html_row(reading: Reading) -> list[str]:
+def _html_row(reading: VariableReading) -> list[str]:
     name, *rest = map(text, _cells(reading))
     drawn = grid_svg(reading.shape, reading.chunk_shape, reading.dimensions, reading.touched)
     return [details(name, drawn, opened=True) if drawn else name, *rest]
 
 
-def _cells(reading: Reading) -> list[str]:
+def _cells(reading: VariableReading) -> list[str]:
     """Return a reading as a row of a table."""
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
     within = f" in {extent_text(reading.shard_shape)}" if reading.shard_shape else ""
@@ -350,7 +370,7 @@ def _reading(
     array: ChunkedArray,
     selection: Selection,
     sizes: Mapping[str, ObjectSizes],
-) -> Reading | str:
+) -> VariableReading | str:
     """Return what reading a variable takes, or why that is unknown."""
     dimensions = tuple(map(str, source.dimensions))
     node, request = array.node, selection.request()
@@ -371,7 +391,7 @@ def _reading(
     except NczarrError as error:
         return _unreadable(error)
     totals = counts(node.shape, node.chunk_shape) if node.shards else node.object_counts
-    return Reading(
+    return VariableReading(
         name=name,
         dimensions=dimensions,
         shape=node.shape if dimensions else (),

@@ -1,4 +1,4 @@
-"""Parts of what a notebook shows: everything in xarray's colours, every name escaped."""
+"""Parts of what a notebook shows: in the colors of the page, with every name escaped."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ _MAX_CELLS = 48  # along a side of a drawn grid; of more chunks, several share a
 _MAX_SIDE, _MIN_SIDE = 220, 14
 
 STYLE = """<style>
-.nz { --nz-text: var(--xr-font-color0, var(--jp-content-font-color0, currentColor));
-  --nz-faint: var(--xr-font-color2, color-mix(in srgb, currentColor 60%, transparent));
-  --nz-line: var(--xr-border-color, color-mix(in srgb, currentColor 25%, transparent));
-  --nz-row: var(--xr-background-color-row-even, color-mix(in srgb, currentColor 5%, transparent));
-  --nz-accent: var(--jp-brand-color1, #2f7ed8);
-  color: var(--nz-text); font-size: 13px; line-height: 1.5; max-width: 1000px; overflow-x: auto; }
+.nz { --nz-faint: color-mix(in srgb, currentColor 62%, transparent);
+  --nz-line: color-mix(in srgb, currentColor 25%, transparent);
+  --nz-row: color-mix(in srgb, currentColor 5%, transparent); --nz-accent: #2f7ed8;
+  font-size: 13px; line-height: 1.5; max-width: 1000px; overflow-x: auto; }
 .nz-title { font-weight: bold; padding-bottom: 4px; border-bottom: 1px solid var(--nz-line); }
 .nz-faint { color: var(--nz-faint); font-weight: normal; }
 .nz-problem { color: var(--jp-error-color1, #c0392b); }
@@ -29,6 +27,7 @@ STYLE = """<style>
   background: none; border: none; white-space: nowrap; color: inherit; }
 .nz th { color: var(--nz-faint); font-weight: normal; border-bottom: 1px solid var(--nz-line); }
 .nz tbody tr:nth-child(odd) { background: var(--nz-row); }
+.nz pre { margin: 4px 0; color: inherit; background: none; white-space: pre-wrap; }
 .nz dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 12px; margin: 4px 0 4px 14px;
   white-space: normal; }
 .nz dt { color: var(--nz-faint); } .nz dd { margin: 0; overflow-wrap: anywhere; }
@@ -51,6 +50,12 @@ def page(title: str, *parts: str) -> str:
 def text(value: object) -> str:
     """Return an escaped text for a page, of at most 200 characters."""
     return escape(quote(value))
+
+
+def preformatted(lines: Iterable[str]) -> str:
+    """Return lines of text as they are, without those of a page that has none."""
+    shown = escape("\n".join(lines))
+    return f"<pre>{shown}</pre>" if shown else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -86,29 +91,38 @@ def grid_svg(
     names: Sequence[str],
     touched: Sequence[Collection[int]] | None = None,
 ) -> str:
-    """Draw the chunks of an array along its last two dimensions, whose `names` are told.
+    """Draw the chunks of an array along two of its dimensions.
 
-    Where a selection, or characters made text, left other names than the array has dimensions,
-    their numbers are told alone.
+    They are those along which a selection leaves chunks out, or else those with most chunks. Where
+    there are other `names` than dimensions, the caption has the numbers alone.
 
-    `touched` are the numbers of those chunks along each dimension that a selection touches, which
-    are filled.
+    Parameters
+    ----------
+    touched
+        Numbers of the chunks along each dimension that a selection touches, which are filled.
     """
     if not shape or 0 in shape:
         return ""
     totals = counts(shape, chunk_shape)
-    longest = max(shape[-2:])
-    sides = [max(_MIN_SIDE, _MAX_SIDE * size / longest) for size in shape[-2:]]
-    cells = [min(count, _MAX_CELLS) for count in totals[-2:]]
-    if len(shape) == 1:
-        sides, cells = [_MIN_SIDE * 1.5, *sides], [1, *cells]
-    filled: list[set[int]] = [set(), set()]
+    if touched is not None and not touched:  # no chunk at all
+        touched = [()] * len(shape)
+
+    def importance(axis: int) -> tuple[bool, int, int]:
+        partial = touched is not None and len(touched[axis]) < totals[axis]
+        return partial, totals[axis], axis
+
+    axes = sorted(sorted(range(len(shape)), key=importance)[-2:])
+    longest = max(shape[axis] for axis in axes)
+    sides = [max(_MIN_SIDE, _MAX_SIDE * shape[axis] / longest) for axis in axes]
+    cells = [min(totals[axis], _MAX_CELLS) for axis in axes]
+    filled: list[set[int]] = [set()] * len(axes)
     if touched is not None:
         filled = [
-            {number * count // total for number in chunks}
-            for chunks, count, total in zip(touched[-2:], cells[-2:], totals[-2:], strict=False)
+            {number * count // totals[axis] for number in touched[axis]}
+            for axis, count in zip(axes, cells, strict=True)
         ]
-        filled = [{0}, *filled] if len(shape) == 1 else filled
+    if len(axes) == 1:
+        sides, cells, filled = [_MIN_SIDE * 1.5, *sides], [1, *cells], [{0}, *filled]
     height, width = sides[0] / cells[0], sides[1] / cells[1]
     drawn = "".join(
         f'<rect x="{column * width + 0.5:.1f}" y="{row * height + 0.5:.1f}" width="{width:.1f}" '
@@ -116,11 +130,16 @@ def grid_svg(
         for row in range(cells[0])
         for column in range(cells[1])
     )
-    spoken = [f"{count:,}" for count in totals]
+    captions = [f"{count:,}" for count in totals]
+    notes = []
     if len(names) == len(totals):
-        spoken = [f"{text(name)}: {told}" for name, told in zip(names, spoken, strict=True)]
-    merged = "; a cell stands for several" if max(totals[-2:]) > _MAX_CELLS else ""
-    caption = f"{' × '.join(spoken)} chunks{merged}"
+        pairs = zip(names, captions, strict=True)
+        captions = [f"{text(name)}: {count}" for name, count in pairs]
+        if len(totals) > 2:
+            notes.append(f"drawn along {' and '.join(text(names[axis]) for axis in axes)}")
+    if any(totals[axis] > _MAX_CELLS for axis in axes):
+        notes.append("a cell stands for several")
+    caption = "; ".join([f"{' × '.join(captions)} chunks", *notes])
     size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
     return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from xr_nczarr.dataset import OpenedStore, open_whole
+from xr_nczarr.dataset import open_whole
 from xr_nczarr.errors import quote
+from xr_nczarr.model import Limits
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import releases_of
+from xr_nczarr.options import OpenOptions
+from xr_nczarr.progress import Progress
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.stored_chunks import StoredChunks, count_stored_chunks
 from xr_nczarr.tools.text import (
     byte_text,
@@ -23,13 +27,16 @@ from xr_nczarr.tools.text import (
     wrapped,
 )
 
+if TYPE_CHECKING:
+    from xr_nczarr.hierarchy import Consolidated
+
 _MAX_VARIABLES = 300
 _MAX_SHOWN = 1000
 _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Overview:
+class StoreInfo(Result):
     """The groups, dimensions and variables of a store; printing it shows them as a tree.
 
     Attributes
@@ -217,42 +224,31 @@ class Overview:
         return details(summary, "".join(parts), kind="nz-group", opened=True)
 
 
-def open_hierarchy(target: Any, **options: Any) -> Overview:
-    """Return what is in a store; only metadata are read.
+def info(
+    target: Any,
+    *,
+    count_chunks: bool = True,
+    progress: bool = False,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: Consolidated = None,
+    zarr_format: int | str | None = None,
+    trust: Literal["none"] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
+) -> StoreInfo:
+    """Return what is in a store, how it is written, and which of its chunks are there.
 
     Parameters
     ----------
     target
         A path, URL or mapping, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
-    **options
-        See `OpenOptions`.
-
-    Examples
-    --------
-    >>> import xarray as xr, xr_nczarr
-    >>> store = {}
-    >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.5, 2.5])}), store)
-    >>> xr_nczarr.open_hierarchy(store)
-    mapping
-      Zarr 2, consolidated, NCZarr metadata of netCDF-C 4.9.3 or later
-      1 variable, 16 B uncompressed
-      dimensions: x 2
-      variable      chunks  codecs  size
-      float64 t(x)  2               16 B
-    """
-    return _overview(*open_whole(target, options))
-
-
-def info(target: Any, **options: Any) -> Overview:
-    """Return what is in a store as `open_hierarchy` does, and which chunks of it are there.
-
-    The store is listed for that. One that cannot be listed is asked for each of at most 10,000
-    chunks. No chunk is read.
-
-    Parameters
-    ----------
-    target, **options
-        As of `open_hierarchy`.
+    count_chunks
+        Whether to list the store. One that cannot be listed is asked for each chunk, if there are
+        at most 10,000. Otherwise only metadata are read. No chunk is read.
+    progress
+        Whether to show how many objects are listed.
+    group, storage_options, consolidated, zarr_format, trust, limits
+        See `xr_nczarr.options.OpenOptions`.
 
     Examples
     --------
@@ -266,22 +262,35 @@ def info(target: Any, **options: Any) -> Overview:
       dimensions: x 2
       variable      chunks  codecs  stored  size
       float64 t(x)  2               1 of 1  16 B (1×)
+    >>> xr_nczarr.info(store, count_chunks=False)
+    mapping
+      Zarr 2, consolidated, NCZarr metadata of netCDF-C 4.9.3 or later
+      1 variable, 16 B uncompressed
+      dimensions: x 2
+      variable      chunks  codecs  size
+      float64 t(x)  2               16 B
     """
-    opened, group = open_whole(target, options)
-    return _overview(opened, group, *count_stored_chunks(opened))
-
-
-def _overview(opened: OpenedStore, group: Group, *census: Any) -> Overview:
+    options = OpenOptions(
+        group=group,
+        storage_options=storage_options,
+        consolidated=consolidated,
+        zarr_format=zarr_format,
+        trust=trust,
+        limits=limits,
+    )
+    opened, top = open_whole(target, options)
     hierarchy, name = opened.hierarchy, quote(opened.store.name)
     layout = releases_of(opened.root.dialect, opened.root.node)
-    return Overview(
+    with Progress(progress and count_chunks, None, " objects") as shown:
+        counted = count_stored_chunks(opened, progress=shown) if count_chunks else ()
+    return StoreInfo(
         name,
         hierarchy.zarr_format,
         hierarchy.consolidated,
         opened.root.dialect,
-        group,
+        top,
         layout,
-        *census,
+        *counted,
     )
 
 

@@ -17,6 +17,7 @@ from xr_nczarr.model import ArrayNode, Attributes
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
 from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.progress import Progress
 from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
 from xr_nczarr.tools.netcdf_c import (
     BIG_ENDIAN,
@@ -32,7 +33,7 @@ from xr_nczarr.tools.netcdf_c import (
 from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import rearranged
 from xr_nczarr.writing.builder import Tree
-from xr_nczarr.writing.chunk_writes import ArrayWrite, show_progress, store_values
+from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
 from xr_nczarr.writing.options import Layout
 
 _IMPLIED = ("bytes", "transpose", "vlen-utf8")
@@ -80,16 +81,16 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
         with LOCK:
             writer.define(tree.root, handle.group("/"))
         tree.report_changes()
-        done, total = 0, sum(encoded.data.nbytes for encoded in tree.written.values())
+        total = sum(encoded.data.nbytes for encoded in tree.written.values())
+        shown = on_error.enter_context(Progress(progress, total))
         for name, encoded in tree.written.items():
             node = writer.nodes[name]
             whole = tuple([slice(0, size) for size in encoded.data.shape])
             for part in rearranged(ArrayWrite(node, whole, encoded.data)):
                 with Place(variable=name):
                     store_values(part, writer.variables[name])
-                done += part.data.nbytes
-                if progress:
-                    show_progress(done, total)
+                shown.advance(part.data.nbytes)
+        shown.__exit__(None)
         on_error.pop_all()
     handle.close()
     with open(path, "rb+") as file:

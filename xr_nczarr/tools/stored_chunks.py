@@ -17,6 +17,7 @@ from xr_nczarr.dataset import OpenedStore, readable_node
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
 from xr_nczarr.model import ArrayNode
+from xr_nczarr.progress import Progress
 
 MAX_REQUESTS = 10_000
 """Chunks that a store without listing is asked for, which takes some seconds."""
@@ -64,7 +65,11 @@ class StoredChunks:
 
 
 def count_stored_chunks(
-    opened: OpenedStore, others: list[str] | None = None, *, max_requests: int | None = MAX_REQUESTS
+    opened: OpenedStore,
+    others: list[str] | None = None,
+    *,
+    max_requests: int | None = MAX_REQUESTS,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, StoredChunks], str]:
     """Return the stored objects of each variable by path, or nothing and why they are unknown.
 
@@ -75,8 +80,9 @@ def count_stored_chunks(
     max_requests
         Number of chunks that a store without listing is asked for at most; None for any number.
     """
+    progress = progress or Progress(False)
     try:
-        return _counted(opened, opened.store.sizes(), others), ""
+        return _counted(opened, progress.count(opened.store.sizes()), others), ""
     except (AccessDeniedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
@@ -84,7 +90,7 @@ def count_stored_chunks(
         many = f"{total:,} chunks are more than the {max_requests:,} that are asked for one by one"
         return {}, f"{reason} Its {many}"
     try:
-        return _counted(opened, _requested_sizes(opened), others), ""
+        return _counted(opened, progress.count(_requested_sizes(opened)), others), ""
     except UnsupportedError:
         return {}, reason
     except AccessDeniedError as error:

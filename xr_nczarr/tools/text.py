@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension
-
-
-class Told:
-    """A result that a machine can read too; a dataclass."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
 def count_text(count: int, noun: str) -> str:

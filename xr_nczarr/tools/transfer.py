@@ -15,9 +15,10 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
+from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 from xr_nczarr.tools.slabs import counts
-from xr_nczarr.writing.chunk_writes import ArrayWrite, show_progress, write_chunks
+from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.options import WriteOptions
 
 Index = tuple[int, ...]
@@ -49,18 +50,24 @@ def copy_chunks(
             large.append(write)
         else:
             others += _unfinished(write.aligned(), there)
-    total = sum(math.prod(counts(node.shape, node.object_shape)) for _, node in as_bytes)
-    done = objects = 0
-    for array, node in as_bytes:
-        for seen, put in _copy_objects(array, node, store, there):
-            done, objects = done + seen, objects + put
-            if progress:
-                show_progress(done, total)
-    write_chunks(others, store, WriteOptions(progress=progress))
-    for write in large:
-        for part in rearranged(write):  # one after another: dask holds what it puts together
-            write_chunks([*_unfinished(part, there)], store, WriteOptions(progress=progress))
+    objects = 0
+    writing = [*others, *large]
+    sizes = [*(_size(node) for _, node in as_bytes), *(item.data.nbytes for item in writing)]
+    with Progress(progress, sum(sizes)) as shown:
+        for array, node in as_bytes:
+            total = math.prod(node.object_counts)
+            for seen, put in _copy_objects(array, node, store, there):
+                shown.advance(_size(node) * seen // total)
+                objects += put
+        write_chunks(others, store, WriteOptions(), shown)
+        for write in large:
+            for part in rearranged(write):  # one after another: dask holds what it puts together
+                write_chunks([*_unfinished(part, there)], store, WriteOptions(), shown)
     return [node.path for _, node in as_bytes], objects
+
+
+def _size(node: ArrayNode) -> int:
+    return math.prod(node.shape) * node.dtype.itemsize
 
 
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:

@@ -31,7 +31,8 @@ from xr_nczarr.storage import (
     Store,
 )
 from xr_nczarr.tools.consolidate import change_store
-from xr_nczarr.tools.text import Told, count_text, dimension_text
+from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.text import count_text, dimension_text
 
 _MAX_KEYS = 10
 
@@ -41,8 +42,8 @@ _ANNOTATIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upgraded(Told):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class UpgradeResult(Result):
     """The result of `upgrade`: what it changed, or would change with `dry_run`.
 
     Attributes
@@ -60,7 +61,7 @@ class Upgraded(Told):
     removed: list[str]
     dry_run: bool = False
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         done = f"{count_text(len(self.written), 'document')} written, {len(self.removed):,} removed"
         done += "; this was a dry run, nothing was changed" if self.dry_run else ""
         lines = [f"{self.store}: {self.before} → {self.after} ({done})"]
@@ -78,7 +79,7 @@ def upgrade(
     annotate: bool = False,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-) -> Upgraded:
+) -> UpgradeResult:
     """Write the NCZarr metadata of a store in another layout, in place; chunks are not touched.
 
     Documents are written in the order in which readers prefer them: an interrupted upgrade leaves a
@@ -129,7 +130,7 @@ def upgrade(
                     work.flush()
                 for key in removed:
                     work.delete(key)
-    return Upgraded(
+    return UpgradeResult(
         store=store.name,
         before=opened.root.dialect,
         after=dialect if dialect == "universal" else after,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any, Literal
 
 from xr_nczarr.errors import quote
-from xr_nczarr.tools.text import Told, count_text
+from xr_nczarr.tools.html import page
+from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.text import count_text
 
 _MAX_PLACES = 3
 Severity = Literal["error", "warning", "note"]
@@ -58,8 +61,15 @@ def finding_line(findings: Sequence[Finding]) -> str:
     return f"{severity}: {where}: {problem}{f'. {remedy}' if remedy else ''}"
 
 
-@dataclass(slots=True, kw_only=True)
-class Verification(Told):
+def _html_line(findings: Sequence[Finding]) -> str:
+    line = escape(finding_line(findings))
+    if findings[0].severity == "error":
+        return f'<div class="nz-problem">{line}</div>'
+    return f"<div>{line}</div>"
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class Verification(Result):
     """What `verify` found; printing it shows findings of one kind as one line.
 
     Attributes
@@ -81,16 +91,27 @@ class Verification(Told):
         """Whether there is no error."""
         return not any(finding.severity == "error" for finding in self.findings)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return "\n".join([self.title, *map(finding_line, self._kinds())])
+
+    def _repr_html_(self) -> str:
+        return page(self.title, *map(_html_line, self._kinds()))
+
+    @property
+    def title(self) -> str:
+        """The store, its chunks, and how many errors and warnings there are."""
         present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
-        kinds: dict[tuple[str, ...], list[Finding]] = {}
-        for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
-            kinds.setdefault(finding.kind, []).append(finding)
         counts = Counter(finding.severity for finding in self.findings)
         problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]
         there = f"{present:,} of {count_text(total, 'chunk')} there, " if self.chunks else ""
-        title = f"{self.store}: {there}{self.decoded:,} read: {', '.join(problems)}"
-        return "\n".join([title, *map(finding_line, kinds.values())])
+        return f"{self.store}: {there}{self.decoded:,} read: {', '.join(problems)}"
+
+    def _kinds(self) -> list[list[Finding]]:
+        """Return the findings of each kind, the errors first."""
+        kinds: dict[tuple[str, ...], list[Finding]] = {}
+        for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
+            kinds.setdefault(finding.kind, []).append(finding)
+        return [*kinds.values()]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""

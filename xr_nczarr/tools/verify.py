@@ -6,12 +6,12 @@ import math
 import operator
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_whole, readable_node
@@ -25,13 +25,18 @@ from xr_nczarr.errors import (
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
-from xr_nczarr.model import ArrayNode, parent_path
+from xr_nczarr.model import ArrayNode, Limits, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
+from xr_nczarr.options import MissingChunks, OpenOptions
+from xr_nczarr.progress import Progress
 from xr_nczarr.storage import WRITER_LOCK, Bytes, KeepingStore
 from xr_nczarr.tools.readers import requirements
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS, StoredChunks, count_stored_chunks
 from xr_nczarr.tools.verification import Finding, Verification
+
+if TYPE_CHECKING:
+    from xr_nczarr.hierarchy import Consolidated
 
 _MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
 _BYTES_IN_FLIGHT = 256 << 20  # once decoded
@@ -44,7 +49,19 @@ _CONSOLIDATE = "Run nczarr consolidate, unless the document itself is wrong"
 
 
 def verify(
-    target: Any, *, sample: int | None = None, readers: bool = False, **options: Any
+    target: Any,
+    *,
+    sample: int | None = None,
+    readers: bool = False,
+    progress: bool = False,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: Consolidated = None,
+    zarr_format: int | str | None = None,
+    missing_chunks: MissingChunks = "fill",
+    codecs: Mapping[str, type] | None = None,
+    trust: Literal["none"] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
 ) -> Verification:
     """Check whether a store is whole: decode every chunk, and compare all metadata.
 
@@ -58,8 +75,11 @@ def verify(
         Number of chunks of each array to read at most, chosen at random; None for all.
     readers
         Whether to report also what other programs need to read the store, and read wrongly.
-    **options
-        See `OpenOptions`. With `group`, only the chunks of that group are read.
+    progress
+        Whether to show how many chunks are read.
+    group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
+        See `xr_nczarr.options.OpenOptions`. With `group`, only the chunks of that group are read.
+        None for `consolidated` reads the single documents, or the consolidated one without them.
 
     Examples
     --------
@@ -69,6 +89,16 @@ def verify(
     >>> xr_nczarr.verify(store).whole
     True
     """
+    options = OpenOptions(
+        group=group,
+        storage_options=storage_options,
+        consolidated=consolidated,
+        zarr_format=zarr_format,
+        missing_chunks=missing_chunks,
+        codecs=codecs,
+        trust=trust,
+        limits=limits,
+    )
     documents: dict[str, Bytes | None] = {}
     try:
         opened, top = _open(target, options, documents)
@@ -94,7 +124,9 @@ def verify(
                 arrays.append(_Array(opened, variable, item, sample))
             except NczarrError as error:  # no chunk can be decoded
                 findings.append(_error(variable.path, error))
-    _read_all(arrays, result)
+    total = sum(len(array.numbers) for array in arrays)
+    with Progress(progress, total, " chunks") as shown:
+        _read_all(arrays, result, shown)
     if reason:
         findings.append(Finding("warning", "/", f"missing chunks are not looked for: {reason}"))
     findings += _left_over(opened, others)
@@ -116,14 +148,14 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 
 
 def _open(
-    target: Any, options: dict[str, Any], documents: dict[str, Bytes | None]
+    target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
     """Open the single documents, or the consolidated one if they are absent or cannot be listed."""
+    if options.consolidated is not None:
+        return open_whole(target, options, documents=documents)
     try:
-        return open_whole(target, {"consolidated": False, **options}, documents=documents)
+        return open_whole(target, replace(options, consolidated=False), documents=documents)
     except (NotFoundError, UnsupportedError):
-        if "consolidated" in options:
-            raise
         return open_whole(target, options, documents=documents)
 
 
@@ -289,7 +321,7 @@ def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
     ]
 
 
-def _read_all(arrays: Sequence[_Array], result: Verification) -> None:
+def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress) -> None:
     """Read the chunks of all arrays, several at once; count them, and add what is wrong."""
     by_threads: dict[int, list[_Array]] = {}
     for array in arrays:
@@ -299,7 +331,8 @@ def _read_all(arrays: Sequence[_Array], result: Verification) -> None:
         reads = (partial(array.read, number) for array in members for number in array.numbers)
         with ThreadPoolExecutor(threads or 1, thread_name_prefix="nczarr-verify") as pool:
             while batch := [*islice(reads, _BATCH_CHUNKS)]:
-                for problems in (pool.map if threads else map)(operator.call, batch):
+                problems_of_chunks = (pool.map if threads else map)(operator.call, batch)
+                for problems in progress.count(problems_of_chunks):
                     result.decoded += not problems
                     findings += problems
     # What concerns the codec as a whole is said once.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.hierarchy import Regions
 from xr_nczarr.model import ArrayNode
+from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.options import WriteOptions
 from xr_nczarr.writing.uploads import Uploads
@@ -107,10 +108,20 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
     return tuple(after - before for before, after in itertools.pairwise(bounds)) or (0,)
 
 
-def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptions) -> Any:
+def write_chunks(
+    writes: Sequence[ArrayWrite],
+    store: Store,
+    options: WriteOptions,
+    progress: Progress | None = None,
+) -> Any:
     """Write NumPy's values one array after another, and all of dask's in one graph.
 
     On a store that answers slowly, the chunks of all arrays go through one pool.
+
+    Parameters
+    ----------
+    progress
+        Of the operation that this is a part of; None for one of its own.
 
     Returns
     -------
@@ -128,47 +139,24 @@ def write_chunks(writes: Sequence[ArrayWrite], store: Store, options: WriteOptio
     lazy = [write for write in writes if hasattr(write.data, "dask")]
     late = [] if options.compute else [write for write in lazy if not opened_lazily(write.data)]
     now = lazy if options.compute else [write for write in lazy if opened_lazily(write.data)]
-    done, total = 0, sum(write.data.nbytes for write in ready)
+    total = sum(write.data.nbytes for write in (*ready, *now))
     uploads = Uploads(store.max_puts)
-    try:
-        for write in ready:
-            if write.data.size:
-                _StoredRegion(write, store, options, uploads)[write.region] = write.data
-                done += write.data.nbytes
-                if options.progress and not now:  # else dask's is the only one
-                    show_progress(done, total)
-        _compute(now, store, options, uploads)
-        uploads.finish()
-    except BaseException:
-        # Threads of dask continue: what they put later would overwrite the next write.
-        uploads.end()
-        raise
+    with nullcontext(progress) if progress else Progress(options.progress, total) as progress:
+        try:
+            for write in ready:
+                if write.data.size:
+                    region = _StoredRegion(write, store, options, uploads, progress)
+                    region[write.region] = write.data
+            _store(now, store, options, uploads, progress, compute=True)
+            uploads.finish()
+        except BaseException:
+            # Threads of dask continue: what they put later would overwrite the next write.
+            uploads.end()
+            raise
     if options.compute:
         return None
-    stored = _store(late, store, options, Uploads(), compute=False)
+    stored = _store(late, store, options, Uploads(), Progress(False), compute=False)
     return dask.delayed(flush, pure=False)(store, stored)
-
-
-def _compute(
-    writes: Sequence[ArrayWrite], store: Store, options: WriteOptions, uploads: Uploads
-) -> None:
-    """Write dask's values now, if asked for with the progress bar of dask or of `distributed`."""
-    if not options.progress or not writes:
-        _store(writes, store, options, uploads, compute=True)
-        return
-    from dask.base import get_scheduler
-    from dask.diagnostics import ProgressBar
-
-    client = getattr(get_scheduler(), "__self__", None)
-    if client is None:
-        with ProgressBar():
-            _store(writes, store, options, uploads, compute=True)
-        return
-    from distributed import progress
-
-    futures = client.compute(_store(writes, store, options, uploads, compute=False))
-    progress(futures, notebook=False)
-    client.gather(futures)
 
 
 def _store(
@@ -176,6 +164,7 @@ def _store(
     store: Store,
     options: WriteOptions,
     uploads: Uploads,
+    progress: Progress,
     *,
     compute: bool,
 ) -> Any:
@@ -186,7 +175,7 @@ def _store(
     manager: Any = get_chunked_array_type(*(write.data for write in writes))
     return manager.store(
         [write.data for write in writes],
-        [_StoredRegion(write, store, options, uploads) for write in writes],
+        [_StoredRegion(write, store, options, uploads, progress) for write in writes],
         regions=[write.region for write in writes],
         lock=False,
         flush=True,
@@ -215,7 +204,12 @@ class _StoredRegion:
     """The array of a write, into which dask stores blocks; pickled to workers."""
 
     def __init__(
-        self, write: ArrayWrite, store: Store, options: WriteOptions, uploads: Uploads
+        self,
+        write: ArrayWrite,
+        store: Store,
+        options: WriteOptions,
+        uploads: Uploads,
+        progress: Progress,
     ) -> None:
         node = write.node
         if options.mode == "r+" or not options.compute:
@@ -224,6 +218,7 @@ class _StoredRegion:
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
         self.uploads = uploads
+        self.progress = progress
         self.write_empty_chunks = bool(write.write_empty_chunks) or write.fill_is_spelled
         self.scalar = not write.data.ndim
 
@@ -243,6 +238,7 @@ class _StoredRegion:
                 write_empty_chunks=self.write_empty_chunks,
                 submit=self.uploads.submit if self.uploads.pooled else None,
             )
+        self.progress.advance(values.nbytes)
 
 
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -306,10 +302,3 @@ def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> boo
         elif stored.tobytes() != new.tobytes():
             return False
     return True
-
-
-def show_progress(done: int, total: int) -> None:
-    """Draw how much is done, and end the line when all is."""
-    share = done / total if total else 1
-    end = "\n" if done == total else ""
-    sys.stderr.write(f"\r[{'#' * int(40 * share):<40}] {int(100 * share)}%{end}")

@@ -1,0 +1,100 @@
+"""The table of all error messages, read from the code: ``python docs/messages.py``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
+HEAD = """# Error messages
+
+Every message of the package, made from its code. Braces stand for what a message names there.
+The classes are explained in [](errors.md).
+"""
+
+
+def messages() -> Iterator[tuple[str, str, str, str]]:
+    """Yield layer, class, problem and remedy of each error that the package makes."""
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    constants = {
+        name: text
+        for tree in trees.values()
+        for node in tree.body
+        for name, text in assigned(node)
+        if name.isupper()
+    }
+    for path, tree in trees.items():
+        layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        calls: dict[ast.Call, dict[str, str]] = {}  # inner functions come after those around them
+        for holder in ast.walk(tree):
+            if isinstance(holder, ast.Module | ast.FunctionDef):
+                names = {**constants, **dict(assigned(holder))}
+                calls |= {node: names for node in ast.walk(holder) if is_error(node)}
+        for call, names in calls.items():
+            remedies = [item.value for item in call.keywords if item.arg == "remedy"]
+            remedy = text_of(remedies[0], names) if remedies else ""
+            yield layer, ast.unparse(call.func), text_of(call.args[0], names), remedy
+
+
+def is_error(node: ast.AST) -> bool:
+    """Return whether code makes an error with a message."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id.endswith("Error")
+        and bool(node.args)
+    )
+
+
+def assigned(holder: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the names to which texts are assigned, with these texts."""
+    for node in ast.walk(holder):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, text_of(node.value, {})
+
+
+def text_of(node: ast.expr, names: dict[str, str]) -> str:
+    """Return a text with its inserted values in braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part, names) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return f"{{{inserted(node.value)}}}"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return text_of(node.left, names) + text_of(node.right, names)
+    if isinstance(node, ast.IfExp):
+        return f"{text_of(node.body, names)} / {text_of(node.orelse, names)}".strip(" /")
+    if isinstance(node, ast.Name):
+        return names.get(node.id, f"{{{node.id}}}")
+    return f"{{{inserted(node)}}}"
+
+
+def inserted(node: ast.expr) -> str:
+    """Return the name of what is inserted, without the functions around it."""
+    while isinstance(node, ast.Call) and node.args:
+        node = node.args[0]
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else "…"
+
+
+def page() -> str:
+    """Return the page, with a table for each layer."""
+    rows: dict[str, set[tuple[str, str, str]]] = {}
+    for layer, *row in messages():
+        rows.setdefault(layer, set()).add((row[0], row[1], row[2]))
+    parts = [HEAD]
+    for layer, items in rows.items():
+        parts.append(f"\n## {layer}\n\n| Class | Message | What to do |\n| --- | --- | --- |\n")
+        for item in sorted(items):
+            cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in item)
+            parts.append(f"| {' | '.join(f'`` {cell} ``' if cell else '' for cell in cells)} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

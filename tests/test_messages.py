@@ -1,0 +1,44 @@
+"""The table of all error messages, which the documentation makes from the code."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).parent.parent / "docs/messages.py"
+
+
+@pytest.fixture(scope="module")
+def table():
+    spec = importlib.util.spec_from_file_location("messages", FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def rows(table):
+    return [*table.messages()]
+
+
+def test_every_error_with_a_message_is_in_the_table(table, rows):
+    code = [path.read_text() for path in table.PACKAGE.rglob("*.py")]
+    made = [node for text in code for node in ast.walk(ast.parse(text)) if table.is_error(node)]
+    assert len(made) == len(rows) > 300
+
+
+def test_messages_are_texts_with_the_names_of_what_they_insert(rows):
+    problems = {(layer, name): set() for layer, name, *_ in rows}
+    for layer, name, problem, _ in rows:
+        problems[layer, name].add(problem)
+    moved = "what this object was opened from stayed in another process"
+    assert moved in problems["accessor", "NotFoundError"]
+    sizes = "found {size} bytes, expected {nbytes} (chunk {chunk_shape} of {dtype})"
+    assert sizes in problems["chunks", "ChunkError"]
+
+
+def test_the_page_has_a_table_for_each_layer(table, rows):
+    page = table.page()
+    assert {f"## {layer}" for layer, *_ in rows} <= {*page.splitlines()}
+    assert all(line.count(" | ") >= 2 for line in page.splitlines() if line.startswith("| ``"))

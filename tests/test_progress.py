@@ -1,0 +1,88 @@
+"""The one kind of progress that long operations show."""
+
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+from xr_nczarr.progress import Progress
+
+
+@pytest.fixture
+def store():
+    objects = {}
+    dataset = xr.Dataset({"v": ("x", np.arange(8.0))})
+    xr_nczarr.to_nczarr(dataset, objects, encoding={"v": {"chunks": 2}})
+    return objects
+
+
+@pytest.mark.parametrize("kind", ["tqdm", "plain"])
+def test_the_share_and_the_rate_are_shown(kind, capsys, monkeypatch):
+    if kind == "plain":
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    with Progress(True, 2_000_000) as progress:
+        progress.advance(500_000)
+        progress.advance(1_500_000)
+    shown = capsys.readouterr().err.rstrip("\n").rpartition("\r")[2]
+    assert "100%" in shown
+    assert "B/s" in shown
+
+
+@pytest.mark.parametrize("kind", ["tqdm", "plain"])
+def test_without_a_total_the_count_is_shown(kind, capsys, monkeypatch):
+    if kind == "plain":
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    with Progress(True, None, " keys") as progress:
+        assert [*progress.count("abc")] == ["a", "b", "c"]
+    shown = capsys.readouterr().err.rstrip("\n").rpartition("\r")[2]
+    assert "3 keys" in shown
+    assert "%" not in shown
+
+
+def test_an_operation_that_fails_does_not_end_at_the_total(capsys):
+    def fail():
+        with Progress(True, 100) as progress:
+            progress.advance(50)
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        fail()
+    assert "100%" not in capsys.readouterr().err
+
+
+def test_workers_of_distributed_report_to_the_client(workers):
+    with workers.as_current(), Progress(True, 10) as progress:
+        workers.gather([workers.submit(progress.advance, n, pure=False) for n in (3, 4)])
+        events = workers.get_events(progress._topic)
+    assert sorted(count for _, count in events) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda store, path: xr_nczarr.copy(store, path / "copy", progress=True),
+        lambda store, path: xr_nczarr.copy(store, path / "copy", chunks={"x": 4}, progress=True),
+        lambda store, path: xr_nczarr.verify(store, progress=True),
+    ],
+    ids=["copy as bytes", "copy in other chunks", "verify"],
+)
+def test_functions_show_progress_to_the_end(operation, store, tmp_path, capsys):
+    operation(store, tmp_path)
+    assert "100%" in capsys.readouterr().err
+
+
+def test_listing_and_references_show_counts(store, tmp_path, capsys):
+    xr_nczarr.info(store, progress=True)
+    assert f"{len(store)} objects" in capsys.readouterr().err
+    xr_nczarr.copy(store, tmp_path / "copy")
+    xr_nczarr.references.write(tmp_path / "copy", tmp_path / "set.json", progress=True)
+    assert " references" in capsys.readouterr().err
+
+
+def test_nothing_is_shown_by_default(store, tmp_path, capsys):
+    xr_nczarr.verify(store)
+    xr_nczarr.info(store)
+    xr_nczarr.copy(store, tmp_path / "copy")
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,37 @@
+"""What functions return: text, HTML and JSON, of public classes."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xr_nczarr
+
+
+@pytest.fixture
+def store():
+    objects = {}
+    dataset = xr.Dataset({"v": ("x", np.arange(8.0))})
+    xr_nczarr.to_nczarr(dataset, objects, encoding={"v": {"chunks": 2}})
+    return objects
+
+
+def test_results_show_themselves_as_text_html_and_json(store, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    results = [
+        xr_nczarr.copy(store, first),
+        xr_nczarr.copy(store, second, zarr_format=3),
+        xr_nczarr.diff(first, second),
+        xr_nczarr.verify(first),
+        xr_nczarr.info(first),
+        xr_nczarr.explain(first),
+        xr_nczarr.consolidate(first),
+        xr_nczarr.upgrade(first, "nczarr-4.8.1"),
+    ]
+    for result in results:
+        assert str(result) == repr(result)
+        assert not repr(result).startswith("<xr_nczarr")
+        assert result._repr_html_().startswith('<div class="nz">')
+        assert json.loads(json.dumps(result.as_dict())) is not None
+        assert type(result) is getattr(xr_nczarr, type(result).__name__)

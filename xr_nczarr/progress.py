@@ -1,0 +1,145 @@
+"""The progress of long operations, on the standard error output.
+
+tqdm draws the bar where it is installed, in notebooks too. Elsewhere it is a line of text.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, Self, TypeVar
+
+from xr_nczarr.locks import ProcessLock
+
+_SECONDS_BETWEEN_LINES = 0.1
+_T = TypeVar("_T")
+
+
+class Progress:
+    """How much of an operation is done, counted by any thread and by workers of `distributed`.
+
+    Parameters
+    ----------
+    shown
+        Whether to show anything.
+    total
+        None if it is unknown.
+    unit
+        What is counted: ``"B"`` for bytes.
+    """
+
+    def __init__(self, shown: bool, total: int | None = None, unit: str = "B") -> None:
+        self._lock = ProcessLock()
+        self._topic = ""
+        self._client: Any = None
+        self._bar = _bar(total, unit) if shown else None
+
+    def __enter__(self) -> Self:
+        if self._bar is not None and "distributed" in sys.modules:
+            from distributed import get_client
+
+            with suppress(ValueError):  # without a client
+                self._client = get_client()
+                self._topic = f"nczarr-progress-{id(self)}"
+                self._client.subscribe_topic(self._topic, self._count_event)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._client is not None:
+            self._client.unsubscribe_topic(self._topic)
+        if self._bar is not None:
+            with self._lock:
+                if kind is None and self._bar.total is not None:
+                    self._bar.update(self._bar.total - self._bar.n)  # events that are still to come
+                self._bar.close()
+                self._bar = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _RemoteProgress, (self._topic,)
+
+    def advance(self, count: int) -> None:
+        """Count what was done."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.update(count)
+
+    def count(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Yield the items, and count each."""
+        for item in items:
+            yield item
+            self.advance(1)
+
+    def _count_event(self, event: tuple[float, int]) -> None:
+        self.advance(event[1])
+
+
+class _RemoteProgress:
+    """Reports to the `Progress` of the process that sent the work."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+    def advance(self, count: int) -> None:
+        """Report what was done, from a worker of `distributed`."""
+        if self.topic:
+            from distributed import get_worker
+
+            with suppress(ValueError):  # in a process of another scheduler
+                get_worker().log_event(self.topic, count)
+
+
+def _bar(total: int | None, unit: str) -> Any:
+    """Return a bar with tqdm's methods."""
+    if find_spec("tqdm") is None:
+        return _PlainBar(total, unit)
+    import warnings
+
+    from tqdm import TqdmWarning
+    from tqdm.auto import tqdm
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)  # in a notebook without ipywidgets
+        return tqdm(total=total, unit=unit, unit_scale=unit == "B", dynamic_ncols=True)
+
+
+class _PlainBar:
+    """A line of text with the share that is done, the rate and the remaining time."""
+
+    def __init__(self, total: int | None, unit: str) -> None:
+        self.total, self.unit, self.n = total, unit, 0
+        self._begin = time.monotonic()
+        self._shown = float("-inf")
+
+    def update(self, count: int) -> None:
+        """Count, and show the line unless that was done a moment ago."""
+        self.n += count
+        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
+            self._show()
+
+    def close(self) -> None:
+        """Show the line for the last time."""
+        self._show()
+        sys.stderr.write("\n")
+
+    def _show(self) -> None:
+        self._shown = time.monotonic()
+        rate = self.n / max(self._shown - self._begin, 1e-9)
+        parts = [self._amount(self.n), f"{self._amount(rate)}/s"]
+        if self.total:
+            left = round((self.total - self.n) / rate) if rate else 0
+            parts.insert(0, f"{self.n / self.total:4.0%}")
+            parts.append(f"{left // 60}:{left % 60:02} left")
+        sys.stderr.write(f"\r{', '.join(parts):<60}")
+        sys.stderr.flush()
+
+    def _amount(self, count: float) -> str:
+        if self.unit != "B":
+            return f"{count:,.0f}{self.unit}"
+        for unit in ("B", "kB", "MB"):
+            if count < 1000:
+                return f"{count:.3g} {unit}"
+            count /= 1000
+        return f"{count:,.3g} GB"

@@ -1,0 +1,20 @@
+"""The base of what the functions of this package return."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from xr_nczarr.tools.html import page, preformatted
+
+
+class Result:
+    """A dataclass that prints as text, shows itself as HTML in a notebook, and becomes JSON."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def _repr_html_(self) -> str:
+        title, *lines = repr(self).splitlines() or [""]
+        return page(title, preformatted(lines))
