@@ -1,4 +1,4 @@
-"""Formats × storage: the nodes of a store, found, and changed by their documents."""
+"""Formats × storage: find the nodes of a store, and change them by their documents."""
 
 from xr_nczarr.hierarchy.changes import (
     edit_documents,

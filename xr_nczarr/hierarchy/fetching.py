@@ -1,4 +1,4 @@
-"""The documents of a store, fetched in waves: absent, refused and in place of them web pages."""
+"""The documents of a store, fetched in waves. Some are absent, refused, or come as web pages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class DocumentSource:
             single = self.store.bounded(self.limits.max_metadata_bytes)
             waves = [(self.store, [key for key in names if key in consolidated_keys])]
             waves.append((single, [key for key in names if key not in consolidated_keys]))
-        found: dict[str, Bytes] = {}
+        present: dict[str, Bytes] = {}
         for store, requested in waves:
             answers = store.fetch(requested) if refusals is None else store.probe(requested)
             for key, answer in zip(requested, answers, strict=True):
@@ -85,32 +85,34 @@ class DocumentSource:
                     assert refusals is not None
                     refusals[key] = data
                 elif data is not None:
-                    found[key] = data
+                    present[key] = data
         if self.probed.answers_with_pages:
-            found = self._without_pages(found, requested=names)
-        records = found.get(_RECORDS)
+            present = self._without_pages(present, requested=names)
+        records = present.get(_RECORDS)
         if records is not None and is_record_document(records):
             raise RecordSetError(bytes(records))
         return {
             key: Document(key, data, limits=self.limits, consolidated=key in consolidated_keys)
-            for key, data in found.items()
+            for key, data in present.items()
         }
 
-    def _without_pages(self, found: dict[str, Bytes], requested: Sequence[str]) -> dict[str, Bytes]:
-        """Return `found` without the page by which a server answers for what is not there.
+    def _without_pages(
+        self, present: dict[str, Bytes], requested: Sequence[str]
+    ) -> dict[str, Bytes]:
+        """Return `present` without the page by which a server answers for what is not there.
 
         That is the page it shows for the journal, of which there is hardly ever one. Any other page
         in place of a document, as one to sign in on, is an error: what is behind it may be needed.
         """
-        pages = {key: page for key, data in found.items() if (page := page_in(data))}
+        pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:
             self.fetch([JOURNAL])
         if JOURNAL in requested:
-            self.page_for_nothing = bytes(found[JOURNAL]) if JOURNAL in pages else b""
+            self.page_for_nothing = bytes(present[JOURNAL]) if JOURNAL in pages else b""
         for key, page in pages.items():
-            if found[key] != self.page_for_nothing:
+            if present[key] != self.page_for_nothing:
                 raise page_error("expected a document", page, key=key)
-        return {key: data for key, data in found.items() if key not in pages}
+        return {key: data for key, data in present.items() if key not in pages}
 
 
 def are_absent(
