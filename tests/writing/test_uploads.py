@@ -1,0 +1,53 @@
+"""The pool of a write: bounded in bytes, and its errors are raised before the write ends."""
+
+import threading
+
+import pytest
+
+from xr_nczarr.writing.uploads import Uploads
+
+MIB = 1 << 20
+
+
+def test_work_in_progress_has_a_bounded_size():
+    uploads, meeting = Uploads(8), threading.Barrier(2, timeout=60)
+    lock, running, most = threading.Lock(), set(), []
+
+    def work(number):
+        with lock:
+            running.add(number)
+            most.append(len(running))
+        meeting.wait()  # two of 100 MiB fit into 256 MiB
+        with lock:
+            running.remove(number)
+
+    for number in range(20):
+        uploads.submit(work, number, 100 * MIB)
+    uploads.finish()
+    assert len(most) == 20
+    assert max(most) == 2
+
+
+def test_work_larger_than_the_bound_is_done_alone():
+    uploads, done = Uploads(8), []
+    for number in range(3):
+        uploads.submit(done.append, number, 1000 * MIB)
+    uploads.finish()
+    assert done == [0, 1, 2]
+
+
+def test_the_first_error_is_raised_and_work_behind_it_is_dropped():
+    uploads, done = Uploads(2), []
+
+    def fail(number):
+        raise ValueError(f"number {number}")
+
+    uploads.submit(fail, 0, 300 * MIB)
+    with pytest.raises(ValueError, match="number 0"):
+        uploads.submit(done.append, 1, 300 * MIB)
+    with pytest.raises(ValueError, match="number 0"):
+        uploads.finish()
+    uploads.end()
+    assert done == []
+    with pytest.raises(RuntimeError, match="has ended"), uploads:
+        pass
