@@ -6,11 +6,9 @@ nor dask.
 
 from __future__ import annotations
 
-import gc
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -203,23 +201,6 @@ def _name_in(visible: Mapping[str, Dimension], dimension: Dimension) -> str:
     return dimension.name if nearest in (None, dimension) else dimension.path
 
 
-@contextmanager
-def paused_collection() -> Iterator[None]:
-    """Pause Python's cyclic garbage collector while a store is opened.
-
-    The objects of tens of thousands of variables all stay: going through them again and again
-    would take as long as making them.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@paused_collection()
 def open_netcdf(
     target: Any,
     options: OpenOptions,

@@ -24,7 +24,7 @@ from xr_nczarr.backend.decoding import (
 from xr_nczarr.backend.encoding import xarray_attributes
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, failing_as_metadata
 from xr_nczarr.backend.reader import StoredGroup, fetching_coordinates
-from xr_nczarr.dataset import OpenedStore, paused_collection
+from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group
 from xr_nczarr.storage import Store
@@ -33,7 +33,6 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAGE))
 
 
-@paused_collection()
 def build_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
@@ -48,7 +47,6 @@ def build_groups(
     }
 
 
-@paused_collection()
 def build_dataset(
     opened: OpenedStore,
     group: Group,
