@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 from collections.abc import Callable
@@ -14,9 +13,6 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from xr_nczarr.dataset import open_netcdf
-from xr_nczarr.errors import NotFoundError
-from xr_nczarr.options import OpenOptions
 
 
 def write(folder: Path, arrays: dict[str, list[int]]) -> str:
@@ -113,23 +109,3 @@ def test_a_record_file_of_many_references_costs_no_more_calls(tmp_path):
         assert data["v"][5005].item() == 5
         counts.append(calls(lambda data=data: data["v"][5005].values))
     assert counts[1] < 1.1 * counts[0]
-
-
-def test_opening_runs_the_garbage_collector_once(tmp_path):
-    path = write(tmp_path / "store", {f"v{number}": [10] for number in range(2000)})
-    runs: list[str] = []
-    options = OpenOptions()
-    gc.callbacks.append(lambda phase, _: runs.append(phase))
-    try:
-        open_netcdf(path, options)
-        assert runs.count("start") <= 1  # once it is allowed to again
-        assert gc.isenabled()
-        with pytest.raises(NotFoundError):
-            open_netcdf(str(tmp_path / "nothing"), options)
-        assert gc.isenabled()
-        gc.disable()
-        open_netcdf(path, options)
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-        gc.callbacks.pop()
