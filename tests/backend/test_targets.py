@@ -295,10 +295,14 @@ def test_a_missing_group_is_an_error_that_names_the_existing_ones(groups, tmp_pa
 
 def test_functions_on_whole_stores_reject_a_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
-    for work in (xr_nczarr.copy, xr_nczarr.references.write):
-        with pytest.raises(UnsupportedError, match="names its group 'sub'"):
-            work("reference://sub", tmp_path / "out", **options)
+    with pytest.raises(UnsupportedError, match="names its group 'sub'"):
+        xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)
     assert not os.listdir(tmp_path)
+
+
+def test_copy_takes_the_group_that_the_target_names(groups, tmp_path):
+    xr_nczarr.copy("reference://sub", tmp_path / "out", storage_options={"fo": groups})
+    assert read(tmp_path / "out") == [4, 5]
 
 
 # Options in a target -----------------------------------------------------------------------------
