@@ -150,6 +150,11 @@ class TestZarr(Nczarr, suites.ZarrBase):
             version = zarr.config.get("default_zarr_format")
             if version == 3 and options.get("consolidated") is None:
                 options["consolidated"] = True  # zarr warns if consolidated metadata are missing
+            empty = options.pop("write_empty_chunks", None)
+            if empty is not None:  # `to_nczarr` takes it from the encoding
+                dataset = dataset.copy()
+                for variable in dataset.variables.values():
+                    variable.encoding = {**variable.encoding, "write_empty_chunks": empty}
             return xr_nczarr.to_nczarr(
                 dataset, store, dialect="zarr", zarr_format=version, **mode, **options
             )

@@ -87,6 +87,8 @@ EXACT = {
     "public Google Cloud": ("gs://bucket/a", {"token": "anon"}),
     "Azure with a key": ("az://container/a", {"account_name": "a", "account_key": "eA=="}),
     "public Azure": ("abfs://container/a", {"account_name": "a", "anon": True}),
+}
+WEB = {
     "the web": ("https://example.org/a", {}),
     "the web with a token": ("https://example.org/a", {"headers": {"Authorization": "Bearer 1"}}),
 }
@@ -108,6 +110,12 @@ UNLIKE = {
 @pytest.mark.parametrize(("url", "options"), EXACT.values(), ids=EXACT)
 def test_obstore_serves_where_it_does_the_same(url: str, options: dict[str, Any]) -> None:
     assert library_of(url, options) == "obstore"
+    assert library_of(url, {**options, **OBSTORE}) == "obstore"
+
+
+@pytest.mark.parametrize(("url", "options"), WEB.values(), ids=WEB)
+def test_obstore_serves_the_web_only_on_request(url: str, options: dict[str, Any]) -> None:
+    assert library_of(url, options) == "fsspec"
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
 
 
@@ -133,9 +141,11 @@ def test_a_variable_that_obstore_reads_in_another_way_chooses_fsspec(
     environment: pytest.MonkeyPatch, name: str, url: str
 ) -> None:
     options = {**KEYS, "client_kwargs": ENDPOINT} if url == S3 else {}
-    assert library_of(url, options) == "obstore"
+    assert library_of(url, {**options, **OBSTORE}) == "obstore"
     environment.setenv(name, "1")
     assert library_of(url, options) == "fsspec"
+    with pytest.raises(UnsupportedError, match=f"no counterpart of the .*{name}"):
+        open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
 def test_a_profile_is_read_by_botocore(
@@ -190,12 +200,16 @@ def test_the_client_is_logged_with_the_reason(
     http_server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
+        client_of(http_server.url, {"client": "obstore"})
         client_of(http_server.url)
-        client_of(http_server.url, {"block_size": 1})
+        client_of(S3, {**KEYS, "client_kwargs": ENDPOINT, "default_block_size": 1})
         client_of(http_server.url, {"client": "fsspec"})
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "reached by obstore",
-        "reached by fsspec, since obstore has no counterpart of the storage option block_size",
+        "reached by fsspec, since obstore has no counterpart of fsspec's checks of what web servers "
+        "answer",
+        "reached by fsspec, since obstore has no counterpart of the storage option "
+        "default_block_size",
         "reached by fsspec, as the storage option client says",
     ]
 
@@ -309,7 +323,8 @@ from xr_nczarr.errors import StorageError
 target = {http_server.url!r}
 if {target!r} == "a store of obstore":
     target = obstore.store.HTTPStore(target, client_options={{"allow_http": True}})
-store = open_store(target)
+options = {{"client": "obstore"}} if isinstance(target, str) else {{}}
+store = open_store(target, storage_options=options)
 assert type(store._client).__name__ == "ObstoreClient"
 assert bytes(next(store.fetch(["x"]))) == b"1"
 pid = os.fork()

@@ -273,8 +273,8 @@ def test_too_many_chunks_are_not_requested_one_by_one(http_server: HttpServer) -
     xr_nczarr.consolidate(Path(http_server.root, "s"))
     url = f"{http_server.url}/s"
     reason = "Its 10,001 chunks are more than the 10,000 that are asked for one by one"
-    assert reason in repr(xr_nczarr.info(url))
-    assert reason in str(xr_nczarr.verify(url, sample=1))
+    assert reason in " ".join(repr(xr_nczarr.info(url)).split())
+    assert reason in " ".join(str(xr_nczarr.verify(url, sample=1)).split())
     assert xr_nczarr.explain(url).readings[0].fetched_bytes is None
     assert not [one for one in http_server.requests if one.method == "HEAD"]
 

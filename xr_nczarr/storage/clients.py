@@ -160,6 +160,8 @@ def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments
         if client == "fsspec":
             _log.debug("%s: reached by fsspec, as the storage option client says", mask(url))
             return None
+        if client is None and is_web(url):
+            raise Unlike("fsspec's checks of what web servers answer")
         if find_spec("obstore") is None:
             raise Unlike("anything: it is not installed (xr-nczarr[obstore])")
         return _translated(url, options, retry)

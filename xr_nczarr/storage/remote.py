@@ -266,7 +266,8 @@ class RemoteStore(Store):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for an absent one."""
-        return map(_data, self._client.answers([Request(key) for key in keys]))
+        for answer in self._client.answers([Request(key) for key in keys]):
+            yield _data(answer)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield each object like `fetch`, and the error in place of one that is refused (403)."""
@@ -280,7 +281,8 @@ class RemoteStore(Store):
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield each byte range in order, None where the object does not exist."""
-        return map(_data, self.fetch_versions(ranges))
+        for answer in self.fetch_versions(ranges):
+            yield _data(answer)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield each byte range with the version of its object, None for an absent object."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -332,16 +333,20 @@ def _of_store(
 
 
 def _of_file(file: NetcdfFile, subset: Subset) -> ModelInput:
-    return ModelInput(
-        state=lambda: file_fingerprint(file.handle.path),
-        close=file.handle.close,
-        skipped=[*file.unsupported],
-        root=file.root,
-        subset=subset,
-        store=LocalStore(file.handle.path),
-        values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
-        complete=True,
-    )
+    with ExitStack() as unless_returned:
+        unless_returned.callback(file.handle.close)
+        result = ModelInput(
+            state=lambda: file_fingerprint(file.handle.path),
+            close=file.handle.close,
+            skipped=[*file.unsupported],
+            root=file.root,
+            subset=subset,
+            store=LocalStore(file.handle.path),
+            values_of=lambda variable: LazilyIndexedArray(file.values[variable.path]),
+            complete=True,
+        )
+        unless_returned.pop_all()
+    return result
 
 
 def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) -> DatasetInput:
@@ -350,17 +355,23 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
             dataset.close()
 
     root = Group()
-    for group_name, dataset in datasets.items():
-        _add_dataset(root, group_name, dataset)
-    return DatasetInput(
-        root=root,
-        subset=subset,
-        store=LocalStore(path),
-        state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
-        close=close,
-        # Also what is small: nothing is held longer than it takes to write it.
-        datasets={name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()},
-    )
+    with ExitStack() as unless_returned:
+        unless_returned.callback(close)
+        for group_name, dataset in datasets.items():
+            _add_dataset(root, group_name, dataset)
+        result = DatasetInput(
+            root=root,
+            subset=subset,
+            store=LocalStore(path),
+            state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
+            close=close,
+            # Small variables too: nothing is held longer than it takes to write it.
+            datasets={
+                name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()
+            },
+        )
+        unless_returned.pop_all()
+    return result
 
 
 def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
