@@ -206,8 +206,7 @@ def test_the_client_is_logged_with_the_reason(
         client_of(http_server.url, {"client": "fsspec"})
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "reached by obstore",
-        "reached by fsspec, since obstore has no counterpart of fsspec's checks of what web servers "
-        "answer",
+        "reached by fsspec, since obstore has no counterpart of fsspec's checks of web servers",
         "reached by fsspec, since obstore has no counterpart of the storage option "
         "default_block_size",
         "reached by fsspec, as the storage option client says",

@@ -161,7 +161,7 @@ def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments
             _log.debug("%s: reached by fsspec, as the storage option client says", mask(url))
             return None
         if client is None and is_web(url):
-            raise Unlike("fsspec's checks of what web servers answer")
+            raise Unlike("fsspec's checks of web servers")
         if find_spec("obstore") is None:
             raise Unlike("anything: it is not installed (xr-nczarr[obstore])")
         return _translated(url, options, retry)
