@@ -85,27 +85,33 @@ def make_references(objects: dict[str, bytes], bucket: str) -> dict[str, bytes]:
     return made | {f"set.parq/{name}": data for name, data in records}
 
 
+def _zarr_store(server: S3Server, name: str) -> Any:
+    """Return zarr-python's store for a folder of the server, reached by obstore."""
+    from obstore.store import S3Store
+    from zarr.storage import ObjectStore
+
+    store = S3Store(
+        server.bucket,
+        prefix=name,
+        endpoint=server.endpoint,
+        region=server.region,
+        access_key_id="testing",
+        secret_access_key="testing",
+        client_options={"allow_http": True},
+    )
+    return ObjectStore(store)
+
+
 def _engine(server: S3Server, engine: str, client: str) -> Callable[..., xr.Dataset]:
     """Return a function that opens a store of the server by its name."""
     options = server.storage_options
     if engine == "nczarr":
         options = {**options, "client": client}
     if engine == "zarr" and client == "obstore":
-        from obstore.store import S3Store
-        from zarr.storage import ObjectStore
 
         def opened(name: str, **more: Any) -> Any:
-            store = S3Store(
-                server.bucket,
-                prefix=name,
-                endpoint=server.endpoint,
-                region=server.region,
-                access_key_id="testing",
-                secret_access_key="testing",
-                client_options={"allow_http": True},
-            )
             more = {"chunks": None, **more}
-            return xr.open_dataset(ObjectStore(store, read_only=True), engine="zarr", **more)
+            return xr.open_dataset(_zarr_store(server, name), engine="zarr", **more)
 
         return opened
 
@@ -115,6 +121,47 @@ def _engine(server: S3Server, engine: str, client: str) -> Callable[..., xr.Data
         return xr.open_dataset(url, engine=engine, storage_options=options, **more)
 
     return opened
+
+
+def _writer(server: S3Server, engine: str, client: str) -> Callable[..., Any]:
+    """Return a function that writes a dataset to a store of the server, in version 2."""
+    options: dict[str, Any] = server.storage_options
+    if engine == "nczarr":
+        options = {**options, "client": client}
+
+    def write(data: xr.Dataset, name: str, **more: Any) -> Any:
+        if "append_dim" not in more:
+            encoding = {variable: {"chunks": (10, 100)} for variable in data.data_vars}
+            more = {"encoding": encoding, "zarr_format": 2, **more}
+        if engine == "nczarr":
+            url = f"{server.url}/{name}"
+            return xr_nczarr.to_nczarr(data, url, storage_options=options, **more)
+        if client == "obstore":
+            return data.to_zarr(_zarr_store(server, name), **more)
+        return data.to_zarr(f"{server.url}/{name}", storage_options=options, **more)
+
+    return write
+
+
+def _writes(write: Callable[..., Any]) -> dict[str, Work]:
+    """Return what a writer does with stores of its own."""
+    data, step = sample(), sample().isel(time=[-1])
+    step["time"] = step["time"] + 1
+
+    def refused(_: None) -> None:
+        with suppress(OSError, ValueError):
+            write(data, "refused", mode="w-")
+
+    return {
+        "create 10 variables": Work(lambda _: write(data, "created")),
+        "append a step": Work(
+            lambda _: write(step, "appended", append_dim="time"), lambda: write(data, "appended")
+        ),
+        "replace a store, mode w": Work(
+            lambda _: write(data, "replaced", mode="w"), lambda: write(data, "replaced")
+        ),
+        "reject an existing store, mode w-": Work(refused, lambda: write(data, "refused")),
+    }
 
 
 def _values(dataset: xr.Dataset) -> Any:
@@ -181,7 +228,7 @@ def _engines(server: S3Server, engine: str, client: str) -> dict[str, Work]:
             "open JSON references": Work(lambda _: open_references("set.json")),
             "open parquet references": Work(lambda _: open_references("set.parq")),
         }
-    return works
+    return works | _writes(_writer(server, engine, client))
 
 
 def _ours(server: S3Server) -> dict[str, Work]:
