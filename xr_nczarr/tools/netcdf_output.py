@@ -82,15 +82,14 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
             writer.define(tree.root, handle.group("/"))
         tree.report_changes()
         total = sum(encoded.data.nbytes for encoded in tree.written.values())
-        shown = on_error.enter_context(Progress(progress, total))
-        for name, encoded in tree.written.items():
-            node = writer.nodes[name]
-            whole = tuple([slice(0, size) for size in encoded.data.shape])
-            for part in rearranged(ArrayWrite(node, whole, encoded.data)):
-                with Place(variable=name):
-                    store_values(part, writer.variables[name])
-                shown.advance(part.data.nbytes)
-        shown.__exit__(None)
+        with Progress(progress, total) as bar:
+            for name, encoded in tree.written.items():
+                node = writer.nodes[name]
+                whole = tuple([slice(0, size) for size in encoded.data.shape])
+                for part in rearranged(ArrayWrite(node, whole, encoded.data)):
+                    with Place(variable=name):
+                        store_values(part, writer.variables[name])
+                    bar.advance(part.data.nbytes)
         on_error.pop_all()
     handle.close()
     with open(path, "rb+") as file:
