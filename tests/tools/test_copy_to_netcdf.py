@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import netCDF4
@@ -49,8 +50,10 @@ def test_stores_of_every_release_become_files(release: str, tmp_path: Path) -> N
     store = write_vintage(tmp_path / "store", sample(release), release)
     xr_nczarr.copy(store, tmp_path / "out.nc")
     expected = read_groups(store, **RAW)
-    for path, dataset in xr.open_groups(tmp_path / "out.nc", engine="netcdf4", **RAW).items():
-        xr.testing.assert_identical(dataset, expected[path])
+    with ExitStack() as files:
+        for path, dataset in xr.open_groups(tmp_path / "out.nc", engine="netcdf4", **RAW).items():
+            files.enter_context(dataset)
+            xr.testing.assert_identical(dataset, expected[path])
 
 
 def test_types_of_plain_zarr_are_written_as_to_netcdf_writes_them(tmp_path: Path) -> None:
