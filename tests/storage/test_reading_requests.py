@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import HttpServer, S3Server, Waves, at_most, files_below
+from tests.servers import PATIENT, HttpServer, S3Server, Waves, at_most, files_below
 from xr_nczarr import StorageError
 from xr_nczarr.references import parse_references
 from xr_nczarr.references.parquet import render_parquet_references
@@ -65,11 +65,11 @@ class Place:
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A location that each client reaches."""
     if request.param == "http":
-        yield Place(request.getfixturevalue("http_server"), {})
+        yield Place(request.getfixturevalue("http_server"), PATIENT)
         return
     server = request.getfixturevalue("s3_server")
     client = {"client": request.param.removeprefix("s3-")}
-    yield Place(server, {**server.storage_options, **client})
+    yield Place(server, {**server.storage_options, **PATIENT, **client})
 
 
 def write_sample(folder: Path) -> dict[str, bytes]:

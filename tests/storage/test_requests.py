@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
-from tests.servers import S3Server, Waves, at_most, files_below
+from tests.servers import PATIENT, S3Server, Waves, at_most, files_below
 from tests.stores import VINTAGES, sample, write_vintage
 from xr_nczarr import AccessDeniedError, ExistsError, NotFoundError, StorageError
 
@@ -22,7 +22,7 @@ def s3_server(
     request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> S3Server:
     """The S3 server, whose storage options choose each client in turn."""
-    options = {**s3_server.storage_options, "client": request.param}
+    options = {**s3_server.storage_options, **PATIENT, "client": request.param}
     monkeypatch.setattr(S3Server, "storage_options", options)
     return s3_server
 
