@@ -266,6 +266,25 @@ def test_a_refusal_is_an_error_and_may_mean_missing(http_server: HttpServer, cli
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_change_is_never_taken_for_an_absent_object(
+    s3_server: S3Server, client: str, status: int
+) -> None:
+    options = {**s3_server.storage_options, "client": client}
+    store = open_store(f"{s3_server.url}/s", storage_options=options, missing_status=(403, 404))
+    s3_server.fail = lambda request: status if request.method == "PUT" else None
+    with pytest.raises(StorageError, match=f"x: the server answered {status}"):
+        store.put([("x", b"1")])
+    s3_server.fail = lambda _: 403
+    with pytest.raises(AccessDeniedError):
+        store.delete("x")
+    with pytest.raises(AccessDeniedError):
+        store.list_names("")
+    with pytest.raises(AccessDeniedError):
+        list(store.sizes())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_failure_that_passes_is_retried(
     http_server: HttpServer, client: str, status: int

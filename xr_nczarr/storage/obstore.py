@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import islice
@@ -49,6 +49,7 @@ _REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
 # How long the request took, of which messages are not to speak.
 _REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _MISSING_BUCKET = "NoSuchBucket"
+_ABSENT = (404,)  # of what is listed or removed
 
 _Result = TypeVar("_Result")
 # Clients of objects in memory that were pickled: where they arrive in this process again, they are
@@ -203,7 +204,9 @@ class ObstoreClient(RemoteClient):
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request: parts would not be atomic where they are cut off."""
         check_key(key, self.name)
-        self._do(key, lambda path: self.store.put(path, bytes(data), use_multipart=False))
+        self._do(
+            key, lambda path: self.store.put(path, bytes(data), use_multipart=False), missing=()
+        )
 
     def create(self, key: str, data: Bytes) -> bool:
         """Write an object unless it exists; return whether it did."""
@@ -225,7 +228,9 @@ class ObstoreClient(RemoteClient):
                 raise self.unlisted(prefix)
             return self._by_fsspec.children(prefix)
         folder = self._path(prefix).rstrip("/")
-        result = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
+        result = self._do(
+            prefix, lambda _: self.store.list_with_delimiter(folder or None), missing=_ABSENT
+        )
         listed = result or {"objects": [], "common_prefixes": []}
         objects = (item["path"].strip("/") for item in listed["objects"])
         return Listing(
@@ -240,7 +245,7 @@ class ObstoreClient(RemoteClient):
         def listed(_: str) -> list[Any]:
             return [item for batch in self.store.list(folder or None) for item in batch]
 
-        for item in self._do(prefix, listed) or []:
+        for item in self._do(prefix, listed, missing=_ABSENT) or []:
             path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
             # An empty object that a console of S3 puts for a folder.
             if not path.endswith("/") and path != folder:
@@ -251,7 +256,8 @@ class ObstoreClient(RemoteClient):
         """Remove objects, as far as they exist."""
         paths = [self._path(key) for key in keys]
         if paths:
-            self._do(keys[0] if len(keys) == 1 else "", lambda _: self.store.delete(paths))
+            key = keys[0] if len(keys) == 1 else ""
+            self._do(key, lambda _: self.store.delete(paths), missing=_ABSENT)
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, None if it does not exist."""
@@ -336,27 +342,26 @@ class ObstoreClient(RemoteClient):
         tag = result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 
-    def _do(self, key: str, action: Callable[[str], _Result]) -> _Result | None:
-        """Do something with the path of an object; None if it does not exist."""
+    def _do(
+        self,
+        key: str,
+        action: Callable[[str], _Result],
+        *,
+        missing: Collection[int] | None = None,
+    ) -> _Result | None:
+        """Do something with the path of an object; return None if it does not exist.
+
+        `missing` are the HTTP answers that mean so; None for those of the rules, which apply to
+        reading alone.
+        """
         try:
             return action(self._path(key))
         except NczarrError:
             raise
         except Exception as error:
-            if self._is_missing(error):
+            if _is_missing(error, self.rules.missing_status if missing is None else missing):
                 return None
             raise self._failure(error, key) from (None if "?" in str(error) else error)
-
-    def _is_missing(self, error: Exception) -> bool:
-        from obstore.exceptions import PermissionDeniedError
-
-        if _MISSING_BUCKET in str(error):
-            return False
-        if isinstance(error, FileNotFoundError):
-            return True
-        if isinstance(error, PermissionDeniedError):
-            return 403 in self.rules.missing_status
-        return _status(error) in self.rules.missing_status
 
     def _failure(self, error: Exception, key: str) -> NczarrError:
         """Return a NczarrError for an error of obstore, without addresses that hold secrets."""
@@ -365,9 +370,9 @@ class ObstoreClient(RemoteClient):
         text = mask(_REQUEST.sub("", str(error).partition("\n")[0]))
         if _MISSING_BUCKET in str(error):
             return missing_bucket_error(self.name, key or None)
-        if isinstance(error, OSError):
-            return storage_error(error, store=self.name, key=key or None)
         status, kind, remedy = _status(error), StorageError, ""
+        if isinstance(error, OSError) and status is None:
+            return storage_error(error, store=self.name, key=key or None)
         refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         if refused or status in (401, 403):
             kind = AccessDeniedError
@@ -406,6 +411,19 @@ def _url_of(store: Any) -> str:
         return type(store).__name__
     bucket = config.get("bucket") or config.get("container_name") or ""
     return f"{scheme}://" + "/".join(filter(None, (bucket, store.prefix)))
+
+
+def _is_missing(error: Exception, statuses: Collection[int]) -> bool:
+    """Return whether an error of obstore has one of these HTTP statuses, and not for a bucket."""
+    from obstore.exceptions import PermissionDeniedError
+
+    if _MISSING_BUCKET in str(error):
+        return False
+    if isinstance(error, FileNotFoundError):
+        return 404 in statuses
+    if isinstance(error, PermissionDeniedError):
+        return 403 in statuses
+    return _status(error) in statuses
 
 
 def _status(error: Exception) -> int | None:
