@@ -285,6 +285,30 @@ def test_a_change_is_never_taken_for_an_absent_object(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [400, 405, 410, 501])
+def test_an_answer_that_does_not_say_absent_is_an_error(
+    http_server: HttpServer, client: str, status: int
+) -> None:
+    http_server.fault("status", path="*/x", status=status, times=None)
+    store = open_store(http_server.url, storage_options={"client": client})
+    for read in (
+        lambda: list(store.fetch(["x"])),
+        lambda: list(store.fetch_ranges([ByteRange("x", 3, 4)])),
+        lambda: store.size("x"),
+    ):
+        with pytest.raises(StorageError, match=str(status)):
+            read()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_server_without_size_requests_is_read(http_server: HttpServer, client: str) -> None:
+    Path(http_server.root, "x").write_bytes(b"12345")
+    http_server.fault("status", path="*/x", status=405, times=1)
+    store = open_store(http_server.url, storage_options={"client": client})
+    assert store.size("x") == 5
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_failure_that_passes_is_retried(
     http_server: HttpServer, client: str, status: int

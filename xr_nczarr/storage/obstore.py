@@ -419,11 +419,12 @@ def _is_missing(error: Exception, statuses: Collection[int]) -> bool:
 
     if _MISSING_BUCKET in str(error):
         return False
+    status = _status(error)
     if isinstance(error, FileNotFoundError):
-        return 404 in statuses
+        return (status or 404) in statuses  # obstore raises it for 405, too
     if isinstance(error, PermissionDeniedError):
         return 403 in statuses
-    return _status(error) in statuses
+    return status in statuses
 
 
 def _status(error: Exception) -> int | None:
