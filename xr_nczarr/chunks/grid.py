@@ -66,6 +66,16 @@ class Plan:
     _pieces: Sequence[_Pieces]
     _points: Sequence[_PointGroup] | None = None
 
+    @property
+    def touched(self) -> tuple[frozenset[int], ...]:
+        """The numbers of the touched chunks along each dimension of the array; empty for none."""
+        if not self.count:
+            return ()
+        points = zip(*[group.chunk for group in self._points or ()], strict=True)
+        numbers = [*points, *[dimension.chunks for dimension in self._pieces]]
+        order = range(len(numbers)) if self.axes is None else np.argsort(self.axes)
+        return tuple([frozenset(numbers[axis]) for axis in order])
+
     def __iter__(self) -> Iterator[ChunkPart]:
         if self._points is None:
             return _cross(self._pieces, sliced=self.sliced)

@@ -17,6 +17,7 @@ from xr_nczarr.chunks.layout import ChunkObjects, Index, Layout
 from xr_nczarr.chunks.windows import Window, byte_window
 from xr_nczarr.codecs import DAMAGED, HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
 from xr_nczarr.errors import ChunkError, MissingChunkError, NczarrError, StorageError
+from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Read, Store
 
@@ -166,9 +167,14 @@ class PartReader:
         elif _log.isEnabledFor(logging.DEBUG):
             key = self.layout.key_of(part.chunk)
             _log.debug("%s: %s: no such chunk, read as the fill value", self.store.name, key)
-        fill = np.empty((), node.dtype)
-        fill[()] = node.fill_value
-        self._place(np.broadcast_to(fill, node.chunk_shape), part.source, part.target)
+        self._place(self._fill, part.source, part.target)
+
+    @cached_property
+    def _fill(self) -> Array:
+        """A chunk of fill values, which takes no memory."""
+        fill = np.empty((), self.node.dtype)
+        fill[()] = self.node.fill_value
+        return np.broadcast_to(fill, self.node.chunk_shape)
 
     def _with_context(
         self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]

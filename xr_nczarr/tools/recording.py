@@ -50,13 +50,17 @@ class ObjectSizes:
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
         """Return sizes in bytes: 0 for an absent object, None where the size is unknown.
 
-        A store that cannot be listed is asked for each object if `one_by_one`.
+        If `one_by_one`, a local store looks each object up instead of listing all, and a store that
+        cannot be listed is asked for each.
         """
-        known = self.store.known_sizes(keys)
+        known = self.store.known_sizes(keys) if one_by_one else None
         if known is not None:
             return known
         if self._listed is not None:
             return [self._listed.get(key, 0) for key in keys]
+        known = self.store.known_sizes(keys)
+        if known is not None:
+            return known
         if one_by_one:
             with suppress(AccessDeniedError, UnsupportedError):
                 return [size or 0 for size in self.store.sizes_of(keys)]
@@ -73,7 +77,8 @@ def record_read(
     Parameters
     ----------
     one_by_one
-        Whether a store that cannot be listed is asked for the size of each object.
+        Whether to ask for the size of each object where that is faster than listing all, or where
+        the store cannot be listed.
 
     Raises
     ------
@@ -98,20 +103,18 @@ def record_read(
         convert=count_part,
     )
     chunks = next(parts)
-    requests, fetched = array.store.count_requests(store.ranges), store.fetched_bytes
-    indices: list[tuple[int, ...]] = []
-    if not array.node.chunk_runs:
-        plan = array.plan(request.selection, pointwise=request.pointwise)
-        indices = [part.chunk for part in plan]
-    touched = tuple(frozenset(numbers) for numbers in zip(*indices, strict=True))
+    requests, fetched = store.requests, store.fetched_bytes
+    regular = not array.node.chunk_runs
+    plan = array.plan(request.selection, pointwise=request.pointwise) if regular else None
+    touched = () if plan is None else plan.touched
     if not array.node.shards:
-        absent = None if fetched is None else chunks - len(store.present)
+        absent = None if fetched is None else chunks - store.present
         return RecordedRead(touched, chunks, requests, False, fetched, absent)
-    sparse = {item.key for item in store.ranges if item.length >= 0}
-    if not sparse:
+    if not store.indices:
         return RecordedRead(touched, chunks, requests, False, fetched, None)
     # Only its index says which chunks a shard holds, and how long they are.
-    located = sum(array.layout.key_of(chunk) in sparse for chunk in indices) if indices else chunks
+    key_of = array.layout.key_of
+    located = chunks if plan is None else sum(key_of(part.chunk) in store.indices for part in plan)
     return RecordedRead(touched, chunks, requests + located, True, None, None)
 
 
@@ -120,21 +123,24 @@ class _RecordingStore(Store):
 
     Attributes
     ----------
-    ranges
-        What was requested; a negative length stands for the whole object.
+    requests
+        Number of requests that the other store would make.
     fetched_bytes
         As many as they are; None if a size is unknown.
     present
-        Keys of the requested objects that exist.
+        Number of the requested objects that exist.
+    indices
+        Keys of the objects of which ranges were requested, if they are shards.
     """
 
     def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
         # By another name, under which no index of a shard is kept.
         self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
-        self.ranges: list[ByteRange] = []
+        self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
-        self.present: set[str] = set()
+        self.indices: set[str] = set()
         self._sizes = partial(sizes.of, one_by_one=one_by_one)
+        self._count_requests = sizes.store.count_requests
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -143,12 +149,16 @@ class _RecordingStore(Store):
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield zeros for each range of an object that exists, or None for all."""
-        self.ranges += ranges
+        self.requests += self._count_requests(ranges)
+        before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
+            if not self._holds_objects and item.length >= 0:
+                self.indices.add(item.key)
             if size == 0:
                 yield None
                 continue
-            self.present.add(item.key)
+            self.present += item.key != before  # the ranges of one object are adjacent
+            before = item.key
             length = size if item.length < 0 else item.length
             if length is None or self.fetched_bytes is None:
                 self.fetched_bytes = None
@@ -175,12 +185,13 @@ class _UndecodedArray(ChunkedArray):
 
 
 class _UndecodedChunks(ChunkCodec):
-    __slots__ = ()
+    __slots__ = ("_zeros",)
 
     def __init__(self, codec: ChunkCodec) -> None:
         super().__init__(codec.flow, codec._steps)
         self.fills = False  # needs no buffer
+        self._zeros = np.broadcast_to(np.zeros((), self.flow.dtype), self.flow.shape or ())
 
     def decode(self, *_: Bytes | NDArray[Any] | None) -> NDArray[Any]:
         """Return zeros, which take no memory."""
-        return np.broadcast_to(np.zeros((), self.flow.dtype), self.flow.shape or ())
+        return self._zeros
