@@ -319,6 +319,45 @@ def test_a_coordinate_that_does_not_fit_is_refused(tmp_path):
     assert xr.open_dataset(tmp_path / "a", engine="nczarr").x.dtype == "i4"
 
 
+LARGE = 2**53 + 1
+
+
+@pytest.mark.parametrize("around", [0, 5000], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("value", "extremes", "encoding"),
+    [
+        pytest.param(LARGE, (0, 2**60), {"dtype": "i8", "scale_factor": 1.0}, id="scale"),
+        pytest.param(-LARGE, (-(2**60), 0), {"dtype": "i8", "add_offset": 2.0}, id="offset"),
+        pytest.param(LARGE, (0, 2**60), {"dtype": "u8", "scale_factor": 0.5}, id="to-unsigned"),
+        pytest.param(2**63 + 1, (2**63, 2**63), {"dtype": "u8", "add_offset": 0.0}, id="unsigned"),
+        pytest.param(
+            2**53 - 1, (2**53 - 2, 2**53), {"dtype": "i8", "add_offset": 0.5}, id="fraction"
+        ),
+        pytest.param(0.5, (0.0, 1.0), {"dtype": "?"}, id="boolean"),
+    ],
+)
+def test_a_value_between_the_extremes_is_stored_as_it_is_or_rejected(
+    value, extremes, encoding, around
+):
+    values, store = np.array([extremes[0], value, *[extremes[1]] * (1 + around)]), {}
+    with pytest.raises(ConflictError, match=f"the value {value} does not fit"):
+        xr_nczarr.to_nczarr(dataset(values), store, encoding={"v": encoding})
+    assert not store
+    kept = np.delete(values, 1)
+    xr_nczarr.to_nczarr(dataset(kept), store, encoding={"v": encoding})
+    assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == kept.tolist()
+    with pytest.raises(ConflictError):
+        xr_nczarr.to_nczarr(dataset(values), store, append_dim="x")
+
+
+def test_large_integers_that_floats_hold_are_packed():
+    values = np.array([2**53 + 2, -(2**62), 2**60] * 2000)
+    encoding, store = {"v": {"dtype": "i8", "scale_factor": 2.0, "_FillValue": -1}}, {}
+    xr_nczarr.to_nczarr(dataset(values), store, encoding=encoding)
+    stored = xr.open_dataset(store, engine="nczarr", mask_and_scale=False).v.values
+    np.testing.assert_array_equal(stored, values // 2)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4),

@@ -19,7 +19,7 @@ _WIDER = (
     "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in encoding. Call "
     "drop_encoding() to discard the encoding that opening left"
 )
-_MAX_COMPARED_SIZE = 4096
+_MIN_REDUCED_SIZE = 4096
 _ELSEWHERE = "Convert the values first, or write the variable to a new store in another encoding"
 
 Rounding = Literal["requested", "packing", "none"]
@@ -45,8 +45,11 @@ def encode_numbers(
         return data.view(dtype)  # nothing is changed, and only NaN stands for missing values
     stored = _packed(data, encoding, meant)
     checked, again = data, stored
-    if rounding == "requested" and data.size > _MAX_COMPARED_SIZE:
-        # Rounding keeps the order, so that the extremes decide for all.
+    if (
+        rounding == "requested"
+        and data.size > _MIN_REDUCED_SIZE
+        and _rounds_in_order(data, encoding, meant)
+    ):
         checked = _extremes(data)
         again = _packed(checked, encoding, meant)
     lost = ~_comes_back(checked, again, encoding, rounding)
@@ -68,6 +71,16 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
     if marks and missing.any():
         stored[missing] = marks[0]
     return stored
+
+
+def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether all numbers come back if the least and the greatest do.
+
+    Not so if integers are packed as floats, which may round them by more than a step, or if numbers
+    between 0 and 1 become booleans.
+    """
+    exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
+    return exact and dtype.kind != "b"
 
 
 def _extremes(data: Any) -> Any:
@@ -101,15 +114,24 @@ def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Roundin
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
     with np.errstate(all="ignore"):
         decoded = stored + offset if scale is None else stored.astype("f8") * scale + offset
-        room = 2 * (np.abs(data) + abs(offset)) * max((item.eps for item in inexact), default=0)
+        size = abs(data.astype(np.result_type(data, np.float32), copy=False)) + abs(offset)
+        room = 2 * size * max((item.eps for item in inexact), default=0)
         if stored.dtype.kind in "iu":
             room = room + step * (1e-6 + (0 if rounding == "none" else 0.5))
         elif inexact and rounding == "requested":
             room = room + step * float(inexact[-1].smallest_subnormal)
-        # Integers are not subtracted as such: the difference from the least wraps.
-        wide = np.result_type(decoded, data, np.float32)
-        near = np.abs(np.subtract(decoded, data, dtype=wide)) <= room
-        return (np.isfinite(data) & near) | (decoded == data)
+        near = np.abs(_difference(decoded, data)) <= room
+        return near if data.dtype.kind != "f" else (np.isfinite(data) & near) | (decoded == data)
+
+
+def _difference(decoded: Any, data: Any) -> Any:
+    """Return decoded numbers minus the original ones, as floats."""
+    # Integers are not subtracted as such: the difference from the least wraps.
+    wide = np.result_type(decoded, data, np.float32)
+    if decoded.dtype.kind != "f" or data.dtype.kind == "f" or data.dtype.itemsize < 8:
+        return np.subtract(decoded, data, dtype=wide)
+    # A float64 does not hold the original, but both its halves.
+    return decoded - (data >> 32) * 2.0**32 - (data & 0xFFFFFFFF)
 
 
 def _missing(numbers: Any) -> Any:
