@@ -116,6 +116,26 @@ def test_text_is_appended_to_text_of_an_older_program_in_latin1(tmp_path: Path) 
     assert opened.tolist() == ["\udce9", "y", "z"]
 
 
+@pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}, {"zarr_format": 3}], ids=str)
+@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
+@pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
+def test_missing_texts_are_appended_as_empty_ones(
+    tmp_path: Path, options: dict[str, Any], lazy: bool
+) -> None:
+    def texts(items: list[Any]) -> xr.Dataset:
+        return xr.Dataset({"s": ("t", np.array(items, object))})
+
+    to_nczarr(texts(["a", "b"]), tmp_path / "a", **options)
+    for items in ([None, np.nan], ["c", None]):
+        new = texts(items)
+        to_nczarr(new.chunk() if lazy else new, tmp_path / "a", append_dim="t")
+    numbers = texts([1.5, np.nan])
+    with pytest.raises(ConflictError, match=r"Mismatched dtypes for variable s: .* float64"):
+        to_nczarr(numbers.chunk() if lazy else numbers, tmp_path / "a", append_dim="t")
+    with xr.open_dataset(tmp_path / "a", engine="nczarr") as dataset:
+        assert dataset.s.values.tolist() == ["a", "b", "", "", "c", ""]
+
+
 @pytest.mark.parametrize("name", [".zgroup", ".zmetadata", "zarr.json", ".nczarr_journal"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_a_name_that_is_a_key_of_zarr_is_refused(

@@ -36,7 +36,7 @@ from xr_nczarr.writing.number_encoding import (
     with_float_scale,
 )
 from xr_nczarr.writing.requests import is_time
-from xr_nczarr.writing.strings import in_width, typed_text
+from xr_nczarr.writing.strings import in_width, typed_text, without_missing
 
 # The keys that say how values are stored, not in which chunks and by which codecs.
 _VALUE_KEYS = (
@@ -138,6 +138,10 @@ def encode_as_stored(
         return blockwise(_encode_times, new.data, dtype, encoding, dtype, name)
     new.attrs, new.encoding = {}, encoding
     new = ensure_dtype_not_object(typed_text(new, name), name=name)
+    if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are no text
+        if not new.isnull().all():
+            check_kind(new, stored, name)
+        new = new.copy(data=without_missing(new.data))
     if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
         width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
         return blockwise(encode_strings, new.data, np.dtype(f"S{width}"), width)

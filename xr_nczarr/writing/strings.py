@@ -25,7 +25,7 @@ def typed_text(variable: Variable, name: str) -> Variable:
     which loads them whole. Missing texts become empty, as with xarray.
     """
     if variable.dtype.kind == "T":
-        return variable.copy(data=blockwise(_without_missing, variable.data, TEXT))
+        return variable.copy(data=blockwise(without_missing, variable.data, TEXT))
     if variable.dtype != object or variable.dtype.metadata or not hasattr(variable.data, "dask"):
         return variable
     if largest(_objects, variable.data) != _TEXTS:
@@ -37,7 +37,7 @@ def typed_text(variable: Variable, name: str) -> Variable:
             SerializationWarning,
             stacklevel=2,
         )
-    return variable.copy(data=blockwise(_without_missing, variable.data, TEXT))
+    return variable.copy(data=blockwise(without_missing, variable.data, TEXT))
 
 
 def ends_in_nul(block: Any) -> int:
@@ -70,7 +70,7 @@ def string_data(
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     """Return texts or bytes in a type of fixed width; raise ConflictError if it would cut one."""
     if values.dtype.kind in "OT":
-        values = _without_missing(values)
+        values = without_missing(values)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
     longest = max(items, key=len, default="")
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
@@ -116,7 +116,8 @@ def _objects(block: Any) -> int:
     return _OTHERS if others.any() else _TEXTS if any(texts) else _MISSING
 
 
-def _without_missing(block: Any) -> Any:
+def without_missing(block: Any) -> Any:
+    """Return text in which missing items are empty."""
     texts = np.empty(block.shape, TEXT)
     texts[...] = np.where(_missing(block), "", block)
     return texts
