@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -110,6 +111,20 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for a machine to read")
 
 
+def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the parsed arguments that are keyword arguments of a function.
+
+    Progress is shown on a terminal.
+    """
+    names = function.__kwdefaults__ or {}
+    arguments = {name: value for name, value in vars(parsed).items() if name in names}
+    if "options" in parsed:
+        arguments |= open_options(parsed, function)
+    if "progress" in names:
+        arguments["progress"] = sys.stderr.isatty() and not getattr(parsed, "quiet", False)
+    return arguments
+
+
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
     """Return what `add_target` added, as keyword arguments of a function that opens.
 
@@ -134,11 +149,6 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
         message = re.sub("None|True|False", lambda word: words[word[0]], str(error))
         raise UsageError(f"--option {message}") from error
     return options
-
-
-def chosen(parsed: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return arguments by their names, as keyword arguments."""
-    return {name: getattr(parsed, name) for name in names}
 
 
 def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:

@@ -7,7 +7,6 @@ imported when a command runs.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 import xr_nczarr
@@ -18,9 +17,8 @@ from xr_nczarr.cli.arguments import (
     add_storage_options,
     add_subset,
     add_target,
-    chosen,
+    keywords,
     names,
-    open_options,
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
@@ -50,30 +48,16 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "-t", dest="times", action="store_true", help="times as dates, which ncgen does not read"
     )
-    arguments = ("header", "variables", "groups", "name", "precision", "special")
-    return lambda parsed: xr_nczarr.dump(
-        parsed.target,
-        **chosen(parsed, *arguments, "coordinates", "times"),
-        **open_options(parsed, xr_nczarr.dump),
-    )
+    return lambda parsed: xr_nczarr.dump(parsed.target, **keywords(parsed, xr_nczarr.dump))
 
 
 def info(parser: argparse.ArgumentParser) -> Run:
     """Describe a store: groups, dimensions, variables, chunks, codecs, sizes."""
     add_target(parser)
     add_json(parser)
-    parser.add_argument(
-        "--metadata", action="store_true", help="do not list the store to count its chunks"
-    )
-
-    def run(parsed: argparse.Namespace) -> Any:
-        options = open_options(parsed, xr_nczarr.info)
-        counted = not parsed.metadata
-        return xr_nczarr.info(
-            parsed.target, count_chunks=counted, progress=sys.stderr.isatty(), **options
-        )
-
-    return run
+    about = "do not list the store to count its chunks"
+    parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
+    return lambda parsed: xr_nczarr.info(parsed.target, **keywords(parsed, xr_nczarr.info))
 
 
 def explain(parser: argparse.ArgumentParser) -> Run:
@@ -81,12 +65,9 @@ def explain(parser: argparse.ArgumentParser) -> Run:
     add_target(parser)
     add_json(parser)
     add_subset(parser, group=False)
-
-    def run(parsed: argparse.Namespace) -> Any:
-        options = {"variables": parsed.variables, **open_options(parsed, xr_nczarr.explain)}
-        return xr_nczarr.explain(parsed.target, parsed.select, **options)
-
-    return run
+    return lambda parsed: xr_nczarr.explain(
+        parsed.target, parsed.select, **keywords(parsed, xr_nczarr.explain)
+    )
 
 
 def verify(parser: argparse.ArgumentParser) -> Run:
@@ -99,12 +80,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--readers", action="store_true", help="tell also what other programs do not read right"
     )
-    return lambda parsed: xr_nczarr.verify(
-        parsed.target,
-        **chosen(parsed, "sample", "readers"),
-        **open_options(parsed, xr_nczarr.verify),
-        progress=sys.stderr.isatty(),
-    )
+    return lambda parsed: xr_nczarr.verify(parsed.target, **keywords(parsed, xr_nczarr.verify))
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
@@ -139,17 +115,13 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
-        subset = ("group", "variables", "select")
-        layout = ("zarr_format", "dialect", "chunks", "codecs")
-        others = ("engine", "skip_unsupported", "overwrite", "storage_options", "target_options")
-        arguments = chosen(parsed, *subset, *layout, *others)
+        arguments = keywords(parsed, xr_nczarr.copy)
         if parsed.shuffle or parsed.zlib is not None:
             if parsed.codecs is not None:
                 raise UsageError("--zlib and --shuffle contradict --codecs. Leave out one of them")
             words = ["shuffle"] * parsed.shuffle + [f"zlib:{parsed.zlib}"] * bool(parsed.zlib)
             arguments["codecs"] = _codecs(",".join(words) or "none")
-        progress = not parsed.quiet and sys.stderr.isatty()
-        return xr_nczarr.copy(parsed.source, parsed.target, **arguments, progress=progress)
+        return xr_nczarr.copy(parsed.source, parsed.target, **arguments)
 
     return run
 
@@ -171,11 +143,8 @@ def diff(parser: argparse.ArgumentParser) -> Run:
     add_storage_options(parser)
     add_storage_options(parser, "second")
     add_json(parser)
-    subset = ("group", "variables", "select", "engine", "metadata", "special", "rtol", "atol")
     return lambda parsed: xr_nczarr.diff(
-        parsed.first,
-        parsed.second,
-        **chosen(parsed, *subset, "storage_options", "second_options"),
+        parsed.first, parsed.second, **keywords(parsed, xr_nczarr.diff)
     )
 
 
@@ -191,8 +160,7 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     )
     add_storage_options(parser)
     add_json(parser)
-    names = ("dialect", "annotate", "dry_run", "storage_options")
-    return lambda parsed: xr_nczarr.upgrade(parsed.target, **chosen(parsed, *names))
+    return lambda parsed: xr_nczarr.upgrade(parsed.target, **keywords(parsed, xr_nczarr.upgrade))
 
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
@@ -200,8 +168,9 @@ def consolidate(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("target", metavar="STORE", help="a path or URL")
     add_storage_options(parser)
     add_json(parser)
-    names = ("storage_options",)
-    return lambda parsed: xr_nczarr.consolidate(parsed.target, **chosen(parsed, *names))
+    return lambda parsed: xr_nczarr.consolidate(
+        parsed.target, **keywords(parsed, xr_nczarr.consolidate)
+    )
 
 
 def references(parser: argparse.ArgumentParser) -> Run:
@@ -229,9 +198,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
     def run(parsed: argparse.Namespace) -> Any:
         from xr_nczarr.references import write
 
-        names = ("generators", "inline_below", "storage_options", "target_options")
-        arguments = chosen(parsed, *names)
-        return write(parsed.source, parsed.target, **arguments, progress=sys.stderr.isatty())
+        return write(parsed.source, parsed.target, **keywords(parsed, write))
 
     return run
 
