@@ -87,27 +87,17 @@ class Retry:
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(f"{name} of retry is a number; found {getattr(self, name)!r}")
 
-    @staticmethod
-    def sleep(seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-    @staticmethod
-    def clock() -> float:
-        """Return the time in seconds since some moment."""
-        return time.monotonic()
-
     def tries(self) -> Iterator[int]:
         """Count the tries, waiting before each but the first."""
-        end = self.clock() + self.total_seconds
+        end = time.monotonic() + self.total_seconds
         for attempt in range(self.attempts):
-            begin = self.clock()
+            begin = time.monotonic()
             yield attempt
             wait = min(self.max_wait, self.first_wait * 2**attempt)
             wait *= 1 - random.random() / 2  # noqa: S311
-            if attempt + 1 == self.attempts or 2 * self.clock() - begin + wait > end:
+            if attempt + 1 == self.attempts or 2 * time.monotonic() - begin + wait > end:
                 return
-            self.sleep(wait)
+            time.sleep(wait)
 
 
 def foreign_errors() -> tuple[type[Exception], ...]:
