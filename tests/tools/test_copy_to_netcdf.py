@@ -56,6 +56,18 @@ def test_stores_of_every_release_become_files(release: str, tmp_path: Path) -> N
             xr.testing.assert_identical(dataset, expected[path])
 
 
+@pytest.mark.parametrize("place", ["values", "attribute"])
+def test_a_string_is_never_cut_at_a_nul(tmp_path: Path, place: str) -> None:
+    texts = ["a\0b", "c"]
+    dataset = xr.Dataset({"s": ("t", np.array(texts if place == "values" else ["a"], object))})
+    if place == "attribute":
+        dataset.s.attrs["names"] = texts
+    xr_nczarr.to_nczarr(dataset, tmp_path / "a", zarr_format=3, dialect="zarr")
+    with pytest.raises(xr_nczarr.ConflictError, match=r"contains a NUL.*/s"):
+        xr_nczarr.copy(tmp_path / "a", tmp_path / "a.nc")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_types_of_plain_zarr_are_written_as_to_netcdf_writes_them(tmp_path: Path) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
     variables = {

@@ -16,7 +16,7 @@ from xr_nczarr.locks import Underway
 from xr_nczarr.model import ArrayNode, Attributes
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
-from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
 from xr_nczarr.progress import Progress
 from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
 from xr_nczarr.tools.netcdf_c import (
@@ -257,5 +257,5 @@ def netcdf_value(value: Any) -> Any:
 
 
 def _strings(texts: list[str]) -> Any:
-    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    encoded = encoded_items(texts)
     return (ctypes.c_char_p * len(encoded))(*encoded)
