@@ -242,3 +242,19 @@ class TestLongAnswers:
         with pytest.raises(LimitError, match="max_consolidated_bytes"):
             open_store(f"{endless.url}/refs.json", limits=limits)
         assert self.sent < self.SIZE
+
+
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_the_piece_that_ends_behind_its_object_is_named(s3_server, client):
+    s3_server.put("data", bytes(32))
+    target = f"{s3_server.url}/data"
+    references = document(target) | {"t/1": [target, 16, 17]}
+    store = open_store(
+        {"version": 1, "refs": references},
+        storage_options={
+            "remote_protocol": "s3",
+            "remote_options": s3_server.storage_options | {"client": client},
+        },
+    )
+    with pytest.raises(StorageError, match=r"t/1.*expected 17 bytes from 16, got 16"):
+        list(store.fetch(["t/0", "t/1"]))
