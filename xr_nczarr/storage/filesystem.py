@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from xr_nczarr.errors import AccessDeniedError, StorageError
 from xr_nczarr.storage.caching import cache_error
@@ -26,9 +26,6 @@ from xr_nczarr.storage.retries import (
 from xr_nczarr.storage.transport import Transport, filesystem_at
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
@@ -132,12 +129,6 @@ class FilesystemClient(RemoteClient):
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield the answers in order, and the error in place of one that is refused (403)."""
         return self._transport.probes(requests)
-
-    def at_once(
-        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
-    ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once if the filesystem can."""
-        return map(work, items) if self.alone else super().at_once(work, items)
 
     def put(self, key: str, data: Bytes) -> None:
         """Write a file in one request."""

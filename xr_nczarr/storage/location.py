@@ -232,7 +232,7 @@ def _of_zarr_store(store: Any, path: str) -> Location:
     from fsspec import FSMap
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
-    from xr_nczarr.storage.zarr_python import ZarrPythonStore
+    from xr_nczarr.storage.zarr_python import ZarrPythonClient
 
     read_only = bool(store.read_only)
     if type(store) is LocalStore:
@@ -245,10 +245,10 @@ def _of_zarr_store(store: Any, path: str) -> Location:
         return replace(_of_filesystem(FSMap(root, store.fs)), read_only=read_only)
     if type(store) is ObjectStore:
         return _of_obstore_store(store.store, path, read_only=read_only)
-    adapter = ZarrPythonStore(store, path)
+    client = ZarrPythonClient(store, path)
     # icechunk stores only version 3.
-    version = "3" if adapter.v3_only else None
-    return Location("", zarr_format=version, read_only=read_only, target=adapter)
+    version = "3" if client.v3_only else None
+    return Location("", zarr_format=version, read_only=read_only, target=RemoteStore(client))
 
 
 def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -28,11 +28,27 @@ NOT_SHARED = (
     'dask.config.set(scheduler="threads")'
 )
 
-
-# Stores of this process that were pickled: where they arrive in it again, they are the same.
 _locks = KeyLocks()
+_sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
-_sent: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
+
+def within_process(
+    item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
+) -> tuple[Any, ...]:
+    """Return how to pickle something that only this process sees; `token` is its own.
+
+    It stays the same where it arrives in this process again. Another process gets
+    ``elsewhere(*arguments)``.
+    """
+    _sent[token] = item
+    return _arrived, (token, os.getpid(), elsewhere, arguments)
+
+
+def _arrived(
+    token: str, process: int, elsewhere: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    item = _sent.get(token) if process == os.getpid() else None
+    return elsewhere(*arguments) if item is None else item
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -50,8 +66,7 @@ class MemoryStore(Store):
     shared: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        _sent[self.token] = self
-        return _arrived, (self.token, os.getpid(), self.mapping, self.name)
+        return within_process(self, self.token, _copy, self.mapping, self.name)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield each object in the order of `keys`, None for an absent one."""
@@ -125,9 +140,6 @@ class MemoryStore(Store):
         return self.mapping
 
 
-def _arrived(token: str, process: int, mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Return the store that was sent, or a copy where another process sent it."""
-    store = _sent.get(token) if process == os.getpid() else None
-    if store is not None:
-        return store
+def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
+    """Return the store of a mapping that another process sent."""
     return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
+import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, NoReturn, TypeVar
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -22,7 +21,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
-from xr_nczarr.storage.memory import NOT_SHARED
+from xr_nczarr.storage.memory import NOT_SHARED, within_process
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
@@ -52,9 +51,6 @@ _MISSING_BUCKET = "NoSuchBucket"
 _ABSENT = (404,)  # of what is listed or removed
 
 _Result = TypeVar("_Result")
-# Clients of objects in memory that were pickled: where they arrive in this process again, they are
-# the same.
-_sent: WeakValueDictionary[int, ObstoreClient] = WeakValueDictionary()
 
 
 class _Process:
@@ -115,13 +111,13 @@ class ObstoreClient(RemoteClient):
         self.web = kind == "HTTPStore"
         self.remote = self.pooled = kind not in ("MemoryStore", "LocalStore")
         self.shared = kind != "MemoryStore"
+        self.token = uuid.uuid4().hex
         self.name = name or "/".join(filter(None, (mask(_url_of(store)), self.folder)))
         self._substitute = substitute
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.shared:  # which obstore does not pickle
-            _sent[id(self)] = self
-            return _arrived, (id(self), os.getpid(), self.name)
+            return within_process(self, self.token, _not_here, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 
     def client(self) -> ObstoreClient:
@@ -391,13 +387,9 @@ class ObstoreClient(RemoteClient):
         return kind(text, remedy=remedy, store=self.name, key=key or None)
 
 
-def _arrived(token: int, process: int, name: str) -> ObstoreClient:
-    """Return the client of objects in memory that was sent within this process."""
-    client = _sent.get(token) if process == os.getpid() else None
-    if client is None:
-        problem = "the memory of one process is not visible to another"
-        raise StorageError(problem, remedy=NOT_SHARED, store=name)
-    return client
+def _not_here(name: str) -> NoReturn:
+    problem = "the memory of one process is not visible to another"
+    raise StorageError(problem, remedy=NOT_SHARED, store=name)
 
 
 def _url_of(store: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,12 +97,18 @@ class Connection(ABC):
         Whether a request costs a round trip.
     shared
         Whether other processes see the same objects.
+    token
+        A text of its own, where other processes do not see the objects.
+    transactional
+        See `Store`.
     """
 
     name: str
     web: bool = False
     remote: bool = True
     shared: bool = True
+    token: str = ""
+    transactional: bool = False
     rules: Rules
 
     @abstractmethod
@@ -144,9 +151,12 @@ class RemoteClient(Connection):
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
         """Yield what is requested in order, with exactly the bytes of a range; None if absent."""
 
-    @abstractmethod
     def end(self, key: str, max_bytes: int) -> Bytes | None:
         """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        size = self.size(key)
+        length = min(size or 0, max_bytes)
+        requests = [] if size is None else [Request(key, size - length, length)]
+        return _data(next(self.answers(requests), None))
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield the answers in order, and the error in place of one that is refused (403)."""
@@ -161,8 +171,8 @@ class RemoteClient(Connection):
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once."""
-        if len(items) < 2:
+        """Yield ``work(item)`` for each item in order, several at once unless `alone`."""
+        if self.alone or len(items) < 2:
             yield from map(work, items)
             return
         with ThreadPoolExecutor(min(IN_FLIGHT, len(items)), "at-once") as helpers:
@@ -221,6 +231,7 @@ class RemoteStore(Store):
         self.connection = connection
         self.name = connection.name
         self.remote = connection.remote
+        self.transactional = connection.transactional
         self.answers_with_pages = connection.rules.pages_are_answers
 
     @property
@@ -244,6 +255,9 @@ class RemoteStore(Store):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStore, (self.connection,)
+
+    def __dask_tokenize__(self) -> Any:
+        return pickle.dumps(self.connection) if self.shared else self.connection.token
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.name!r})"
