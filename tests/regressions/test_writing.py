@@ -713,6 +713,50 @@ def test_d70_overwriting_the_source_of_a_lazy_dataset_is_rejected(path, mode, ch
     assert files(path) == before
 
 
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        pytest.param({"a": "b", "b": "a"}, {"mode": "a"}, id="swapped"),
+        pytest.param({"a": "b", "b": "a"}, {"mode": "r+"}, id="swapped-values"),
+        pytest.param({"a": "b", "b": "a"}, {"region": {"x": slice(0, 4)}}, id="region"),
+        pytest.param({"c": "a", "a": "c"}, {"mode": "a"}, id="new-variable"),
+        pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
+    ],
+)
+def test_a_source_is_not_overwritten_by_another_variable(path, names, options):
+    stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
+    group = {"group": options.get("group")}
+    to_nczarr(stored, path, **group)
+    before = files(path)
+    with xr.open_dataset(path, engine="nczarr", chunks={}, **group) as dataset:
+        values = {name: ("x", np.zeros(4, int)) for name in names}
+        values |= {name: dataset[source] for name, source in names.items() if source in dataset}
+        with pytest.raises(RefusedError, match="of the store"):
+            to_nczarr(xr.Dataset(values), path, **options)
+    assert files(path) == before
+
+
+def test_a_variable_is_not_overwritten_by_one_of_another_group(path):
+    groups = {
+        f"/{name}": xr.Dataset({"v": ("x", np.arange(4) * len(name))}) for name in ("a", "bb")
+    }
+    to_nczarr(xr.DataTree.from_dict(groups), path)
+    with xr.open_datatree(path, engine="nczarr", chunks={}) as tree:
+        swapped = xr.DataTree.from_dict({"/a": tree["bb"].ds, "/bb": tree["a"].ds})
+        with pytest.raises(RefusedError, match="of the store"):
+            to_nczarr(swapped, path, mode="a")
+
+
+def test_appended_values_may_be_computed_from_other_variables(path):
+    stored = xr.Dataset({name: ("x", np.arange(4.0)) for name in ("a", "b")})
+    stored["area"] = ("y", np.ones(3))
+    to_nczarr(stored, path, unlimited_dims=["x"])
+    with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:
+        added = xr.Dataset({"a": ("x", np.ones(4)), "b": dataset.a + 1, "area": dataset.area})
+        to_nczarr(added, path, append_dim="x")
+    np.testing.assert_array_equal(read(path).b, [0, 1, 2, 3, 1, 2, 3, 4])
+
+
 def test_d70_new_variables_may_be_computed_from_stored_ones(path):
     to_nczarr(series(0, 4), path)
     with xr.open_dataset(path, engine="nczarr", chunks={}) as dataset:

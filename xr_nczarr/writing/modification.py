@@ -64,6 +64,7 @@ def plan_modification(
         For new content that does not fit the stored one.
     """
     planner = _Planner(opened, request, layout, options)
+    planner.check_sources()
     for group_request in request.groups:
         planner.add(group_request)
     plan = planner.finish()
@@ -118,6 +119,31 @@ class _Planner:
     def replaced_group(self) -> str | None:
         """The path of the group that is replaced, with all below it."""
         return self.request.path if self.options.mode == "w" else None
+
+    @property
+    def gone(self) -> set[str]:
+        """The paths of the stored nodes that are replaced."""
+        return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
+
+    def check_sources(self) -> None:
+        """Raise RefusedError for values that are lazily read from arrays which the write changes.
+
+        An append changes no stored value, but no array is appended to itself.
+        """
+        dim, changed = self.options.append_dim, self.gone
+        appended: dict[tuple[str, str], str] = {}
+        for group in self.request.groups:
+            stored = self.opened.group(group.path).variables if group.path in self.kept else {}
+            for name, variable in group.dataset.variables.items():
+                if str(name) in stored and dim is None:
+                    changed.add(stored[str(name)].path)
+                elif str(name) in stored and dim in variable.dims:
+                    appended[group.path, str(name)] = stored[str(name)].path
+        for group in self.request.groups:
+            for name, variable in group.dataset.variables.items():
+                own = appended.get((group.path, str(name)))
+                paths = changed if own is None else {*changed, own}
+                refuse_reading({name: variable}, self.opened.store, paths)
 
     def _check_holds(self, new: Collection[str]) -> None:
         """Raise ConflictError for new members of a store that has no group for them."""
@@ -278,7 +304,6 @@ class _Planner:
             if self.options.mode == "a":
                 check_equal(name, new, stored)
             return
-        refuse_reading({name: new}, self.opened.store, {variable.path})
         node = variable.node
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, variable, widening=widening)
@@ -310,11 +335,9 @@ class _Planner:
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(hierarchy.zarr_format, self.writes)
         zarr = writable_format(hierarchy, store.name)
-        replaced = self.replaced_group
-        gone = {path for path in hierarchy.nodes if _is_in(path, replaced)}
+        replaced, gone = self.replaced_group, self.gone
         kept = [path for path in hierarchy.nodes if path not in gone]
         if replaced is not None:
-            refuse_reading({path: new.data for path, new in self.tree.written.items()}, store, gone)
             chunks = zarr.chunk_keys(replaced).prefix
             below = {zarr.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
             # A reader that opened the group while its chunks are removed would read fill values.
