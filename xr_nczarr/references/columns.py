@@ -31,6 +31,7 @@ from xr_nczarr.references.entries import (
     decode_inline,
     is_metadata,
 )
+from xr_nczarr.storage.keys import Listing, one_level
 
 MIN_ROWS = 64
 """References of one array that are worth a column."""
@@ -209,17 +210,9 @@ class Table(ByFields):
             counts[family.prefix] += len(column)
         return counts
 
-    def names(self, prefix: str) -> tuple[list[str], list[str]]:
-        """Return the names of objects and of prefixes directly below `prefix`, without columns."""
-        names: dict[bool, set[str]] = {False: set(), True: set()}
-        keys = self._sorted_keys
-        position = bisect_left(keys, prefix)
-        while position < len(keys) and keys[position].startswith(prefix):
-            name, slash, _ = keys[position][len(prefix) :].partition("/")
-            names[bool(slash)].add(name)
-            # "0" follows "/": the search skips everything below the name.
-            position = bisect_left(keys, f"{prefix}{name}0") if slash else position + 1
-        return sorted(names[False]), sorted(names[True])
+    def names(self, prefix: str) -> Listing:
+        """Return one level below `prefix`, sorted, without columns."""
+        return one_level(self._sorted_keys, prefix)
 
     def urls(self, most: int) -> set[str]:
         """Return URLs of targets, at most `most` of each column and of all others."""

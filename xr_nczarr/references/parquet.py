@@ -29,6 +29,7 @@ from xr_nczarr.references.entries import (
     parse_members,
 )
 from xr_nczarr.references.record_files import COLUMNS, Fetch, RecordFiles
+from xr_nczarr.storage import Listing
 
 _MAX_RECORD_ROWS = 10_000_000
 
@@ -98,8 +99,8 @@ class ParquetTable(ByFields):
         length = check_number(values.get("size"), "size", key)
         return Target(path) if offset == length == 0 else Target(path, offset, length)
 
-    def names(self, prefix: str) -> tuple[list[str], list[str]]:
-        """Return the names of documents and of prefixes directly below `prefix`."""
+    def names(self, prefix: str) -> Listing:
+        """Return one level below `prefix`, sorted, without chunks."""
         return self.documents.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:

@@ -13,6 +13,7 @@ from xr_nczarr.references.columns import Column, Table
 from xr_nczarr.references.entries import ByFields, Reference, Target
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.parquet import ParquetTable
+from xr_nczarr.storage import Listing
 
 _FEW = 3
 """Generators that are asked one after another sooner than by their folders."""
@@ -79,8 +80,8 @@ class ReferenceSet(ByFields):
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())
 
-    def names(self, prefix: str = "") -> tuple[list[str], list[str]]:
-        """Return the names of objects and of prefixes directly below `prefix`, sorted.
+    def names(self, prefix: str = "") -> Listing:
+        """Return one level below `prefix`, sorted.
 
         Only of what the set declares one by one: there may be any number of other chunks, and no
         node is found by them.

@@ -241,7 +241,7 @@ class ReferenceStore(Store):
     def list_names(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted, without chunks that only a formula declares."""
         check_prefix(prefix, self.name)
-        return Listing(*self.references.names(prefix))
+        return self.references.names(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object that the set declares below `prefix`."""
