@@ -397,7 +397,7 @@ def test_the_folder_marker_of_a_console_is_not_an_object(
 def test_an_older_listing_is_not_used_for_sizes(s3_server: S3Server, s3_store: RemoteStore) -> None:
     # A zip file that was created after its folder was listed was reported missing.
     s3_server.put("x/a", b"1")
-    s3_store._client._transport.filesystem.ls(s3_store._client.root)
+    s3_store._client.filesystem.ls(s3_store._client.root)
     s3_server.put("x/b.zip", b"123")
     assert s3_store.size("b.zip") == 3
 

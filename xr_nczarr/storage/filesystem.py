@@ -10,60 +10,28 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from xr_nczarr.errors import AccessDeniedError, StorageError
+from xr_nczarr.errors import StorageError
 from xr_nczarr.storage.caching import cache_error
-from xr_nczarr.storage.keys import Listing, check_key
-from xr_nczarr.storage.ranges import Bytes, Versioned
-from xr_nczarr.storage.remote import ListedObject, RemoteClient, Request, Rules, cut_error
+from xr_nczarr.storage.keys import Listing
+from xr_nczarr.storage.ranges import Bytes
+from xr_nczarr.storage.remote import ListedObject, Rules
 from xr_nczarr.storage.retries import (
     foreign_errors,
     is_missing_bucket,
     is_transient,
-    page_error,
-    page_in,
     status_of,
 )
-from xr_nczarr.storage.transport import Transport, filesystem_at
+from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
 
-class FilesystemClient(RemoteClient):
-    """The files below a root in a fsspec filesystem.
+class FilesystemClient(Transport):
+    """The files below a root in a filesystem of fsspec."""
 
-    Parameters
-    ----------
-    filesystem
-        See `Transport`.
-    root
-        Path in the filesystem, as fsspec strips it.
-    rules
-        See `Rules`.
-    name
-        For messages; a URL without secrets.
-    """
-
-    def __init__(
-        self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
-    ) -> None:
-        self.web = _is_web(filesystem)
-        base, mark, query = root.partition("?") if self.web else (root, "", "")
-        self.root = base.rstrip("/")
-        self.query = mark + query
-        self.name = name or mask(filesystem.unstrip_protocol(root))
-        self.rules = rules or Rules()
-        self._shows_folders = False
-        self._transport = Transport(
-            filesystem,
-            self.name,
-            self.rules,
-            path_of=self.path,
-            web=self.web,
-            secret=bool(self.query) or "@" in self.root,
-        )
-        self.alone = self._transport.alone
+    _shows_folders = False
 
     @classmethod
     def connect(
@@ -87,57 +55,29 @@ class FilesystemClient(RemoteClient):
         A filesystem of plain HTTP is made again with the same options, so that its answers are
         checked.
         """
-        if _is_http(filesystem):
+        if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
         return cls(filesystem, filesystem._strip_protocol(url), rules)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(type(self), rules=self.rules, name=self.name)
-        filesystem = self._transport.filesystem
-        process = os.getpid() if filesystem.protocol == "memory" else None
-        return _rebuilt, (filesystem, self.root + self.query, rebuild, process)
+        process = os.getpid() if self.filesystem.protocol == "memory" else None
+        return _rebuilt, (self.filesystem, self.root + self.query, rebuild, process)
 
     def with_rules(self, rules: Rules) -> FilesystemClient:
         """Return a client of the same files with other rules."""
-        filesystem = self._transport.filesystem
-        client = type(self)(filesystem, self.root + self.query, rules, name=self.name)
-        client._transport.take_turns_with(self._transport)
+        client = type(self)(self.filesystem, self.root + self.query, rules, name=self.name)
+        client._turn = self._turn  # of the same filesystem
         return client
-
-    def path(self, key: str) -> str:
-        """Return the path of a key in the filesystem."""
-        check_key(key, self.name)
-        if self.web:
-            return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
-        return f"{self.root}/{key}" if self.root else key
-
-    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield what is requested in order, cut from the whole object if the server sent that."""
-        for request, answer in zip(requests, self._transport.answers(requests), strict=True):
-            if answer is None or request.start is None:
-                yield None if answer is None else Versioned(answer)
-            else:
-                yield Versioned(self._exactly(request, answer))
-
-    def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of a file, all of a shorter one; None if it is absent."""
-        (answer,) = self._transport.answers([Request(key, -max_bytes, max_bytes)])
-        if answer is not None and (page := page_in(answer)):
-            raise page_error("expected an object", page, store=self.name, key=key)
-        return None if answer is None else answer[-max_bytes:]
-
-    def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, and the error in place of one that is refused (403)."""
-        return self._transport.probes(requests)
 
     def put(self, key: str, data: Bytes) -> None:
         """Write a file in one request."""
-        self._transport.do(partial(_write, bytes(data)), self.path(key), key)
+        self._do(partial(_write, bytes(data)), self.path(key), key)
 
     def create(self, key: str, data: Bytes) -> bool:
         """Write a file unless it exists; return whether it did."""
         with suppress(StorageError):
-            self._transport.do(partial(_write, bytes(data), mode="create"), self.path(key), key)
+            self._do(partial(_write, bytes(data), mode="create"), self.path(key), key)
             return True
         return False
 
@@ -150,7 +90,7 @@ class FilesystemClient(RemoteClient):
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
         prefixes: list[str] = []
-        for entry in self._transport.do(_listed, path, prefix):
+        for entry in self._do(_listed, path, prefix):
             name = entry["name"].strip("/")
             if name != path.strip("/"):
                 names = prefixes if entry["type"] == "directory" else objects
@@ -160,7 +100,7 @@ class FilesystemClient(RemoteClient):
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every file below `prefix`."""
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
-        for path, info in self._transport.do(_files_below, folder, prefix).items():
+        for path, info in self._do(_files_below, folder, prefix).items():
             if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
                 continue
             key, size = path.strip("/").removeprefix(f"{root}/"), info.get("size")
@@ -172,29 +112,25 @@ class FilesystemClient(RemoteClient):
     def remove(self, keys: Sequence[str]) -> None:
         """Remove files, as far as they exist; of S3 1,000 in one request."""
         paths = [self.path(key) for key in keys]
-        if len(paths) > 1 and hasattr(self._transport.filesystem, "remove_files"):
-            self._transport.do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
+        if len(paths) > 1 and hasattr(self.filesystem, "remove_files"):
+            self._do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
             return
 
         def remove(key: str) -> None:
             # Not `rm`, which takes names with * and ? for patterns.
-            self._transport.do(_remove, self.path(key), key)
+            self._do(_remove, self.path(key), key)
 
         for _ in self.at_once(remove, keys):
             pass
 
-    def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
-        return self._transport.size(self.path(key), key)
-
     def address(self, key: str) -> str:
         """Return the URL of a file, as fsspec understands it."""
-        return str(self._transport.filesystem.unstrip_protocol(self.path(key)))
+        return str(self.filesystem.unstrip_protocol(self.path(key)))
 
     def check_writable(self) -> None:
         """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
         super().check_writable()
-        if hasattr(self._transport.filesystem, "_check_file"):  # of fsspec's caches
+        if hasattr(self.filesystem, "_check_file"):  # of fsspec's caches
             raise cache_error(self.name)
 
     def _index(self, prefix: str) -> Listing:
@@ -203,7 +139,7 @@ class FilesystemClient(RemoteClient):
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
         # Below a cache it would be the page that was shown once.
-        kept = not _is_http(self._transport.filesystem)
+        kept = not is_http(self.filesystem)
         names = None if kept else names_in_index(self._page(url, prefix), url)
         if names is not None and not self._shows_folders:
             # One that answers the same for a folder that cannot be there shows no folder.
@@ -217,40 +153,14 @@ class FilesystemClient(RemoteClient):
 
     def _page(self, url: str, prefix: str) -> bytes:
         """Return the page at a URL; empty if the server has no page or refuses it."""
-        return self._transport.do(_page, url + self.query, prefix)
-
-    def _exactly(self, request: Request, answer: bytes) -> bytes:
-        """Return the requested bytes, cut from the whole object where the server sent that."""
-        key, start, length = request
-        assert start is not None
-        problem = f"expected {length} bytes from {start}, got {len(answer)}"
-        if page := page_in(answer):
-            raise page_error(problem, page, store=self.name, key=key)
-        if len(answer) == length:
-            return answer
-        if length < len(answer) == self.size(key):
-            first = start + len(answer) if start < 0 else start
-            if first >= 0 and first + length <= len(answer):
-                return answer[first : first + length]
-        raise cut_error(request, len(answer), self.name)
+        return self._do(_page, url + self.query, prefix)
 
 
 def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
     """Return an unpickled client; objects in the memory of a `process` are seen there alone."""
     client: FilesystemClient = rebuild(filesystem, root)
-    client._transport.elsewhere = process not in (None, os.getpid())
+    client._elsewhere = process not in (None, os.getpid())
     return client
-
-
-def _is_http(filesystem: Any) -> bool:
-    protocols = filesystem.protocol
-    return "http" in ((protocols,) if isinstance(protocols, str) else protocols)
-
-
-def _is_web(filesystem: Any) -> bool:
-    """Return whether it is plain HTTP, also below a cache: fsspec lists links of pages there."""
-    below = getattr(filesystem, "fs", None)
-    return _is_http(filesystem) or (below is not None and _is_web(below))
 
 
 def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:

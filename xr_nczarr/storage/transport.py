@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,10 @@ from xr_nczarr.errors import (
     UnsupportedError,
 )
 from xr_nczarr.locks import ProcessLock
+from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.memory import NOT_SHARED
-from xr_nczarr.storage.ranges import too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, Request, Rules
+from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
+from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules, cut_error
 from xr_nczarr.storage.retries import (
     foreign_errors,
     is_missing_bucket,
@@ -55,67 +57,79 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
 """Protocol → our extra that installs its filesystem."""
 
 
-class Transport:
+class Transport(RemoteClient):
     """A filesystem of fsspec, reached through its public batch calls alone.
 
     Parameters
     ----------
     filesystem
         An instance of fsspec. It is made again in a forked process, where fsspec's own would fail.
-    store
-        Name of the store in messages.
-    web
-        Whether this is plain HTTP, where `http` sees how long an answer is.
-    secret
-        Whether texts of errors can hold secrets of the URL.
-    path_of
-        Returns the path of a key in the filesystem, or raises RefusedError.
+    root
+        Path in the filesystem, as fsspec strips it.
+    rules
+        See `Rules`.
+    name
+        For messages; a URL without secrets.
     """
 
     def __init__(
-        self,
-        filesystem: Any,
-        store: str,
-        rules: Rules,
-        *,
-        path_of: Callable[[str], str],
-        web: bool,
-        secret: bool,
+        self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
     ) -> None:
-        self.store = store
-        self.rules = rules
-        self._path_of = path_of
-        self._batch = _SMALL_BATCH if rules.objects_are_small else _BATCH_REQUESTS
-        self._first_batch = _SMALL_BATCH if rules.objects_are_small else _FIRST_BATCH
-        self._web = web
-        self._secret = secret
+        self.web = is_web_filesystem(filesystem)
+        base, mark, query = root.partition("?") if self.web else (root, "", "")
+        self.root = base.rstrip("/")
+        self.query = mark + query
+        self.name = name or mask(filesystem.unstrip_protocol(root))
+        self.rules = rules or Rules()
+        small = self.rules.objects_are_small
+        self._batch = _SMALL_BATCH if small else _BATCH_REQUESTS
+        self._first_batch = _SMALL_BATCH if small else _FIRST_BATCH
+        # Whether texts of errors can hold secrets of the URL.
+        self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
-        self.elsewhere = False
+        self._elsewhere = False
         self._process = os.getpid()
-        # Whether requests are made one by one: caches and filesystems without concurrency of their
-        # own need not be safe in threads.
+        # Caches and filesystems without concurrency of their own need not be safe in threads.
         self.alone = not filesystem.async_impl or hasattr(filesystem, "fs")
         self._turn = ProcessLock() if self.alone else nullcontext()
 
     @property
     def filesystem(self) -> Any:
         """The filesystem of this process."""
-        if self.elsewhere:
+        if self._elsewhere:
             raise StorageError(
                 "the memory of one process is not visible to another",
                 remedy=NOT_SHARED,
-                store=self.store,
+                store=self.name,
             )
         if self._process != os.getpid():
             self._filesystem = copy.deepcopy(self._filesystem)
             self._process = os.getpid()
         return self._filesystem
 
-    def take_turns_with(self, other: Transport) -> None:
-        """Share the lock of one that asks the same filesystem."""
-        self._turn = other._turn
+    def path(self, key: str) -> str:
+        """Return the path of a key in the filesystem."""
+        check_key(key, self.name)
+        if self.web:
+            return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
+        return f"{self.root}/{key}" if self.root else key
 
-    def answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
+    def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
+        """Yield what is requested in order, cut from the whole object if the server sent that."""
+        for request, answer in zip(requests, self._answers(requests), strict=True):
+            if answer is None or request.start is None:
+                yield None if answer is None else Versioned(answer)
+            else:
+                yield Versioned(self._exactly(request, answer))
+
+    def end(self, key: str, max_bytes: int) -> Bytes | None:
+        """Return the last `max_bytes` of a file, all of a shorter one; None if it is absent."""
+        (answer,) = self._answers([Request(key, -max_bytes, max_bytes)])
+        if answer is not None and (page := page_in(answer)):
+            raise page_error("expected an object", page, store=self.name, key=key)
+        return None if answer is None else answer[-max_bytes:]
+
+    def _answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
         """Yield the answers in order, while helpers wait for the next batches."""
         largest = 0
 
@@ -147,20 +161,20 @@ class Transport:
         finally:
             helpers.shutdown(wait=True, cancel_futures=True)
 
-    def probes(self, requests: Sequence[Request]) -> Iterator[bytes | AccessDeniedError | None]:
-        """Yield the answers in order; a refusal by status 403 is an answer."""
+    def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield the answers in order, and the error in place of one that is refused (403)."""
         refusals: dict[int, AccessDeniedError] = {}
         answers = self._request(requests, refusals)
         return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
 
-    def do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
+    def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Do something with a path of the filesystem, again as long as its failure may pass."""
         for _ in self.rules.retry.tries():
             try:
                 return action(self.filesystem, path)
             except NotImplementedError as error:
                 problem = "the filesystem cannot do that"
-                raise UnsupportedError(problem, store=self.store, key=key) from error
+                raise UnsupportedError(problem, store=self.name, key=key) from error
             except foreign_errors() as error:
                 failure = error
                 if not is_transient(error):
@@ -168,9 +182,9 @@ class Transport:
                 self._log_retry(error, key)
         raise self._failure(failure, Request(key))
 
-    def size(self, path: str, key: str) -> int | None:
+    def size(self, key: str) -> int | None:
         """Return the size of a file in bytes, None if it does not exist."""
-        size = self.do(self._size, path, key)
+        size = self._do(self._size, self.path(key), key)
         if size is None or size >= 0:
             return size
         (answer,) = self._request([Request(key)])
@@ -183,11 +197,11 @@ class Transport:
             size = filesystem.info(path)["size"]
         except FileNotFoundError as error:
             # fsspec's HTTP calls each failure so.
-            cause = error.__cause__ if self._web else None
+            cause = error.__cause__ if self.web else None
             if not isinstance(cause, Exception) or self._is_missing(cause):
                 return None
         else:
-            return -1 if size is None and self._web else int(size or 0)
+            return -1 if size is None and self.web else int(size or 0)
         raise cause
 
     def _request(
@@ -237,7 +251,7 @@ class Transport:
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
         """Return an answer or an error for each request. Names are never patterns."""
-        most = None if self._web else self.rules.max_object_bytes
+        most = None if self.web else self.rules.max_object_bytes
         whole = (None, None) if most is None else (0, most + 1)
         bounds = [
             whole if start is None else (start, start + length or None)
@@ -245,10 +259,10 @@ class Transport:
         ]
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
-        if self._web and not self.alone:
+        if self.web and not self.alone:
             # Which our own client finds there.
             options["trace_request_ctx"] = self.rules.max_object_bytes
-        paths = [self._path_of(request.key) for request in requests]
+        paths = [self.path(request.key) for request in requests]
         try:
             with self._turn:
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
@@ -264,7 +278,7 @@ class Transport:
         """Log a failure that may pass, without its text, which can hold secrets of the URL."""
         status = status_of(error)
         reason = type(error).__name__ if status is None else f"status {status}"
-        _log.info("%s: %s: request failed (%s), retrying", self.store, key, reason)
+        _log.info("%s: %s: request failed (%s), retrying", self.name, key, reason)
 
     def _forget(self, path: str) -> None:
         """Remove what ``simplecache`` keeps of a file: it has its name before it is whole."""
@@ -285,18 +299,33 @@ class Transport:
         most = self.rules.max_object_bytes
         if most is not None and len(answer) > most:
             problem = f"the object has {most + 1:,} bytes or more"
-            raise too_large(problem, most, self.store, request.key)
+            raise too_large(problem, most, self.name, request.key)
         page = "" if self.rules.pages_are_answers else page_in(answer)
         if page:
-            self._forget(self._path_of(request.key))
-            raise page_error("expected an object", page, store=self.store, key=request.key)
+            self._forget(self.path(request.key))
+            raise page_error("expected an object", page, store=self.name, key=request.key)
         return answer
+
+    def _exactly(self, request: Request, answer: bytes) -> bytes:
+        """Return the requested bytes, cut from the whole object where the server sent that."""
+        key, start, length = request
+        assert start is not None
+        problem = f"expected {length} bytes from {start}, got {len(answer)}"
+        if page := page_in(answer):
+            raise page_error(problem, page, store=self.name, key=key)
+        if len(answer) == length:
+            return answer
+        if length < len(answer) == self.size(key):
+            first = start + len(answer) if start < 0 else start
+            if first >= 0 and first + length <= len(answer):
+                return answer[first : first + length]
+        raise cut_error(request, len(answer), self.name)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
         """Return whether an object has no bytes to give some of: S3 says so by an error."""
         if request.start is not None or status_of(error) != 416:
             return False
-        return self.size(self._path_of(request.key), request.key) == 0
+        return self.size(request.key) == 0
 
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -314,8 +343,8 @@ class Transport:
         """
         key = request.key or None
         if isinstance(error, NczarrError):
-            return error.located(store=self.store, key=key)
-        ours = storage_error(error, store=self.store, key=key)
+            return error.located(store=self.name, key=key)
+        ours = storage_error(error, store=self.name, key=key)
         if is_transient(error):
             ours.remedy = "The retries are used up: try again later."
             if is_unknown_host(error):
@@ -324,6 +353,18 @@ class Transport:
         ours.problem = mask(ours.problem) if "://" in ours.problem else ours.problem
         ours.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return ours
+
+
+def is_http(filesystem: Any) -> bool:
+    """Return whether a filesystem is plain HTTP."""
+    protocols = filesystem.protocol
+    return "http" in ((protocols,) if isinstance(protocols, str) else protocols)
+
+
+def is_web_filesystem(filesystem: Any) -> bool:
+    """Return whether it is plain HTTP, or a cache of that: fsspec lists links of pages there."""
+    below = getattr(filesystem, "fs", None)
+    return is_http(filesystem) or (below is not None and is_web_filesystem(below))
 
 
 def filesystem_at(
