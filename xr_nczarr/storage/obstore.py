@@ -32,6 +32,7 @@ from xr_nczarr.storage.remote import (
     cut_error,
 )
 from xr_nczarr.storage.retries import (
+    DENIED,
     TRANSIENT_STATUS,
     missing_bucket_error,
     page_error,
@@ -371,12 +372,7 @@ class ObstoreClient(RemoteClient):
             return storage_error(error, store=self.name, key=key or None)
         refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         if refused or status in (401, 403):
-            kind = AccessDeniedError
-            remedy = (
-                "This is not taken for a missing object. Check the credentials; where the store "
-                "answers so for objects that are not there, add missing_status=(403, 404) to "
-                "storage_options."
-            )
+            kind, remedy = AccessDeniedError, DENIED
         elif "timed out" in text or "timeout" in text or status in (408, 504):
             kind, remedy = StorageTimeoutError, "The retries are used up: try again later."
         elif "error sending request" in text or status in TRANSIENT_STATUS:

@@ -21,6 +21,12 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.storage.ranges import Bytes
 
+DENIED = (
+    "This is not taken for a missing object. Check the credentials; where the store answers so for "
+    "objects that are not there, add missing_status=(403, 404) to storage_options."
+)
+"""What to do about an answer 401 or 403."""
+
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Error classes outside OSError, of transports that need not be installed.
 _FOREIGN = (
@@ -160,11 +166,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     if status in (401, 403) or isinstance(error, PermissionError) or read_only:
         kind = AccessDeniedError
         if status is not None:
-            remedy = (
-                "This is not taken for a missing object. Check the credentials; where the store "
-                "answers so for objects that are not there, add missing_status=(403, 404) to "
-                "storage_options."
-            )
+            remedy = DENIED
     elif isinstance(error, TimeoutError) or status in (408, 504):
         kind = StorageTimeoutError
     elif is_transient(error):
