@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
@@ -27,7 +26,7 @@ _BATCH_OBJECTS = 256
 
 
 class _FrontStore(Store):
-    """A store that reads objects of `source` in its own way, and leaves all else to it."""
+    """A store that reads objects of `source` in its own way; it cannot be written."""
 
     def __init__(self, source: Store) -> None:
         self.source = source
@@ -64,18 +63,6 @@ class _FrontStore(Store):
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
         """Return the sizes of objects as far as they are known without a request."""
         return self.source.known_sizes(keys)
-
-    def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, replacing older ones."""
-        self.source.put(items)
-
-    def delete(self, prefix: str) -> None:
-        """Remove the object `prefix`, or all objects below it if it ends in ``/`` or is empty."""
-        self.source.delete(prefix)
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other writers of the object out."""
-        return self.source.lock(key)
 
 
 class CachingStore(_FrontStore):
@@ -140,9 +127,6 @@ class CachingStore(_FrontStore):
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Return where those objects are behind the cache that other programs can read."""
         return self.source.addresses(keys)
-
-    put = Store.put
-    delete = Store.delete
 
     def _read_only(self) -> UnsupportedError:
         return cache_error(self.name)
