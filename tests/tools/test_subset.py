@@ -132,9 +132,10 @@ def test_a_missing_name_is_an_error_before_anything_is_written(
 
 
 def test_a_dimension_without_coordinate_variable_has_no_labels() -> None:
-    dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    store: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), store)
     with pytest.raises(xr_nczarr.NotFoundError, match="x has no coordinate variable"):
-        positions_of({"x": "1.5"}, lambda: dataset)
+        positions_of({"x": "1.5"}, store, engine="nczarr")
 
 
 def test_a_url_that_names_a_group_is_copied_from_that_group_on(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def explain(
             limits=limits,
         )
         opened, top = open_whole(target, options)
-        indexers = positions_of(indexers, lambda: _opened_with_xarray(target, options))
+        indexers = positions_of(indexers, target, engine="nczarr", **options.as_dict())
         if all(isinstance(item, int | slice) for item in indexers.values()):
             sources = _stored_sources(opened, top)
         else:  # for xarray to interpret
@@ -215,12 +215,6 @@ def explain(
         else:
             readings.append(result)
     return Explanation(tuple(readings), left_out)
-
-
-def _opened_with_xarray(target: Any, options: OpenOptions) -> Dataset:
-    import xarray as xr
-
-    return xr.open_dataset(target, engine="nczarr", decode_timedelta=False, **options.as_dict())
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,9 +258,13 @@ def open_input(
     """
     if isinstance(source, str | os.PathLike):
         source = os.path.expanduser(source)
-    positions = positions_of(select or {}, lambda: _open_decoded(source, engine, group, options))
+    if engine is None and not is_netcdf_file(source):
+        engine = "nczarr"
+    keywords: dict[str, Any] = {"storage_options": options} if options else {}
+    grouped = {"group": group} if group else {}
+    positions = positions_of(select or {}, source, engine=engine, **keywords, **grouped)
     subset = Subset(group=group_path(group), variables=variables, positions=positions)
-    if engine == "nczarr" or (engine is None and not is_netcdf_file(source)):
+    if engine == "nczarr":
         opened = open_netcdf(source, OpenOptions(storage_options=options))
         return _of_store(opened, subset, typed if netcdf_types else undecoded)
     path = os.fspath(source)
@@ -278,24 +282,11 @@ def open_input(
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    keywords: dict[str, Any] = {"storage_options": options} if options else {}
     if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
         datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))
     else:
         datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **keywords)}
     return _of_datasets(path, datasets, subset)
-
-
-def _open_decoded(
-    source: Any, engine: str | None, group: str | None, options: Mapping[str, Any] | None
-) -> xr.Dataset:
-    """Open a source with xarray, whose indexes know the labels of coordinates."""
-    if engine is None and not is_netcdf_file(source):
-        engine = "nczarr"
-    keywords: dict[str, Any] = {"storage_options": options} if options else {}
-    if group:
-        keywords["group"] = group
-    return xr.open_dataset(source, engine=engine, decode_timedelta=False, **keywords)
 
 
 def _of_store(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
@@ -141,7 +141,7 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
     return chosen
 
 
-def positions_of(select: Mapping[str, Any], open_dataset: Callable[[], Any]) -> dict[str, Any]:
+def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
     """Return a selection by positions or labels as one by positions.
 
     Labels are text, floats and dates, and slices of these, which include both ends. Anything else
@@ -149,8 +149,8 @@ def positions_of(select: Mapping[str, Any], open_dataset: Callable[[], Any]) -> 
 
     Parameters
     ----------
-    open_dataset
-        Opens the dataset with xarray, whose indexes know the labels. Called only if there are any.
+    source, options
+        The arguments of `xarray.open_dataset`. Its indexes know the labels, if there are any.
 
     Raises
     ------
@@ -159,7 +159,9 @@ def positions_of(select: Mapping[str, Any], open_dataset: Callable[[], Any]) -> 
     """
     positions = {name: item for name, item in select.items() if not _is_label(item)}
     if len(positions) < len(select):
-        with open_dataset() as dataset:
+        import xarray as xr
+
+        with xr.open_dataset(source, decode_timedelta=False, **options) as dataset:
             for name, label in select.items():
                 if name not in positions:
                     positions[name] = _position(dataset, name, label)
