@@ -110,6 +110,11 @@ class OpenOptions:
                 check_choice("a key of limits", name, tuple(names))
         _ = self.bounds
 
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
+        """Return the options among the arguments of a function."""
+        return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
+
     def as_dict(self) -> dict[str, Any]:
         """Return the options as keyword arguments."""
         return {name: getattr(self, name) for name in OPEN_OPTIONS}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from inspect import signature
 from itertools import islice
 from types import FrameType
@@ -19,7 +20,7 @@ from xarray.backends import BackendEntrypoint
 
 from xr_nczarr.errors import quote
 from xr_nczarr.model import Limits
-from xr_nczarr.options import OPEN_OPTIONS, Endian, MissingChunks, OpenOptions, Unsupported
+from xr_nczarr.options import Endian, MissingChunks, OpenOptions, Unsupported
 
 if TYPE_CHECKING:
     from xr_nczarr.hierarchy import Consolidated
@@ -199,7 +200,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
         value = arguments[name]
         if value not in values:
             raise TypeError(f"engine nczarr has no option {name}={value!r}. {_REMEDIES[name]}")
-    opening = {name: arguments[name] for name in OPEN_OPTIONS}
-    if opening["zarr_format"] is None:
-        opening["zarr_format"] = arguments["zarr_version"]
-    return OpenOptions(**opening), {name: arguments[name] for name in DECODE_DEFAULTS}
+    options = OpenOptions.of(arguments)
+    if options.zarr_format is None:
+        options = replace(options, zarr_format=arguments["zarr_version"])
+    return options, {name: arguments[name] for name in DECODE_DEFAULTS}

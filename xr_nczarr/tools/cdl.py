@@ -120,17 +120,7 @@ trust, limits
      t = 1.5, 2.5 ;
     }
     """
-    options = OpenOptions(
-        group=group,
-        storage_options=storage_options,
-        consolidated=consolidated,
-        zarr_format=zarr_format,
-        missing_chunks=missing_chunks,
-        assume_endian=assume_endian,
-        codecs=codecs,
-        trust=trust,
-        limits=limits,
-    )
+    options = OpenOptions.of(locals())
     opened, top = open_whole(target, options)
     paths = {variable.path for variable in top.all_variables()}
     shown = chosen_paths(variables, paths, "variable")

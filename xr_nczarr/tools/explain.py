@@ -178,15 +178,7 @@ def explain(
     indexers = selection or {}
     datasets = _datasets(target)
     if datasets is None:
-        options = OpenOptions(
-            group=group,
-            storage_options=storage_options,
-            consolidated=consolidated,
-            zarr_format=zarr_format,
-            codecs=codecs,
-            trust=trust,
-            limits=limits,
-        )
+        options = OpenOptions.of(locals())
         opened, top = open_whole(target, options)
         indexers = positions_of(indexers, target, engine="nczarr", **options.as_dict())
         if all(isinstance(item, int | slice) for item in indexers.values()):

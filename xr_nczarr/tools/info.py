@@ -270,14 +270,7 @@ def info(
       variable      chunks  codecs  size
       float64 t(x)  2               16 B
     """
-    options = OpenOptions(
-        group=group,
-        storage_options=storage_options,
-        consolidated=consolidated,
-        zarr_format=zarr_format,
-        trust=trust,
-        limits=limits,
-    )
+    options = OpenOptions.of(locals())
     opened, top = open_whole(target, options)
     hierarchy, name = opened.hierarchy, quote(opened.store.name)
     layout = releases_of(opened.root.dialect, opened.root.node)

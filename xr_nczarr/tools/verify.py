@@ -89,16 +89,7 @@ def verify(
     >>> xr_nczarr.verify(store).whole
     True
     """
-    options = OpenOptions(
-        group=group,
-        storage_options=storage_options,
-        consolidated=consolidated,
-        zarr_format=zarr_format,
-        missing_chunks=missing_chunks,
-        codecs=codecs,
-        trust=trust,
-        limits=limits,
-    )
+    options = OpenOptions.of(locals())
     documents: dict[str, Bytes | None] = {}
     try:
         opened, top = _open(target, options, documents)
