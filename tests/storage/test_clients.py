@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -104,6 +105,13 @@ UNLIKE = {
     "an option of fsspec": ("http://127.0.0.1:9/a", {"block_size": 1}),
     "a query": ("http://127.0.0.1:9/a?token=1", {}),
     "a password": ("http://me:word@127.0.0.1:9/a", {}),
+    "an access point": ("s3://arn:aws:s3:us-east-1:1:accesspoint/a/b", {"anon": True}),
+    "an empty part of a path": ("s3://bucket/a//b", {"anon": True, "client_kwargs": ENDPOINT}),
+    "a path that begins with a slash": (
+        "s3://bucket//a",
+        {"anon": True, "client_kwargs": ENDPOINT},
+    ),
+    "dots in a path": ("s3://bucket/a/../b", {"anon": True, "client_kwargs": ENDPOINT}),
 }
 
 
@@ -126,6 +134,25 @@ def test_fsspec_serves_where_obstore_would_do_something_else(
     assert library_of(url, options) == "fsspec"
     with pytest.raises(UnsupportedError, match=r'obstore has no counterpart of .*choose "fsspec"'):
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_configuration_of_fsspec_applies_to_both_clients(
+    s3_server: S3Server, environment: pytest.MonkeyPatch, client: str
+) -> None:
+    s3_server.put("a/x", b"1")
+    environment.setitem(fsspec.config.conf, "s3", {"endpoint_url": s3_server.endpoint})
+    environment.setitem(fsspec.config.conf, "s3a", KEYS)
+    store = open_store("s3://bucket/a", storage_options={"client": client})
+    assert [bytes(data or b"") for data in store.fetch(["x"])] == [b"1"]
+
+
+def test_a_configuration_that_obstore_has_no_counterpart_of_chooses_fsspec(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"user_agent": "me"}})
+    client = client_of(S3, {**KEYS, "client_kwargs": ENDPOINT})
+    assert client._transport.filesystem.config_kwargs["user_agent"] == "me"
 
 
 @pytest.mark.parametrize(

@@ -175,11 +175,13 @@ def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
     """Return what `_arguments` does, or raise `Unlike`."""
-    own = {k: v for k, v in options.items() if k not in ("client", "asynchronous", "loop")}
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if "::" in url or "@" in bucket or scheme not in _KINDS:
         raise Unlike("this kind of URL")
+    kind = _KINDS[scheme]
+    own = {**_configured(kind), **options}
+    own = {k: v for k, v in own.items() if k not in ("client", "asynchronous", "loop")}
     network: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=retry.timeout_seconds),
         "read_timeout": timedelta(seconds=retry.timeout_seconds),
@@ -197,19 +199,35 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
             },
         },
     }
-    kind = _KINDS[scheme]
     if kind == "HTTPStore":
         if urlsplit(url).query:
             raise Unlike("a query in the URL")
         network["default_headers"] = _web_headers(own)
         bucket, path, server = url.rstrip("/"), "", url
     else:
+        if ":" in bucket:  # of an access point, or a port
+            raise Unlike("this kind of URL")
+        if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
+            raise Unlike("this kind of path")
         arguments |= _ARGUMENTS[kind](own)
         server = arguments["config"].get("endpoint", "")
     network["allow_http"] = server.startswith("http://")
     if not network["allow_http"]:
         _check_environment(_CERTIFICATES)
     return _Arguments(kind, bucket, path, arguments)
+
+
+def _configured(kind: str) -> dict[str, Any]:
+    """Return the storage options that the configuration of fsspec has for a kind of store."""
+    from fsspec.config import conf
+
+    sections = [conf.get(scheme, {}) for scheme in _KINDS if _KINDS[scheme] == kind]
+    return {name: value for section in sections for name, value in section.items()}
+
+
+def _is_plain(part: str) -> bool:
+    """Return whether obstore takes a part of a path as it is."""
+    return part not in ("", ".", "..") and part.isprintable()
 
 
 def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:

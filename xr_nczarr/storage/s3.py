@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fsspec.config import apply_config
 from s3fs import S3FileSystem
 
 from xr_nczarr.storage.retries import Retry
@@ -50,6 +51,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
     """Return options of `S3` for many small objects, and retries of this package."""
+    options = apply_config(S3, dict(options))
     config = {
         "max_pool_connections": connections,
         "retries": {"total_max_attempts": 1},  # others would multiply the tries of `Retry`
