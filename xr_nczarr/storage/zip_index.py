@@ -153,7 +153,10 @@ def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged file."""
-    remedy = "The file was cut, changed or damaged: copy or write it again."
+    remedy = (
+        "The file was cut, changed or damaged, or does not begin with its first entry: copy or "
+        "write it again."
+    )
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
 
