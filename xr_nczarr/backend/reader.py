@@ -19,12 +19,7 @@ from xr_nczarr.backend.encoding import (
     stored_encoding,
     xarray_attributes,
 )
-from xr_nczarr.backend.lazy import (
-    LazyArray,
-    SelectedArray,
-    UnreadableArray,
-    decode_text,
-)
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray, decode_text
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore, ReadableVariable

@@ -17,14 +17,7 @@ from numcodecs import registry as numcodecs_registry
 from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
 
-from xr_nczarr.errors import (
-    ChunkError,
-    LimitError,
-    MetadataError,
-    NczarrError,
-    quote,
-    reason_of,
-)
+from xr_nczarr.errors import ChunkError, LimitError, MetadataError, NczarrError, quote, reason_of
 from xr_nczarr.model import CodecSpec, Json, Limits
 
 Bytes = bytes | bytearray | memoryview

@@ -20,14 +20,7 @@ from xr_nczarr.formats.documents import (
     without,
 )
 from xr_nczarr.formats.format import Format, Parsing
-from xr_nczarr.model import (
-    ArrayNode,
-    ChunkKeys,
-    CodecSpec,
-    GroupNode,
-    Json,
-    key_prefix,
-)
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, key_prefix
 
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")

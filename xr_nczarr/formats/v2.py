@@ -24,15 +24,7 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.fill_values import parse_v2_fill_value, render_v2_fill_value
 from xr_nczarr.formats.format import Format, NodeKind, Parsing
 from xr_nczarr.formats.typestrings import parse_data_type, render_data_type
-from xr_nczarr.model import (
-    ArrayNode,
-    ChunkKeys,
-    CodecSpec,
-    GroupNode,
-    Json,
-    Limits,
-    key_prefix,
-)
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))

@@ -31,15 +31,7 @@ from xr_nczarr.formats.documents import (
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.format import Format, Parsing
 from xr_nczarr.formats.v3_codecs import complete_chain, parse_chain, render_chain
-from xr_nczarr.model import (
-    ArrayNode,
-    ChunkKeys,
-    CodecSpec,
-    GroupNode,
-    Json,
-    Limits,
-    key_prefix,
-)
+from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Limits, key_prefix
 
 Runs = tuple[tuple[tuple[int, int], ...], ...]
 

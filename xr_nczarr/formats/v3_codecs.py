@@ -9,19 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import UnsupportedError, quote, unexpected
-from xr_nczarr.formats.data_types import (
-    DType,
-    check_members,
-    named,
-    unknown,
-)
-from xr_nczarr.formats.documents import (
-    read_lengths,
-    read_list,
-    read_text,
-    required,
-    without,
-)
+from xr_nczarr.formats.data_types import DType, check_members, named, unknown
+from xr_nczarr.formats.documents import read_lengths, read_list, read_text, required, without
 from xr_nczarr.formats.typestrings import of_numpy
 from xr_nczarr.formats.v3_casts import NUMBERS, render_parameter
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec

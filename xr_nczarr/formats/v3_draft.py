@@ -32,14 +32,7 @@ from xr_nczarr.formats.v3 import V3
 from xr_nczarr.formats.v3_codecs import ordered
 from xr_nczarr.formats.v3_draft_codecs import parse_codecs, parse_filters, render_codecs
 from xr_nczarr.formats.v3_draft_types import parse_data_type, render_data_type
-from xr_nczarr.model import (
-    ArrayNode,
-    Attributes,
-    ChunkKeys,
-    GroupNode,
-    Json,
-    Limits,
-)
+from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, GroupNode, Json, Limits
 
 _ENTRY = "zarr.json"
 _URI = "https://purl.org/zarr/spec/core/3.0"

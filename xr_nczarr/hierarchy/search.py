@@ -34,12 +34,7 @@ from xr_nczarr.model import (
     key_prefix,
     parent_path,
 )
-from xr_nczarr.storage import (
-    Listing,
-    Store,
-    names_alike,
-    plain_name,
-)
+from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
 Consolidated = Literal["check"] | bool | None
 Children = tuple[list[str], list[str]]

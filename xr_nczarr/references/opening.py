@@ -15,15 +15,7 @@ from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parse import parse_parquet_references, parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
-from xr_nczarr.storage import (
-    Access,
-    LocalStore,
-    Location,
-    RemoteStore,
-    Rules,
-    Store,
-    parse_url,
-)
+from xr_nczarr.storage import Access, LocalStore, Location, RemoteStore, Rules, Store, parse_url
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.filesystem import FilesystemClient
 from xr_nczarr.storage.open_store import open_store

@@ -25,15 +25,7 @@ from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import portable, render_references, tabulated
-from xr_nczarr.storage import (
-    Access,
-    ByteRange,
-    LocalStore,
-    Location,
-    RemoteStore,
-    Store,
-    parse_url,
-)
+from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 

@@ -32,10 +32,7 @@ from xr_nczarr.tools.text import count_text
 from xr_nczarr.tools.transfer import copy_chunks
 from xr_nczarr.writing.builder import plan_tree
 from xr_nczarr.writing.options import DEFAULT_FORMAT, layout_of
-from xr_nczarr.writing.transaction import (
-    Transaction,
-    WritePlan,
-)
+from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 _ELSEWHERE = "Copy it to another place"

@@ -34,12 +34,7 @@ from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.encoding_keys import CODEC_KEYS, ENCODING_KEYS, FLAGS
 from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.requests import growing_dimensions, unlimited_dimensions
-from xr_nczarr.writing.variables import (
-    check_dimension,
-    encode_alone,
-    stored_name,
-    user_attributes,
-)
+from xr_nczarr.writing.variables import check_dimension, encode_alone, stored_name, user_attributes
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 _SKIP = "Pass skip_unsupported=True to leave it out"

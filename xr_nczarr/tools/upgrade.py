@@ -26,10 +26,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, undecoded
 from xr_nczarr.netcdf.types import JSON, TEXT
-from xr_nczarr.storage import (
-    MemoryStore,
-    Store,
-)
+from xr_nczarr.storage import MemoryStore, Store
 from xr_nczarr.tools.consolidate import change_store
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text, dimension_text

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_whole, readable_node
-from xr_nczarr.errors import (
-    MetadataError,
-    NczarrError,
-    NotFoundError,
-    UnsupportedError,
-    quote,
-)
+from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
