@@ -53,9 +53,9 @@ class Chain(NamedTuple):
     shards: tuple[ShardSpec, ...]
 
 
-def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...], place: str = "codecs") -> Chain:
+def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
     """Parse the ``codecs`` of an array with grid cells of `shape`."""
-    chain = _parse_level(value, dtype, shape, place)
+    chain = _parse_level(value, dtype, shape, "codecs")
     dtype, codecs = ordered(dtype, chain.codecs)
     return chain._replace(dtype=dtype, codecs=codecs)
 
