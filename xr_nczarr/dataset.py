@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import NczarrError, NotFoundError, Place, UnsupportedError, quote
 from xr_nczarr.formats import FORMATS
-from xr_nczarr.hierarchy import Consolidated, RecordSetError, open_hierarchy
-from xr_nczarr.model import ArrayNode, Hierarchy, group_path
+from xr_nczarr.hierarchy import RecordSetError, open_hierarchy
+from xr_nczarr.model import ArrayNode, Consolidated, Hierarchy, group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import Endian, OpenOptions

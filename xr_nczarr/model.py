@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from xr_nczarr.errors import NczarrError
 
 Json = Any
+Consolidated = Literal["check"] | bool | None
 """A value of a JSON document: None, bool, int, float, str, list or dict of these."""
 
 

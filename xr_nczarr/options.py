@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from xr_nczarr.formats import find_format
-from xr_nczarr.model import Limits, group_path
+from xr_nczarr.model import Consolidated, Limits, group_path
 
 if TYPE_CHECKING:
     from xr_nczarr.chunks import ReadOptions
-    from xr_nczarr.hierarchy import Consolidated
     from xr_nczarr.storage import Access
 
 Endian = Literal["little", "big"] | None

@@ -12,18 +12,15 @@ from dataclasses import replace
 from inspect import signature
 from itertools import islice
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import xarray as xr
 from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint
 
 from xr_nczarr.errors import quote
-from xr_nczarr.model import Limits
+from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.options import Endian, MissingChunks, OpenOptions, Unsupported
-
-if TYPE_CHECKING:
-    from xr_nczarr.hierarchy import Consolidated
 
 DECODE_DEFAULTS: Mapping[str, Any] = {
     "mask_and_scale": True,

@@ -10,12 +10,11 @@ from xr_nczarr.hierarchy.changes import (
 from xr_nczarr.hierarchy.fetching import RecordSetError, is_record_document
 from xr_nczarr.hierarchy.implied_keys import document_keys, existing_chunks
 from xr_nczarr.hierarchy.journal import JOURNAL, UNFINISHED, Journal, Regions, open_journal
-from xr_nczarr.hierarchy.search import Consolidated, open_hierarchy
+from xr_nczarr.hierarchy.search import open_hierarchy
 
 __all__ = [
     "JOURNAL",
     "UNFINISHED",
-    "Consolidated",
     "Journal",
     "RecordSetError",
     "Regions",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -25,6 +24,7 @@ from xr_nczarr.model import (
     DEFAULT_LIMITS,
     ArrayNode,
     BrokenNode,
+    Consolidated,
     GroupNode,
     Hierarchy,
     Limits,
@@ -36,7 +36,6 @@ from xr_nczarr.model import (
 )
 from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
-Consolidated = Literal["check"] | bool | None
 Children = tuple[list[str], list[str]]
 Kinds = Mapping[str, NodeKind | None]
 """Names or paths of nodes, and their kind where metadata name it."""

@@ -13,13 +13,13 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
-from xr_nczarr.model import Limits
+from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.attributes import typed
 from xr_nczarr.options import Endian, MissingChunks, OpenOptions
@@ -37,9 +37,6 @@ from xr_nczarr.tools.cdl_values import (
 )
 from xr_nczarr.tools.slabs import slabs
 from xr_nczarr.tools.subset import chosen_paths
-
-if TYPE_CHECKING:
-    from xr_nczarr.hierarchy import Consolidated
 
 _MAX_LINE_BYTES = 78
 _MAX_DIGITS = 17

@@ -15,7 +15,7 @@ from xr_nczarr.chunks.grid import count_touched
 from xr_nczarr.chunks.selection import Selection, whole
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
-from xr_nczarr.model import Limits
+from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
@@ -29,8 +29,6 @@ from xr_nczarr.tools.text import byte_text, columns, extent_text
 
 if TYPE_CHECKING:
     from xarray import Dataset, Variable
-
-    from xr_nczarr.hierarchy import Consolidated
 
 Indexers = Mapping[Any, Any]
 """Positions by dimension."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from xr_nczarr.dataset import open_whole
 from xr_nczarr.errors import quote
-from xr_nczarr.model import Limits
+from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import releases_of
 from xr_nczarr.options import OpenOptions
@@ -26,9 +26,6 @@ from xr_nczarr.tools.text import (
     size_text,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from xr_nczarr.hierarchy import Consolidated
 
 _MAX_VARIABLES = 300
 _MAX_SHOWN = 1000

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_whole, readable_node
@@ -19,7 +19,7 @@ from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, Unsuppor
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
-from xr_nczarr.model import ArrayNode, Limits, parent_path
+from xr_nczarr.model import ArrayNode, Consolidated, Limits, parent_path
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
 from xr_nczarr.options import MissingChunks, OpenOptions
@@ -28,9 +28,6 @@ from xr_nczarr.storage import WRITER_LOCK, Bytes, KeepingStore
 from xr_nczarr.tools.readers import requirements
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS, StoredChunks, count_stored_chunks
 from xr_nczarr.tools.verification import Finding, Verification
-
-if TYPE_CHECKING:
-    from xr_nczarr.hierarchy import Consolidated
 
 _MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
 _BYTES_IN_FLIGHT = 256 << 20  # once decoded
