@@ -104,7 +104,7 @@ class Slow:
     @cached_property
     def value(self):
         self.begun.set()
-        return self.stop.wait(20)
+        return self.stop.wait(60)
 
 
 def fork_while_locked():
@@ -125,7 +125,7 @@ def fork_while_locked():
 
     holder = threading.Thread(target=hold)
     holder.start()
-    begun.wait(20)
+    begun.wait(60)
     try:
         return fork(take)
     finally:
@@ -144,7 +144,7 @@ def test_a_limited_thread_runs_when_a_running_one_waits_for_it(monkeypatch):
     def wait_for_another(_):
         other = threading.Thread(target=limiter.limit(done.append), args=(1,))
         other.start()
-        other.join(20)
+        other.join(60)
 
     limiter.limit(wait_for_another)(None)
     limiter.limit(done.append)(2)

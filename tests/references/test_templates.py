@@ -128,10 +128,10 @@ def test_d47_syntax_beyond_names_and_arithmetic_is_refused(text):
     ],
 )
 def test_d47_expensive_and_invalid_templates_are_an_error(text):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises((LimitError, ReferenceSetError, RefusedError)):
         render(text, **VALUES)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("leaf", ["", "x", "{{i}}"])

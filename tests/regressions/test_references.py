@@ -228,20 +228,20 @@ def test_d46_a_remote_set_may_not_read_files_of_the_reader(served, url):
     ],
 )
 def test_d47_templates_that_cost_or_pry_are_refused_at_once(url):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(NczarrError):
         read(generated(url=url))
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_d47_a_million_million_keys_are_a_formula_or_refused():
     huge = {"i": {"stop": 10**6}, "j": {"stop": 10**6}}
-    started = time.perf_counter()
+    started = time.process_time()
     formula = generated(key="t/{{i}}.{{j}}", url="nowhere", dimensions=huge)
     assert read(formula) == [-1] * 8
     with pytest.raises(LimitError, match="max_references"):
         read(generated(key="t/{{i + j}}", url="nowhere", dimensions=huge))
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_d47_a_dimension_of_any_length_takes_no_memory(tmp_path):

@@ -152,7 +152,7 @@ def test_a_configuration_that_obstore_has_no_counterpart_of_chooses_fsspec(
 ) -> None:
     environment.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"user_agent": "me"}})
     client = client_of(S3, {**KEYS, "client_kwargs": ENDPOINT})
-    assert client._transport.filesystem.config_kwargs["user_agent"] == "me"
+    assert client.filesystem.config_kwargs["user_agent"] == "me"
 
 
 @pytest.mark.parametrize(

@@ -237,10 +237,10 @@ def test_a_lock_excludes_others_only_from_its_own_key() -> None:
         with store.lock("nczarr-writer"):
             free = [helper.submit(take, key) for key in others]
             held = helper.submit(take, "nczarr-writer")
-            result = wait(free, timeout=10).not_done
+            result = wait(free, timeout=60).not_done
             assert not held.done()
         assert not result
-        assert held.result(timeout=20) == "nczarr-writer"
+        assert held.result(timeout=60) == "nczarr-writer"
 
 
 def test_http_and_plain_mappings_refuse_to_be_written(make_store: Callable[[str], Store]) -> None:

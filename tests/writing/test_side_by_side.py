@@ -61,7 +61,7 @@ def test_an_append_waits_for_a_replacement_of_the_whole_store(tmp_path, first):
             to_nczarr(dataset, path, mode="w")
         else:
             to_nczarr(dataset.rename(t="u"), path, mode="w", group="g")
-    second.join(20)
+    second.join(60)
     assert not second.is_alive()
     expected = {"append": [0, 1, 2, 3, 4, 5], "replace": [2, 3, 4, 5], "group": [0, 1, 4, 5]}
     assert read(path).t.values.tolist() == expected[first]

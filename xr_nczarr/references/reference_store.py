@@ -328,7 +328,7 @@ class ReferenceStore(Store):
                 data = next(source)
             except NczarrError as error:
                 failed = [item for item in pieces if item.path == error.key] or [piece]
-                if len(failed) > 1 and type(error) is StorageError:
+                if len(failed) > 1 and type(error) is StorageError and error.place is None:
                     # Several pieces travelled together: requested alone, the bad one shows.
                     for item in failed:
                         next(self._request([item]))

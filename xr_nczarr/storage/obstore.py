@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from xr_nczarr.errors import (
     AccessDeniedError,
     NczarrError,
+    Place,
     StorageConnectionError,
     StorageError,
     StorageTimeoutError,
@@ -284,7 +285,6 @@ class ObstoreClient(RemoteClient):
             return self._whole(request.key) if request.start is None else self._range(request)
         except StorageError as error:
             if self._is_final(error):
-                error.located(place=request.place)
                 raise
             return next(self._by_fsspec.answers([request]))
 
@@ -312,19 +312,16 @@ class ObstoreClient(RemoteClient):
     def _range(self, request: Request) -> Versioned | None:
         key, start, length = request
         assert start is not None
-        if start < 0:
-            answer = self._end(key, -start)
-            if answer is not None and len(answer.data) != -start:
-                raise cut_error(request, len(answer.data), self.name)
-        elif length:
-            answer = self._part(key, (start, start + length))
-            if answer is not None and len(answer.data) != length:
-                raise cut_error(request, len(answer.data), self.name)
-        else:  # obstore knows no empty ranges
+        if start >= 0 and not length:  # obstore knows no empty ranges
             size = self.size(key)
             if size is not None and start > size:
                 raise cut_error(request, 0, self.name)
-            answer = None if size is None else Versioned(b"")
+            return None if size is None else Versioned(b"")
+        with Place(place=request.place):
+            suffix = start < 0
+            answer = self._end(key, -start) if suffix else self._part(key, (start, start + length))
+        if answer is not None and len(answer.data) != (-start if suffix else length):
+            raise cut_error(request, len(answer.data), self.name)
         return answer and Versioned(answer.data[:length], answer.version)
 
     def _part(self, key: str, span: Any) -> Versioned | None:
