@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from packaging.version import Version
 
 import xr_nczarr
 from tests.stores import array_document, put
@@ -363,4 +364,6 @@ def test_a_damaged_chunk_that_decoding_needs_is_read_once(http_server):
     put(Path(http_server.root), {"s/" + key: value for key, value in members.items()})
     with pytest.warns(xr.SerializationWarning, match="v is opened as it is stored"):
         xr.open_dataset(f"{http_server.url}/s", engine="nczarr")
-    assert len(http_server.requests_for("*/v/0")) == 1
+    # xarray 2025.7 replaces the error by another one, which does not say whose it is.
+    reads = 1 if Version(xr.__version__) >= Version("2025.8") else 2
+    assert len(http_server.requests_for("*/v/0")) == reads

@@ -13,6 +13,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.reading import open_store
+from tests.references.test_web import with_ranges
 from tests.servers import LOGIN_PAGE, IndexServer
 from tests.stores import put, sample, write_vintage
 from xr_nczarr import NotFoundError, StorageError, UnsupportedError
@@ -221,6 +222,7 @@ def test_stores_of_netcdf_c_are_read_with_pages_for_missing_objects(http_server,
         assert groups[path].drop_vars(unwritten).identical(dataset.drop_vars(unwritten))
 
 
+@with_ranges
 @pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
 def test_a_missing_store_is_an_error_that_shows_the_page(http_server, cached, target):
     http_server.fallback = PAGE

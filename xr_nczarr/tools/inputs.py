@@ -277,7 +277,9 @@ def open_input(
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    if engines[engine].supports_groups:  # decode_cf=False alone is not heard there
+    # `supports_groups` is newer than xarray 2025.7. Engines of groups need all of AS_STORED.
+    unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
+    if type(engines[engine]).open_groups_as_dict is not unsupported:
         datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))
     else:
         datasets = {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **keywords)}
