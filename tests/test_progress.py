@@ -81,6 +81,17 @@ def test_listing_and_references_show_counts(store, tmp_path, capsys):
     assert " references" in capsys.readouterr().err
 
 
+def test_consolidating_shows_the_documents_that_are_read(tmp_path, capsys):
+    datasets = {f"/g{number}": xr.Dataset({"v": ("x", [1.0])}) for number in range(5)}
+    xr_nczarr.to_nczarr(xr.DataTree.from_dict(datasets), tmp_path / "s")
+    documents = [*(tmp_path / "s").rglob(".z*")]
+    xr_nczarr.consolidate(tmp_path / "s", progress=True)
+    shown = capsys.readouterr().err.rstrip("\n").rpartition("\r")[2]
+    assert f"{len(documents)} documents" in shown
+    xr_nczarr.consolidate(tmp_path / "s")
+    assert capsys.readouterr().err == ""
+
+
 def test_nothing_is_shown_by_default(store, tmp_path, capsys):
     xr_nczarr.verify(store)
     xr_nczarr.info(store)

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from xr_nczarr.errors import NczarrError
+from xr_nczarr.errors import NczarrError, unknown
 
 Json = Any
 Consolidated = Literal["check"] | bool | None
@@ -71,6 +71,25 @@ class Limits:
     max_depth: int = _Default(64)
     max_references: int = _Default(1_000_000)
     max_index_bytes: int = _Default(4 << 30)
+
+    @classmethod
+    def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
+        """Return limits as a record: a mapping has some of them, None stands for the defaults.
+
+        Raises
+        ------
+        ValueError
+            For a limit that is unknown or not a number.
+        """
+        if not isinstance(limits, Limits | Mapping | None):
+            raise ValueError(f"limits is a Limits, a mapping or None; found {limits!r}")
+        if isinstance(limits, Limits):
+            return limits
+        names = [limit.name for limit in fields(cls)]
+        for name in limits or ():
+            if name not in names:
+                raise ValueError(str(unknown("limit", name, names)))
+        return cls(**(limits or {}))
 
     def __post_init__(self) -> None:
         for name, limit in self._by_name().items():

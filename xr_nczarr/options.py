@@ -98,15 +98,6 @@ class OpenOptions:
                 raise ValueError(f"{name} is a mapping or None; found {getattr(self, name)!r}")
         if self.trust == "none" and "pickle" in (self.codecs or {}):
             raise ValueError("the codec pickle contradicts trust='none'")
-        self._check_limits()
-
-    def _check_limits(self) -> None:
-        if not isinstance(self.limits, Limits | Mapping | None):
-            raise ValueError(f"limits is a Limits, a mapping or None; found {self.limits!r}")
-        if isinstance(self.limits, Mapping):
-            names = [field.name for field in fields(Limits)]
-            for name in self.limits:
-                check_choice("a key of limits", name, tuple(names))
         _ = self.bounds
 
     @classmethod
@@ -121,7 +112,7 @@ class OpenOptions:
     @property
     def bounds(self) -> Limits:
         """The limits that hold."""
-        limits = self.limits if isinstance(self.limits, Limits) else Limits(**(self.limits or {}))
+        limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 
     @property

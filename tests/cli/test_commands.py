@@ -178,3 +178,26 @@ def test_labels_and_positions_select_the_same(tmp_path, capsys):
     xr.testing.assert_identical(
         xr.open_dataset(tmp_path / "two", engine="nczarr").load(), dataset.isel(time=slice(2, None))
     )
+
+
+def test_a_limit_is_raised_as_the_error_says(tmp_path, capsys):
+    xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0]), "u": ("x", [2.0])}), tmp_path / "s")
+    store, other = str(tmp_path / "s"), str(tmp_path / "other")
+    assert main(["info", store, "--limit", "max_nodes=1"]) == 2
+    assert capsys.readouterr().err.endswith("If you trust the store, pass --limit max_nodes=…\n")
+    commands = [["info", store], ["copy", store, other], ["diff", store, store], ["verify", store]]
+    for words in commands:
+        assert main([*words, "--limit", "max_metadata_bytes=8"]) == 2, words
+        assert "pass --limit max_chunk_bytes=…, or max_metadata_bytes" in capsys.readouterr().err
+        assert main([*words, "--limit", "max_metadata_bytes=9999"]) == 0, words
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize("words", ["verify S", "consolidate S", "references S S.json", "diff S S"])
+def test_quiet_prints_only_errors(words, tmp_path, capsys):
+    xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
+    words = [word.replace("S", str(tmp_path / "s")) for word in words.split()]
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([words[0], "--quiet", str(tmp_path / "nothing"), *words[2:]]) == 2
+    assert "nothing" in capsys.readouterr().err

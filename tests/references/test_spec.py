@@ -367,6 +367,14 @@ def test_the_size_of_a_document_is_bounded():
         parse_references(EXAMPLE, limits=Limits(max_consolidated_bytes=100))
 
 
+def test_expanding_takes_limits_as_a_record_or_as_a_mapping():
+    for limits in ({"max_consolidated_bytes": 100}, Limits(max_consolidated_bytes=100)):
+        with pytest.raises(LimitError, match=r"pass limits=Limits\(max_consolidated_bytes=…\)"):
+            expand(EXAMPLE, limits=limits)
+    with pytest.raises(ValueError, match=r"no limit 'max_nods'\. Did you mean max_nodes"):
+        expand(EXAMPLE, limits={"max_nods": 1})
+
+
 def test_names_are_listed_a_level_at_a_time():
     references = parse_references(
         version1(

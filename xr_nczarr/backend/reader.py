@@ -255,7 +255,7 @@ class StoredGroup:
             f"the dimension coordinate has {length:,} values in {chunks:,} chunks, more than "
             f"{limit:,} bytes (max_index_bytes), with each chunk counted as at least "
             f"{_INDEX_CHUNK_BYTES:,} bytes",
-            remedy="Leave it out with drop_variables, or open with a larger max_index_bytes",
+            remedy="Leave it out with drop_variables, or pass limits=Limits(max_index_bytes=…)",
         )
 
 

@@ -12,7 +12,9 @@ from xr_nczarr.errors import unknown
 
 Run = Callable[[argparse.Namespace], Any]
 
-_KEYWORD = re.compile(r"\b([a-z_]+)=((?:'[^']*'|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|\w[\w.]*)?)")
+_KEYWORD = re.compile(
+    r"\b([a-z_]+)=((?:'[^']*'|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|\w[\w.]*(?:\([^)]*\))?)?)"
+)
 
 
 class UsageError(Exception):
@@ -66,6 +68,8 @@ class Parser(argparse.ArgumentParser):
 
         def flag(keyword: re.Match[str]) -> str:
             name, text = keyword.groups()
+            if text.startswith("Limits(") and flags.get(name):
+                return f"{flags[name][0]} {text[len('Limits(') : -1]}"
             try:
                 value = literal_eval(text) if text else None
             except (ValueError, SyntaxError):
@@ -95,6 +99,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """Add the store to open, and how to open it."""
     parser.add_argument("target", metavar="TARGET", help="a path or URL, as the engine takes it")
     add_storage_options(parser)
+    add_limits(parser)
     about = "any other option of the engine, such as consolidated=false or group=/model"
     parser.add_argument("--option", dest="options", help=about, **_PAIRS)
 
@@ -104,6 +109,18 @@ def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") 
     about = "for its filesystem, as fsspec knows it; the value as JSON, or else as text"
     about = about if name == "storage" else f"the same for {name.upper()}"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--limit``."""
+    about = "another bound on what reading may allocate, as max_nodes=1000000"
+    parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--quiet``."""
+    about = "print neither the result nor progress, only errors"
+    parser.add_argument("--quiet", action="store_true", help=about)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -140,8 +157,9 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     for name in options:
         if name not in allowed:
             raise UsageError(str(unknown("option", name, allowed)))
-    if parsed.storage_options:
-        options["storage_options"] = parsed.storage_options
+    for name in ("storage_options", "limits"):
+        if getattr(parsed, name):
+            options[name] = getattr(parsed, name)
     try:
         OpenOptions(**options)
     except ValueError as error:
@@ -217,6 +235,17 @@ def _pair(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def _limit(text: str) -> tuple[str, Any]:
+    from xr_nczarr import Limits
+
+    name, limit = _pair(text)
+    try:
+        Limits.of({name: limit})
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name, limit
 
 
 _PAIRS: dict[str, Any] = {

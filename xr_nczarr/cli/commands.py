@@ -14,6 +14,8 @@ from xr_nczarr.cli.arguments import (
     Run,
     UsageError,
     add_json,
+    add_limits,
+    add_quiet,
     add_storage_options,
     add_subset,
     add_target,
@@ -74,6 +76,7 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     """Read every chunk and compare all documents; the exit code is 1 when there are errors."""
     add_target(parser)
     add_json(parser)
+    add_quiet(parser)
     parser.add_argument(
         "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
     )
@@ -109,9 +112,10 @@ def copy(parser: argparse.ArgumentParser) -> Run:
         "--skip-unsupported", action="store_true", help="leave out what the target has no type for"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    add_quiet(parser)
     add_storage_options(parser)
     add_storage_options(parser, "target")
+    add_limits(parser)
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:
@@ -139,9 +143,10 @@ def diff(parser: argparse.ArgumentParser) -> Run:
     for name, what in (("rtol", "relative"), ("atol", "absolute")):
         about = f"{what} tolerance of numbers; 0 is the default"
         parser.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=about)
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_quiet(parser)
     add_storage_options(parser)
     add_storage_options(parser, "second")
+    add_limits(parser)
     add_json(parser)
     return lambda parsed: xr_nczarr.diff(
         parsed.first, parsed.second, **keywords(parsed, xr_nczarr.diff)
@@ -158,14 +163,18 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--dry-run", action="store_true", help="change nothing, only show what would be changed"
     )
+    add_quiet(parser)
     add_storage_options(parser)
     add_json(parser)
-    return lambda parsed: xr_nczarr.upgrade(parsed.target, **keywords(parsed, xr_nczarr.upgrade))
+    return lambda parsed: xr_nczarr.upgrade(
+        parsed.target, parsed.dialect, **keywords(parsed, xr_nczarr.upgrade)
+    )
 
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
     """Write the one document that holds all metadata of a store."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
+    add_quiet(parser)
     add_storage_options(parser)
     add_json(parser)
     return lambda parsed: xr_nczarr.consolidate(
@@ -191,8 +200,10 @@ def references(parser: argparse.ArgumentParser) -> Run:
         metavar="BYTES",
         help="chunks of fewer bytes lie in the set itself",
     )
+    add_quiet(parser)
     add_storage_options(parser)
     add_storage_options(parser, "target")
+    add_limits(parser)
     add_json(parser)
 
     def run(parsed: argparse.Namespace) -> Any:

@@ -343,5 +343,5 @@ def _check_document(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise LimitError(
             f"document decompresses to at least {size:,} bytes, expected at most {max_bytes:,}",
-            remedy="Raise max_consolidated_bytes",
+            remedy="If you trust the store, pass limits=Limits(max_consolidated_bytes=…)",
         )

@@ -26,7 +26,7 @@ Buffer = Any
 
 UINT8 = np.dtype(np.uint8)
 DAMAGED = "The chunk is damaged or truncated; write it again"
-RAISE_LIMIT = "Raise max_chunk_bytes if this size is intended"
+RAISE_LIMIT = "If you trust the store, pass limits=Limits(max_chunk_bytes=…)"
 FAILURES = (
     ArithmeticError,
     AssertionError,

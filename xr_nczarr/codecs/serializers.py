@@ -98,7 +98,8 @@ def build_vlen(request: StepRequest) -> Step:
         items: NDArray[Any] = codec.decode(data)
         if len(data) > max_bytes and max(map(len, items)) * dtype.itemsize > max_bytes:
             problem = f"an item has more than {max_bytes:,} bytes ({flow.chunk})"
-            raise LimitError(problem, remedy="Raise max_item_bytes if this size is intended")
+            remedy = "If you trust the store, pass limits=Limits(max_item_bytes=…)"
+            raise LimitError(problem, remedy=remedy)
         return items
 
     def encode(data: Any) -> Any:

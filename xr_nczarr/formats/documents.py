@@ -58,7 +58,7 @@ class Document:
             raise LimitError(
                 f"found {len(data):,} bytes with {values:,} commas, expected at most {largest:,} "
                 f"bytes, each value counted as {_VALUE_BYTES} ({option})",
-                remedy=f"If you trust the store, open it with a larger {option}",
+                remedy=f"If you trust the store, pass limits=Limits({option}=…)",
                 key=key,
             )
         self.key = key
@@ -214,7 +214,7 @@ def read_chunk_shape(
     if size > limits.max_chunk_bytes:
         raise LimitError(
             f"found chunks of {size:,} bytes, expected at most {limits.max_chunk_bytes:,}",
-            remedy="If you trust the store, open it with a larger max_chunk_bytes",
+            remedy="If you trust the store, pass limits=Limits(max_chunk_bytes=…)",
             place=place,
         )
     return chunk_shape

@@ -444,13 +444,13 @@ class _Search:
         if count > self.limits.max_nodes:
             raise LimitError(
                 f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
-                remedy="If you trust the store, open it with a larger max_nodes",
+                remedy="If you trust the store, pass limits=Limits(max_nodes=…)",
             )
 
     def _too_deep(self, path: str) -> LimitError:
         return LimitError(
             f"groups are nested more than {self.limits.max_depth} deep (max_depth)",
-            remedy="If you trust the store, open it with a larger max_depth",
+            remedy="If you trust the store, pass limits=Limits(max_depth=…)",
             place=path,
         )
 

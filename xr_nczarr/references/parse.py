@@ -126,7 +126,7 @@ def parse_references(
         raise LimitError(
             f"{len(table.entries):,} references and {len(kept):,} generators lie in one folder",
             place="gen",
-            remedy="Raise max_references",
+            remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
     for key in table.entries if kept else ():
         if references.find_generated(key) is not None:
@@ -144,7 +144,7 @@ def expand(
     template_overrides: Mapping[str, str] | None = None,
     *,
     templates: Language = "safe",
-    limits: Limits = DEFAULT_LIMITS,
+    limits: Limits | Mapping[str, int] | None = None,
 ) -> dict[str, str | list[str | int]]:
     """Return the equivalent of version 0: each key with text, ``[url]`` or a list of three.
 
@@ -153,14 +153,15 @@ def expand(
     >>> expand({"version": 1, "templates": {"u": "host/path"}, "refs": {"a": ["http://{{u}}"]}})
     {'a': ['http://host/path']}
     """
+    bounds = Limits.of(limits)
     references = parse_references(
-        document, template_overrides=template_overrides, templates=templates, limits=limits
+        document, template_overrides=template_overrides, templates=templates, limits=bounds
     )
     generated = sum(generator.count for generator in references.generators)
-    if generated > limits.max_references:
+    if generated > bounds.max_references:
         raise LimitError(
-            f"generators declare {generated:,} references, more than {limits.max_references:,}",
-            remedy="Raise max_references",
+            f"generators declare {generated:,} references, more than {bounds.max_references:,}",
+            remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
     expanded: dict[str, str | list[str | int]] = {}
     for key, reference in references.items():
@@ -192,7 +193,7 @@ def _load(
         if len(data) > limits.max_consolidated_bytes:
             raise LimitError(
                 f"the reference document has {len(data):,} bytes",
-                remedy="Raise max_consolidated_bytes",
+                remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
@@ -397,7 +398,7 @@ def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> 
             f"a generator whose keys cannot be told apart declares {generator.count:,} references, "
             f"{-remaining:,} too many",
             place="gen",
-            remedy="Raise max_references",
+            remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
     for key, reference in generator.items():
         if key in refs:

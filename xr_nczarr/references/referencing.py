@@ -10,7 +10,7 @@ from typing import Any
 
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.hierarchy import document_keys, existing_chunks, is_record_document, open_hierarchy
-from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
+from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import InlineBytes, Reference, Target, is_metadata
@@ -78,7 +78,7 @@ def write(
     record_size: int = 100_000,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
     progress: bool = False,
 ) -> WrittenReferences:
     """Write the reference set of an existing Zarr or NCZarr store.
@@ -106,7 +106,7 @@ def write(
     storage_options, target_options
         For `source` and for `target`.
     limits
-        For `source`; None for the defaults.
+        For `source`, as `Limits` or a mapping of some of them.
     progress
         Whether to show how many references are made.
 
@@ -127,7 +127,7 @@ def write(
     if generators and is_parquet(url):
         raise UnsupportedError("parquet has no gen", remedy="Write a JSON document")
     options = merge_options(location.storage_options, target_options or {})
-    access = Access(storage_options=storage_options, limits=limits or DEFAULT_LIMITS)
+    access = Access(storage_options=storage_options, limits=Limits.of(limits))
     store = _open_source(parse_url(source), access)
     with Progress(progress, None, " references") as shown:
         table = portable(tabulated(shown.count(_references(store, inline_below))))

@@ -145,7 +145,7 @@ class Templates:
         if self._remaining < 0:
             raise LimitError(
                 "the templates take too long to parse, or render too much text",
-                remedy="If you trust the set, raise max_references",
+                remedy="If you trust the set, pass limits=Limits(max_references=…)",
             )
 
     def _parts(self, text: str, scope: _Scope) -> list[Expression]:

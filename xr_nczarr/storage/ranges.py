@@ -52,8 +52,10 @@ def too_large(
     problem: str, max_bytes: int, store: str | None = None, key: str | None = None
 ) -> LimitError:
     """Return the error for an object of more than `max_bytes`."""
-    options = "max_chunk_bytes, max_metadata_bytes or max_consolidated_bytes"
-    remedy = f"It is damaged or hostile. If not, and the limit is one of {options}, raise it."
+    remedy = (
+        "It is damaged or hostile. If not, pass limits=Limits(max_chunk_bytes=…), or "
+        "max_metadata_bytes or max_consolidated_bytes for a document"
+    )
     return LimitError(f"{problem}, the limit is {max_bytes:,}", remedy=remedy, store=store, key=key)
 
 

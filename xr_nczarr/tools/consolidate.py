@@ -11,7 +11,8 @@ from xr_nczarr.dataset import OpenedStore, resolve
 from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import refresh_consolidated
-from xr_nczarr.storage import Access
+from xr_nczarr.progress import Progress
+from xr_nczarr.storage import Access, Bytes
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
 from xr_nczarr.writing.options import WriteOptions
@@ -31,9 +32,14 @@ class ConsolidateResult(Result):
 
 
 def consolidate(
-    target: Any, *, storage_options: Mapping[str, Any] | None = None
+    target: Any, *, storage_options: Mapping[str, Any] | None = None, progress: bool = False
 ) -> ConsolidateResult:
     """Write the document that holds all metadata of a store: ``.zmetadata``, in v3 the root's.
+
+    Parameters
+    ----------
+    progress
+        Whether to show how many documents are read.
 
     Raises
     ------
@@ -41,7 +47,8 @@ def consolidate(
         For versions without such a document, and for the layout of netCDF-C 4.8.0, whose
         annotations are in other objects.
     """
-    with change_store(target, storage_options, "consolidate") as (transaction, opened):
+    change = change_store(target, storage_options, "consolidate", progress=progress)
+    with change as (transaction, opened):
         store = transaction.store
         nodes, zarr_format = opened.hierarchy.nodes, opened.hierarchy.zarr_format
         key = FORMATS[zarr_format].consolidated_key
@@ -60,6 +67,18 @@ def consolidate(
     return ConsolidateResult(store=store.name, key=key, nodes=len(nodes))
 
 
+class _CountedDocuments(dict[str, Bytes | None]):
+    """Documents by key, each of which counts as progress when it is kept."""
+
+    def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
+        super().__init__(documents)
+        self._progress = progress
+
+    def __setitem__(self, key: str, document: Bytes | None) -> None:
+        super().__setitem__(key, document)
+        self._progress.advance(document is not None)
+
+
 @contextmanager
 def change_store(
     target: Any,
@@ -67,6 +86,7 @@ def change_store(
     owner: str,
     *,
     dry_run: bool = False,
+    progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
     """Open the single documents of a store, as its only writer unless it is a `dry_run`.
 
@@ -82,7 +102,9 @@ def change_store(
     with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
         if not dry_run:
             transaction.roll_back()
-        opened = transaction.open("a")
+        with Progress(progress, None, " documents") as shown:
+            transaction.documents = _CountedDocuments(transaction.documents, shown)
+            opened = transaction.open("a")
         if opened is None:
             raise NotFoundError("there is no store to change", store=store.name)
         yield transaction, opened

@@ -23,6 +23,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.formats import find_format
 from xr_nczarr.hierarchy import UNFINISHED
+from xr_nczarr.model import Limits
 from xr_nczarr.storage import Access, LocalStore, Store, boot, parse_url
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.inputs import Input, Recoding, is_netcdf_file, open_input
@@ -93,6 +94,7 @@ def copy(
     skip_unsupported: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
     progress: bool = False,
     overwrite: bool = False,
 ) -> CopyResult:
@@ -139,6 +141,8 @@ def copy(
         raising an error.
     storage_options, target_options
         For `source` and for `target`.
+    limits
+        For `source`, as `Limits` or a mapping of some of them.
     overwrite
         Whether a store at the target is replaced: on local disks in one step when the new one is
         complete, elsewhere its objects go first.
@@ -183,7 +187,7 @@ def copy(
         check_known(codec["id"])
     recoding = Recoding(chunks=chunks or {}, codecs=codecs)
     with closing(
-        open_input(source, engine, storage_options, **subset, netcdf_types=file is not None)
+        open_input(source, engine, storage_options, limits, **subset, netcdf_types=file is not None)
     ) as origin:
         origin.check_dimensions(recoding.chunks)
         if file is not None:

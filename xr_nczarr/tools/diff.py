@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.errors import Place, quote
+from xr_nczarr.model import Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
@@ -88,6 +89,7 @@ def diff(
     atol: float = 0.0,
     storage_options: Mapping[str, Any] | None = None,
     second_options: Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, int] | None = None,
 ) -> Comparison:
     """Compare two datasets: stores, reference sets, netCDF files or what xarray opens.
 
@@ -108,6 +110,8 @@ def diff(
         Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
     storage_options, second_options
         For the filesystems of `first` and of `second`.
+    limits
+        For both, as `Limits` or a mapping of some of them.
 
     Raises
     ------
@@ -133,7 +137,7 @@ def diff(
     with ExitStack() as stack:
         trees, names, unread = [], [], []
         for source, options in sources:
-            opened = open_input(source, engine, options, **subset, netcdf_types=True)
+            opened = open_input(source, engine, options, limits, **subset, netcdf_types=True)
             origin = stack.enter_context(closing(opened))
             recoding = Recoding(chunks={}, codecs=None)
             trees.append(origin.tree(FileLayout(), recoding, skip_unsupported=True))

@@ -20,7 +20,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore, open_netcdf, readable_node
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
-from xr_nczarr.model import Node, child_path, group_path, parent_path
+from xr_nczarr.model import Limits, Node, child_path, group_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import typed, undecoded
@@ -229,6 +229,7 @@ def open_input(
     source: Any,
     engine: str | None,
     options: Mapping[str, Any] | None,
+    limits: Limits | Mapping[str, int] | None,
     *,
     group: str | None = None,
     variables: Collection[str] | None = None,
@@ -239,6 +240,8 @@ def open_input(
 
     Parameters
     ----------
+    limits
+        For the engine ``nczarr``.
     group, variables, select
         What of it; see `Subset` and `positions_of`.
     netcdf_types
@@ -256,11 +259,13 @@ def open_input(
     if engine is None and not is_netcdf_file(source):
         engine = "nczarr"
     keywords: dict[str, Any] = {"storage_options": options} if options else {}
-    grouped = {"group": group} if group else {}
-    positions = positions_of(select or {}, source, engine=engine, **keywords, **grouped)
+    others: dict[str, Any] = {"group": group} if group else {}
+    if engine == "nczarr":
+        others["limits"] = limits
+    positions = positions_of(select or {}, source, engine=engine, **keywords, **others)
     subset = Subset(group=group_path(group), variables=variables, positions=positions)
     if engine == "nczarr":
-        opened = open_netcdf(source, OpenOptions(storage_options=options))
+        opened = open_netcdf(source, OpenOptions(storage_options=options, limits=limits))
         return _of_store(opened, subset, typed if netcdf_types else undecoded)
     path = os.fspath(source)
     if engine is None and find_spec("netCDF4") is not None:
