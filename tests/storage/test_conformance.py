@@ -225,6 +225,24 @@ def test_a_lock_can_be_taken_again(writable: Store) -> None:
     assert writable.list_names("new/").objects == ["0"]
 
 
+def test_stores_of_one_mapping_share_their_locks() -> None:
+    mapping: dict[str, bytes] = {}
+    first, second, other = MemoryStore(mapping), MemoryStore(mapping), MemoryStore({})
+    assert first.is_same(second)
+    assert not first.is_same(other)
+    taken: list[str] = []
+
+    def take() -> None:
+        with second.lock("a"):
+            taken.append("second")
+
+    with ThreadPoolExecutor(1) as helper, first.lock("a"):
+        helper.submit(take)
+        with other.lock("a"):
+            taken.append("first")
+    assert taken == ["first", "second"]
+
+
 def test_a_lock_excludes_others_only_from_its_own_key() -> None:
     store = MemoryStore({})
 

@@ -34,6 +34,11 @@ class _FrontStore(Store):
         self.answers_with_pages = source.answers_with_pages
 
     @property
+    def identity(self) -> str:
+        """A text that two stores share if they hold the same objects."""
+        return self.source.identity
+
+    @property
     def max_threads(self) -> int | None:
         """How many threads that read one chunk each save time; None for one each processor."""
         return self.source.max_threads

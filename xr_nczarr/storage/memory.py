@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -13,7 +12,6 @@ from weakref import WeakValueDictionary
 from xr_nczarr.errors import StorageError, UnsupportedError
 from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import (
-    KeyLocks,
     Listing,
     check_key,
     check_prefix,
@@ -28,7 +26,6 @@ NOT_SHARED = (
     'dask.config.set(scheduler="threads")'
 )
 
-_locks = KeyLocks()
 _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
@@ -103,15 +100,10 @@ class MemoryStore(Store):
         """Raise an error if the mapping is immutable or a copy that a worker got."""
         self._changeable()
 
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other writers of the object out, in this process."""
-        return _locks(f"{self.token} {key}")
-
-    def is_same(self, other: Store) -> bool:
-        """Return whether both stores hold the same objects."""
-        if isinstance(other, MemoryStore):
-            return self.mapping is other.mapping
-        return Store.is_same(self, other)
+    @property
+    def identity(self) -> str:
+        """A text that two stores of the same mapping share."""
+        return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
         """Return a text that changes whenever an object does."""

@@ -6,14 +6,13 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, StorageError, UnsupportedError
 from xr_nczarr.storage.fingerprint import digest
-from xr_nczarr.storage.keys import KeyLocks, Listing, check_prefix, check_target
+from xr_nczarr.storage.keys import Listing, check_prefix, check_target
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, check_range, merge_ranges, windows
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Address, Store
@@ -22,8 +21,6 @@ IN_FLIGHT = 64  # requests
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-_locks = KeyLocks()
 
 
 class Request(NamedTuple):
@@ -239,6 +236,11 @@ class RemoteStore(Store):
         return self.connection.client()
 
     @property
+    def identity(self) -> str:
+        """A text that two stores share if they hold the same objects."""
+        return self.connection.identity
+
+    @property
     def shared(self) -> bool:  # type: ignore[override]
         """Whether other processes may write to it at the same time, object by object."""
         return self.connection.shared
@@ -395,16 +397,6 @@ class RemoteStore(Store):
         """Return the URLs of objects."""
         urls = {key: self._client.address(key) for key in keys}
         return {key: Address(url) for key, url in urls.items() if url is not None}
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other writers of the object out, in this process."""
-        return _locks(f"{self.connection.identity}\0{key}")
-
-    def is_same(self, other: Store) -> bool:
-        """Return whether both stores hold the same objects."""
-        if not isinstance(other, RemoteStore):
-            return super().is_same(other)
-        return self.connection.identity == other.connection.identity
 
     def check_writable(self) -> None:
         """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""

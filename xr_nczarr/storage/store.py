@@ -80,6 +80,11 @@ class Store(ABC):
     consolidated: bool = False
 
     @property
+    def identity(self) -> str:
+        """A text that two stores share if they hold the same objects."""
+        return self.name
+
+    @property
     def max_threads(self) -> int | None:
         """How many threads that read one chunk each save time; None for one each processor."""
         return None
@@ -291,7 +296,7 @@ class Store(ABC):
 
     def is_same(self, other: Store) -> bool:
         """Return whether both stores hold the same objects."""
-        return self.remote == other.remote and self.name == other.name
+        return self.remote == other.remote and self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
         """Return whether this store lies in a folder of `other`."""
@@ -338,7 +343,7 @@ class Store(ABC):
         An empty key is the lock of those who write metadata. By default it holds within this
         process.
         """
-        return _locks(f"{self.name}\0{key}")
+        return _locks(f"{self.identity}\0{key}")
 
     def flush(self) -> None:
         """Force everything written so far to the disk."""
