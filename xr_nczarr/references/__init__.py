@@ -1,7 +1,7 @@
 """Reference sets: parsed, opened as a store of the bytes that they refer to, and written."""
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
-from xr_nczarr.references.opening import open_record_set, open_references, open_target
+from xr_nczarr.references.opening import open_record_set, open_target
 from xr_nczarr.references.parse import expand, parse_parquet_references, parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.reference_store import ReferenceStore
@@ -17,7 +17,6 @@ __all__ = [
     "WrittenReferences",
     "expand",
     "open_record_set",
-    "open_references",
     "open_target",
     "parse_parquet_references",
     "parse_references",

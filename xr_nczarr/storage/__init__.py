@@ -10,19 +10,18 @@ from xr_nczarr.storage.keys import WRITER_LOCK, Listing, is_desktop_file, names_
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.location import Location, parse_url
 from xr_nczarr.storage.memory import MemoryStore
-from xr_nczarr.storage.open_store import Access, has_nczarr_metadata, open_store
+from xr_nczarr.storage.open_store import Access, has_nczarr_metadata
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.shared_cache import SharedCache
-from xr_nczarr.storage.store import Address, Store
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import boot
 from xr_nczarr.storage.zip import ZipStore
 
 __all__ = [
     "WRITER_LOCK",
     "Access",
-    "Address",
     "ByteRange",
     "Bytes",
     "EarlierStore",
@@ -46,7 +45,6 @@ __all__ = [
     "has_nczarr_metadata",
     "is_desktop_file",
     "names_alike",
-    "open_store",
     "page_error",
     "page_in",
     "parse_url",
