@@ -43,6 +43,7 @@ def is_error(node: ast.AST) -> bool:
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id.endswith("Error")
+        and not node.func.id.startswith("_")
         and bool(node.args)
     )
 

@@ -111,6 +111,7 @@ def become_windows(drive: str) -> None:
     take_away("fcntl", *POSIX_ONLY)
     sys.modules["msvcrt"] = _msvcrt()
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined]  # since Python 3.14
     shutil._copyxattr = lambda *_, **__: None  # type: ignore[attr-defined]
     ntpath.abspath = ntpath.realpath = _absolute  # type: ignore[assignment]
     os.path, os.sep, os.altsep = ntpath, "\\", "/"

@@ -35,3 +35,19 @@ def test_results_show_themselves_as_text_html_and_json(store, tmp_path):
         assert result._repr_html_().startswith('<div class="nz">')
         assert json.loads(json.dumps(result.as_dict())) is not None
         assert type(result) is getattr(xr_nczarr, type(result).__name__)
+
+
+def test_the_html_of_a_comparison_counts_the_differences(store):
+    same = xr_nczarr.diff(store, store)._repr_html_()
+    assert "mapping and mapping: 0 differences" in same
+    other = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.zeros(8))}), other)
+    differing = xr_nczarr.diff(store, other)._repr_html_()
+    assert "mapping and mapping: 1 difference<" in differing
+    assert "7 of 8 values differ" in differing
+
+
+def test_written_references_show_themselves_as_html(store, tmp_path):
+    xr_nczarr.copy(store, tmp_path / "store")
+    written = xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
+    assert written._repr_html_() == f"<pre>{written}</pre>"

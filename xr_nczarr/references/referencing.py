@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from itertools import islice
 from typing import Any
 
@@ -63,6 +64,9 @@ class WrittenReferences:
                 "fsspec and kerchunk do with simple_templates=False"
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes as JSON values."""

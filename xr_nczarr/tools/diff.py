@@ -19,11 +19,12 @@ from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
 from xr_nczarr.tools.cdl_special import special_attributes
 from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
+from xr_nczarr.tools.html import page, preformatted
 from xr_nczarr.tools.inputs import Recoding, open_input
 from xr_nczarr.tools.netcdf_output import FileLayout, netcdf_value
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.slabs import slabs
-from xr_nczarr.tools.text import columns
+from xr_nczarr.tools.text import columns, count_text
 from xr_nczarr.writing.builder import Tree
 
 _MAX_CELL = 60
@@ -73,6 +74,12 @@ class Comparison(Result):
             for item in self.differences
         ]
         return "\n".join([*columns(rows), *(f"not compared: {phrase}" for phrase in self.unread)])
+
+    def _repr_html_(self) -> str:
+        many = count_text(len(self.differences), "difference")
+        return page(
+            f"{self.first} and {self.second}: {many}", preformatted(repr(self).splitlines())
+        )
 
 
 def diff(

@@ -18,7 +18,7 @@ STYLE = """<style>
   font-size: 13px; line-height: 1.5; max-width: 1000px; overflow-x: auto; }
 .nz-title { font-weight: bold; padding-bottom: 4px; border-bottom: 1px solid var(--nz-line); }
 .nz-faint { color: var(--nz-faint); font-weight: normal; }
-.nz-problem { color: var(--jp-error-color1, #c0392b); }
+.nz-problem { color: var(--jp-error-color1, color-mix(in srgb, #e03c28 75%, currentColor)); }
 .nz summary { cursor: pointer; }
 .nz details.nz-group { padding-left: 12px; }
 .nz details.nz-group > summary { margin-left: -12px; padding: 3px 0; font-weight: bold; }
