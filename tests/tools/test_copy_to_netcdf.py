@@ -56,6 +56,12 @@ def test_stores_of_every_release_become_files(release: str, tmp_path: Path) -> N
             xr.testing.assert_identical(dataset, expected[path])
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
+    with pytest.raises(xr_nczarr.NotFoundError, match=r"none/a\.nc: its folder does not exist"):
+        xr_nczarr.copy(tmp_path / "a", tmp_path / "none" / "a.nc")
+
+
 @pytest.mark.parametrize("place", ["values", "attribute"])
 def test_a_string_is_never_cut_at_a_nul(tmp_path: Path, place: str) -> None:
     texts = ["a\0b", "c"]

@@ -17,6 +17,7 @@ from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
+    NotFoundError,
     RefusedError,
     StorageError,
     UnsupportedError,
@@ -151,6 +152,8 @@ def copy(
     ------
     ExistsError
         If the target exists and is not an interrupted copy, with `overwrite` if it is not a store.
+    NotFoundError
+        If the folder of a netCDF file to write does not exist.
     RefusedError
         If the target is the source, or lies within it.
     ConflictError
@@ -272,6 +275,8 @@ def _copy_to_file(
             else "Choose another target, or remove it first",
             store=path,
         )
+    if not os.path.isdir(os.path.dirname(path)):
+        raise NotFoundError("its folder does not exist", remedy="Create the folder", store=path)
     layout = FileLayout()
     tree = origin.tree(layout, recoding, skip_unsupported=skip_unsupported)
     origin.leave_out(unheld(tree.root), layout, skip_unsupported=skip_unsupported)
