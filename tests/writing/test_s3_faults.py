@@ -130,3 +130,28 @@ def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version
             except (ConflictError, ExistsError):
                 assert left.identical(after)
         assert s3_server.objects() == whole
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_lock_that_is_released_and_taken_again_is_respected(s3_server, client):
+    to_nczarr(values(0, 3), original := {})
+    s3_server.restore({f"s/{key}": data for key, data in original.items()})
+    key, puts = "s/.nczarr-writer.lock", itertools.count()
+    s3_server.put(key, b"first")
+
+    def change_hands(request):
+        if request.path == f"/{s3_server.bucket}/{key}":
+            if request.method == "GET" and s3_server.objects().get(key) == b"first":
+                s3_server._backend().delete_object(s3_server.bucket, key)  # the first one ends
+            elif request.method == "PUT" and next(puts) == 1:
+                s3_server._backend().put_object(s3_server.bucket, key, b"second")
+
+    s3_server.fail = change_hands
+    with pytest.raises(ConflictError, match="another write is changing this store"):
+        to_nczarr(
+            values(3, 6),
+            f"{s3_server.url}/s",
+            append_dim="t",
+            storage_options=CLIENTS[client] | s3_server.storage_options,
+        )
+    assert s3_server.objects()[key] == b"second"

@@ -20,6 +20,7 @@ from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
+_EXISTING_STATUS = (409, 412)  # of a conditional request for a new object
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
 
@@ -69,12 +70,11 @@ class FilesystemClient(Transport):
         """Write a file in one request."""
         self._do(partial(_write, bytes(data)), self.path(key), key)
 
-    def create(self, key: str, data: Bytes) -> bool:
-        """Write a file unless it exists; return whether it did."""
+    def create(self, key: str, data: Bytes) -> bool | None:
+        """Write a file unless it exists; return whether it did, None if that fails."""
         with suppress(StorageError):
-            self._do(partial(_write, bytes(data), mode="create"), self.path(key), key)
-            return True
-        return False
+            return self._do(partial(_create, bytes(data)), self.path(key), key)
+        return None
 
     def children(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted; on the web, from the index page of a folder."""
@@ -191,6 +191,16 @@ def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
         # Object stores have no folders, and s3fs would make a bucket.
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data, **options)
+
+
+def _create(data: bytes, filesystem: Any, path: str) -> bool:
+    try:
+        _write(data, filesystem, path, mode="create")
+    except foreign_errors() as error:
+        if isinstance(error, FileExistsError) or status_of(error) in _EXISTING_STATUS:
+            return False
+        raise
+    return True
 
 
 def _remove(filesystem: Any, path: str) -> None:

@@ -206,15 +206,17 @@ class ObstoreClient(RemoteClient):
             key, lambda path: self.store.put(path, bytes(data), use_multipart=False), missing=()
         )
 
-    def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists; return whether it did."""
+    def create(self, key: str, data: Bytes) -> bool | None:
+        """Write an object unless it exists; return whether it did, None if the store cannot."""
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
         check_key(key, self.name)
         try:
             self.store.put(self._path(key), bytes(data), mode="create")
-        except (AlreadyExistsError, NotSupportedError, NotImplementedError):
+        except AlreadyExistsError:
             return False
+        except (NotSupportedError, NotImplementedError):
+            return None
         except Exception as error:
             raise self._failure(error, key) from error
         return True

@@ -180,10 +180,10 @@ class RemoteClient(Connection):
         """Write an object in one request."""
 
     @abstractmethod
-    def create(self, key: str, data: Bytes) -> bool:
+    def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists, by a conditional request; return whether it did.
 
-        False also if the store knows no conditional requests.
+        None if the store knows no conditional requests.
         """
 
     @abstractmethod
@@ -341,8 +341,13 @@ class RemoteStore(Store):
         Elsewhere the object is looked up first.
         """
         self.check_writable()
-        # If it exists, perhaps by an earlier try whose answer was lost.
-        return self._client.create(key, data) or super().create(key, data)
+        created = self._client.create(key, data)
+        if created is None:
+            return super().create(key, data)
+        if not created:  # if it is not by an earlier try whose answer was lost
+            (stored,) = self.fetch([key])
+            return stored is not None and bytes(stored) == data
+        return True
 
     def fingerprint(self) -> str | None:
         """Return a text that changes whenever an object does, from the listing; None for HTTP."""

@@ -63,6 +63,8 @@ from xr_nczarr.storage import (
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.options import WriteOptions
 
+_MAX_TRIES = 10  # to take the writer lock
+
 
 @dataclass(slots=True)
 class WritePlan:
@@ -396,18 +398,18 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     """Hold the lock of an object store: an object that a killed writer leaves."""
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
-    if not store.create(WRITER_LOCK, lock):
+    for _ in range(_MAX_TRIES):
+        if store.create(WRITER_LOCK, lock):
+            break
         (other,) = store.fetch([WRITER_LOCK])
-        if other is not None and not force and not bytes(other).startswith(mark):
-            raise ConflictError(
-                "another write is changing this store, or was killed",
-                remedy="Wait for it, or rerun the killed one unchanged. If neither is possible, "
-                "remove this object, or pass overwrite=True to to_nczarr: its documents are "
-                "restored first",
-                store=store.name,
-                key=WRITER_LOCK,
-            )
+        if other is None:  # released in between: another writer may take it now
+            continue
+        if not force and not bytes(other).startswith(mark):
+            raise _lock_error(store)
         store.put([(WRITER_LOCK, lock)])
+        break
+    else:
+        raise _lock_error(store)
     try:
         yield
     except BaseException as error:
@@ -421,6 +423,17 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     except NczarrError as error:
         error.remedy = "All is written; only the lock is left: remove that object"
         raise
+
+
+def _lock_error(store: Store) -> ConflictError:
+    return ConflictError(
+        "another write is changing this store, or was killed",
+        remedy="Wait for it, or rerun the killed one unchanged. If neither is possible, "
+        "remove this object, or pass overwrite=True to to_nczarr: its documents are restored "
+        "first",
+        store=store.name,
+        key=WRITER_LOCK,
+    )
 
 
 def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
