@@ -131,6 +131,17 @@ def test_a_missing_name_is_an_error_before_anything_is_written(
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.parametrize("slices", [False, True], ids=["label", "slice"])
+def test_integer_labels_are_exact(slices: bool) -> None:
+    first = 2**53
+    store: dict[str, bytes] = {}
+    target: dict[str, bytes] = {}
+    label = str(first + 1)
+    xr_nczarr.to_nczarr(xr.Dataset(coords={"t": [first, first + 1, first + 2]}), store)
+    xr_nczarr.copy(store, target, select={"t": slice(label, label) if slices else label})
+    assert xr.open_dataset(target, engine="nczarr").t.values.tolist() == [first + 1]
+
+
 def test_a_dimension_without_coordinate_variable_has_no_labels() -> None:
     store: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), store)

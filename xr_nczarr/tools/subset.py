@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
@@ -185,11 +186,11 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
     numeric = index.dtype.kind in "iuf"
     try:
         if not isinstance(label, slice):
-            found = index.get_loc(float(label) if numeric else label)
+            found = index.get_loc(_number(label) if numeric else label)
         else:
             ends = [label.start, label.stop]
             if numeric:
-                ends = [None if end is None else float(end) for end in ends]
+                ends = [None if end is None else _number(end) for end in ends]
             if index.is_monotonic_decreasing and None not in ends and ends[0] < ends[1]:
                 ends.reverse()
             found = index.slice_indexer(*ends)
@@ -206,6 +207,14 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
             else "It has no elements",
         ) from error
     return found if isinstance(found, slice) else int(found)
+
+
+def _number(label: Any) -> int | float:
+    """Return a label as a number: an integer as one, since floats do not hold all of them."""
+    with suppress(ValueError):
+        if isinstance(label, str):
+            return int(label)
+    return float(label)
 
 
 def _label_text(label: Any) -> str:
