@@ -90,9 +90,6 @@ class ReferenceStore(Store):
             return ReferenceStore, (self.references, *rules)
         return ReferenceStore, (None, *rules, self.document, self.prefix)
 
-    def __repr__(self) -> str:
-        return f"ReferenceStore({self.name!r})"
-
     @cached_property
     def references(self) -> ReferenceSet:
         """The reference of each key."""

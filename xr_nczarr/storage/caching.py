@@ -61,10 +61,6 @@ class _FrontStore(Store):
         """Return the size of an object in bytes, None if it does not exist."""
         return self.source.size(key)
 
-    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size of each object in the order of `keys`, None for absent ones."""
-        return self.source.sizes_of(keys)
-
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
         """Return the sizes of objects as far as they are known without a request."""
         return self.source.known_sizes(keys)

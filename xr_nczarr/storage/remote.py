@@ -261,9 +261,6 @@ class RemoteStore(Store):
     def __dask_tokenize__(self) -> Any:
         return pickle.dumps(self.connection) if self.shared else self.connection.token
 
-    def __repr__(self) -> str:
-        return f"RemoteStore({self.name!r})"
-
     def bounded(self, max_bytes: int) -> RemoteStore:
         """Return the store that reads no object of more than `max_bytes`."""
         limit = min(max_bytes, self.connection.rules.max_object_bytes or max_bytes)
@@ -393,10 +390,6 @@ class RemoteStore(Store):
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, None if it does not exist."""
         return self._client.size(key)
-
-    def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size of each object in the order of `keys`, None for an absent one."""
-        return self.at_once(self.size, keys)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Return the URLs of objects."""

@@ -79,6 +79,9 @@ class Store(ABC):
     transactional: bool = False
     consolidated: bool = False
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
     @property
     def identity(self) -> str:
         """A text that two stores share if they hold the same objects."""
@@ -233,7 +236,7 @@ class Store(ABC):
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
         """Yield the size of each object in bytes in the order of `keys`, None for absent ones."""
-        return map(self.size, keys)
+        return self.at_once(self.size, keys)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object below `prefix`.

@@ -70,9 +70,6 @@ class ZipStore(Store):
     def __reduce__(self) -> tuple[Any, ...]:
         return ZipStore, (self.folder, self.key, self.max_object_bytes)
 
-    def __repr__(self) -> str:
-        return f"ZipStore({self.name!r})"
-
     def bounded(self, max_bytes: int) -> ZipStore:
         """Return the store that reads no object of more than `max_bytes`."""
         store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
