@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import xr_nczarr
 from tests.processes import in_a_child, in_a_new_interpreter
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
+from xr_nczarr.dataset import resolve
+from xr_nczarr.storage import Access, PrefetchingStore, Wave
 
 SHAPE, CHUNKS = (6, 7, 8), (2, 3, 4)
 HAS_ASYNC = hasattr(xr.Dataset, "load_async")
@@ -377,6 +379,15 @@ def test_arrays_pickle_small_and_tokenize_the_same_twice(stored, s3_server):
         copy = pickle.loads(pickle.dumps(array))
         assert len(pickle.dumps(array)) < 2000
         assert tokenize(array) == tokenize(lazy(target, **extra)) == tokenize(copy)
+
+
+def test_coordinates_at_two_endpoints_have_two_tokens():
+    tokens = set()
+    for server in ("http://one.example", "http://two.example"):
+        options = {"anon": True, "endpoint_url": server}
+        store = resolve("s3://bucket/x", Access(storage_options=options)).store
+        tokens.add(tokenize(PrefetchingStore(store, Wave(store, [], 1))))
+    assert len(tokens) == 2
 
 
 def test_a_graph_holds_no_values(stored):

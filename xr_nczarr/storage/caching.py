@@ -172,9 +172,6 @@ class PrefetchingStore(_FrontStore):
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (self.source,)
 
-    def __dask_tokenize__(self) -> Any:
-        return self.source
-
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
         """Return the store, with a source that pickles as the chunks of one array."""
         return PrefetchingStore(self.source.narrowed(keys), self.wave)
