@@ -163,7 +163,8 @@ def test_each_damaged_chunk_of_a_shard_is_named() -> None:
         shard[number * 20] ^= 255
     store["v/c/0"] = bytes(shard)
     result = xr_nczarr.verify(store)
-    assert [finding.detail for finding in result.findings] == ["chunk (1,)", "chunk (3,)"]
+    damaged = [f"chunk ({number},), codec fletcher32 (codecs)" for number in (1, 3)]
+    assert [finding.detail for finding in result.findings] == damaged
     assert (result.chunks, result.decoded) == ({"/v": (1, 1)}, 0)
 
 
@@ -184,6 +185,18 @@ def test_a_problem_of_many_variables_is_one_line(tmp_path: Path) -> None:
     assert "/v0 (1 of 2: v0/0), /v1 (1 of 2: v1/0), /v2 (1 of 2: v2/0) and 17 more: chunks" in str(
         found
     )
+
+
+def test_a_target_that_is_gone_is_one_line_for_all_its_chunks(tmp_path: Path) -> None:
+    array = {"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0}
+    array |= {"order": "C", "compressor": None, "filters": None}
+    references: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
+    references |= {f"v/{n}": [f"{tmp_path}/gone", 8 * n, 8] for n in range(10)}
+    result = xr_nczarr.verify(references)
+    assert len(result.findings) == 10
+    (line,) = str(result).splitlines()[1:]
+    assert f"v/0 (chunk (0,), {tmp_path}/gone, 8 bytes from 0), " in line
+    assert "and 7 more: the set refers to an object that is not there" in line
 
 
 def test_the_limits_of_other_programs_are_reported_on_request(tmp_path: Path, capsys: Any) -> None:

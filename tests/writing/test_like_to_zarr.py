@@ -130,6 +130,12 @@ def test_missing_text_of_stringdtype_is_empty(layout, chunks, dtype, missing):
         to_nczarr(dataset.assign(same=dataset.same[::-1]), store, append_dim="x")
 
 
+def test_an_unknown_key_of_an_encoding_is_an_error_that_names_the_nearest_one():
+    dataset = xr.Dataset({"v": ("x", [1.0])})
+    with pytest.raises(ConflictError, match=r"\['zlb'\] \(variable v\)\. Did you mean zlib"):
+        to_nczarr(dataset, {}, encoding={"v": {"zlb": True}})
+
+
 # ---- Names and attributes
 
 

@@ -142,10 +142,13 @@ def _open(
 
 
 def _error(place: str, error: NczarrError) -> Finding:
-    where = error.key or place
-    problem = ", ".join(filter(None, [error.place, error.problem]))
-    detail = f"chunk {error.chunk}" if error.chunk is not None else ""
-    return Finding("error", where, problem, error.remedy, detail=detail)
+    where, inside = error.key or place, error.place or ""
+    if error.chunk is None:
+        problem = f"{inside}, {error.problem}" if inside else error.problem
+        return Finding("error", where, problem, error.remedy)
+    # What a reference set refers to is another place for each chunk.
+    detail = ", ".join(filter(None, [f"chunk {error.chunk}", inside]))
+    return Finding("error", where, error.problem, error.remedy, detail=detail)
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:

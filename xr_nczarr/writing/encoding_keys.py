@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.errors import ConflictError, UnsupportedError, quote, unknown
 from xr_nczarr.formats import Format
 from xr_nczarr.model import CodecSpec
 
@@ -36,11 +36,11 @@ ENCODING_KEYS = frozenset(
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
     """Raise ConflictError for unknown keys."""
-    unknown = [key for key in encoding if key not in ENCODING_KEYS]
-    if unknown:
+    others = [key for key in encoding if key not in ENCODING_KEYS]
+    if others:
         raise ConflictError(
-            f"unexpected encoding parameters {unknown!r}",
-            remedy=f"Known are {', '.join(sorted(ENCODING_KEYS))}",
+            f"unexpected encoding parameters {others!r}",
+            remedy=unknown("encoding key", str(others[0]), ENCODING_KEYS).remedy,
             variable=name,
         )
 

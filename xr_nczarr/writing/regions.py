@@ -148,7 +148,7 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
     else:
         same = equal(ours, theirs)
         if theirs.dtype.kind in "OU":  # missing text is stored as empty
-            same = same | ((theirs == "") & new.isnull().to_numpy())
+            same = same | ((theirs == "") & new.copy(data=ours).isnull().to_numpy())
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
         raise ConflictError(
