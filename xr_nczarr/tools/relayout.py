@@ -11,11 +11,11 @@ import xarray as xr
 from xr_nczarr.errors import ConflictError, Place
 from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
-from xr_nczarr.netcdf.fixed_width import decode_strings, measured_width
+from xr_nczarr.netcdf.fixed_width import measured_width
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.blocks import blockwise, largest
+from xr_nczarr.writing.blocks import largest
 from xr_nczarr.writing.options import Layout
-from xr_nczarr.writing.strings import string_data
+from xr_nczarr.writing.strings import string_data, unpadded
 from xr_nczarr.writing.variables import EncodedVariable, encode_alone, fill_scalar
 
 _OBJECT = np.dtype(object)
@@ -89,7 +89,7 @@ def _strings(
     is_fixed = data.dtype.kind == "S"
     if layout.pure:
         if is_fixed:
-            data = blockwise(decode_strings, data, _OBJECT)
+            data = unpadded(data, _OBJECT)
         if not layout.zarr.has_filters:  # nor a codec for items of variable length
             data = np.asarray(data).astype(str)
         return data, data.dtype

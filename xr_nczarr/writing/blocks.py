@@ -10,7 +10,8 @@ import itertools
 import math
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ _NOMINAL_BYTES = 64  # of an object
 _TEXTS = "OSUT"
 _OPENED = "nczarr-opened-"
 
+_Options = ParamSpec("_Options")
 _Lengths = npt.NDArray[np.int64]
 
 
@@ -278,12 +280,24 @@ def _in_task(task: Any) -> Iterator[LazyArray]:
         yield from lazy_array_in(getattr(task, "value", task))
 
 
-def blockwise(function: Callable[..., Any], data: Any, dtype: np.dtype[Any], *rest: Any) -> Any:
-    """Apply a function to an array at once, or to each block of dask's when it is computed."""
-    if not hasattr(data, "dask"):
-        return function(np.asarray(data), *rest)
-    empty = np.empty((0,) * data.ndim, dtype)
-    return data.map_blocks(function, *rest, dtype=dtype, meta=empty)
+def blockwise(
+    function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
+) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
+    """Decorate a function of an array and the dtype of its result to take arrays of dask too.
+
+    It is applied to each of their blocks when it is computed.
+    """
+
+    @wraps(function)
+    def wrapped(
+        data: Any, dtype: np.dtype[Any], /, *rest: _Options.args, **options: _Options.kwargs
+    ) -> Any:
+        if not hasattr(data, "dask"):
+            return function(np.asarray(data), dtype, *rest, **options)
+        empty = np.empty((0,) * data.ndim, dtype)
+        return data.map_blocks(wrapped, dtype, *rest, **options, dtype=dtype, meta=empty)
+
+    return wrapped
 
 
 def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:

@@ -21,11 +21,12 @@ from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 
 from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.fixed_width import encode_strings, measured_width
+from xr_nczarr.netcdf.fixed_width import measured_width
 from xr_nczarr.writing.blocks import block_variable, blockwise, largest
 from xr_nczarr.writing.number_encoding import (
     PACKING_KEYS,
     SHOWN_KEYS,
+    Rounding,
     check_fill,
     encode_numbers,
     fill_value_of,
@@ -36,7 +37,7 @@ from xr_nczarr.writing.number_encoding import (
     with_float_scale,
 )
 from xr_nczarr.writing.requests import is_time
-from xr_nczarr.writing.strings import in_width, typed_text, without_missing
+from xr_nczarr.writing.strings import TEXT, in_width, padded, typed_text, without_missing
 
 # The keys that say how values are stored, not in which chunks and by which codecs.
 _VALUE_KEYS = (
@@ -80,7 +81,7 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
         return variable
     data = variable.data
     if data.dtype.kind == "c":
-        data = blockwise(real_numbers, data, data.real.dtype, encoding, dtype, name)
+        data = real_numbers(data, data.real.dtype, encoding, dtype, name)
     encoded = variable.to_base_variable()  # an index keeps its values
     if dtype.kind != "b":  # xarray gives the attributes, also to none of the numbers
         none = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
@@ -88,7 +89,7 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
             Variable(variable.dims, none, variable.attrs, variable.encoding), name=name
         )
         dtype = encoded.dtype
-    data = blockwise(encode_numbers, data, dtype, encoding, dtype, "requested", name)
+    data = encode_numbers(data, dtype, encoding, "requested", name)
     return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
 
 
@@ -132,29 +133,30 @@ def encode_as_stored(
     encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if new.dtype.kind in "iufb" and dtype.kind in "iuf":
         finer = any(encoding.get(key) != value for key, value in packing.items())
-        encoding, rounding = with_float_scale(encoding), "none" if finer else "packing"
-        return blockwise(encode_numbers, new.data, dtype, encoding, dtype, rounding, target.path)
+        rounding: Rounding = "none" if finer else "packing"
+        encoding = with_float_scale(encoding)
+        return encode_numbers(new.data, dtype, encoding, rounding, target.path)
     if is_time(new):
-        return blockwise(_encode_times, new.data, dtype, encoding, dtype, name)
+        return _encode_times(new.data, dtype, encoding, name)
     new.attrs, new.encoding = {}, encoding
     new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are no text
         if not new.isnull().all():
             check_kind(new, stored, name)
-        new = new.copy(data=without_missing(new.data))
+        new = new.copy(data=without_missing(new.data, TEXT))
     if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
         width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
-        return blockwise(encode_strings, new.data, np.dtype(f"S{width}"), width)
+        return padded(new.data, np.dtype(f"S{width}"))
     if chars or dtype.kind in "SU":
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
-        new.data = blockwise(in_width, new.data, fixed, fixed, name)
+        new.data = in_width(new.data, fixed, name)
     with warnings.catch_warnings():  # not where dask computes: its threads share the filters
         warnings.simplefilter("error", SerializationWarning)
         encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if chars:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
-    return blockwise(_as_type, encoded.data, dtype, dtype)
+    return _as_type(encoded.data, dtype)
 
 
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
@@ -185,19 +187,23 @@ def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Va
     lazy = hasattr(variable.data, "dask")
     if variable.dtype == object and (lazy or not is_time(variable)):
         return variable
-    data = blockwise(_checked_times, variable.data, variable.dtype, encoding, dtype, name)
+    data = _checked_times(variable.data, variable.dtype, encoding, dtype, name)
     return variable.copy(data=data) if lazy else variable
 
 
-def _checked_times(times: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+@blockwise
+def _checked_times(
+    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
+) -> Any:
     """Return times, if they come back from the integers of their encoding."""
     _, same = _encoded_and_same(times, encoding, name)
     if not same.all():
-        raise misfit(f"the time {times[~same][0]}", encoding, dtype, _INTEGER_TIMES, name)
-    return times
+        raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
+    return times.astype(dtype, copy=False)
 
 
-def _encode_times(times: Any, encoding: dict[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+@blockwise
+def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
     """Return times in the stored units.
 
     Raises
@@ -273,6 +279,7 @@ def equal(new: Any, stored: Any) -> Any:
         raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error
 
 
+@blockwise
 def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     if values.dtype == dtype or dtype.hasobject:
         return values

@@ -9,7 +9,7 @@ import numpy as np
 from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.blocks import block_variable
+from xr_nczarr.writing.blocks import block_variable, blockwise
 
 PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
@@ -28,8 +28,9 @@ variable, to the steps of a stored one, or not at all; floats always to the prec
 """
 
 
+@blockwise
 def encode_numbers(
-    data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], rounding: Rounding, name: str
+    data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
     """Return numbers in the stored type and encoding.
 
@@ -38,7 +39,6 @@ def encode_numbers(
     ConflictError
         If they do not come back as they are, but for the rounding.
     """
-    data = np.asarray(data)  # dask's block without dimensions can be a scalar
     meant, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = _marks(encoding)
     if data.dtype == meant and not is_packed(encoding) and all(mark != mark for mark in marks):
@@ -158,12 +158,15 @@ def misfit(
     )
 
 
-def real_numbers(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> Any:
+@blockwise
+def real_numbers(
+    data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
+) -> Any:
     """Return the real parts of complex numbers; raise ConflictError for imaginary ones."""
     lost = data.imag != 0
     if lost.any():
-        raise misfit(f"the value {data[lost][0]}", encoding, dtype, _WIDER, name)
-    return data.real
+        raise misfit(f"the value {data[lost][0]}", encoding, stored, _WIDER, name)
+    return data.real.astype(dtype, copy=False)
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:

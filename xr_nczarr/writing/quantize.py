@@ -42,9 +42,7 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
         # As netCDF4 does: the smallest power of two that keeps the digit.
         scale = 2.0 ** math.ceil(math.log2(10.0 ** abs(digit)))
         scale = scale if digit >= 0 else 1 / scale
-        return blockwise(_rounded, data, data.dtype, scale), {
-            "least_significant_digit": np.int64(digit)
-        }
+        return _rounded(data, data.dtype, scale), {"least_significant_digit": np.int64(digit)}
     mode = encoding.get("quantize_mode") or "BitGroom"
     digits = int(encoding["significant_digits"])
     explicit = _EXPLICIT_BITS[data.dtype.itemsize]
@@ -55,13 +53,12 @@ def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, An
             f" {', '.join(_ATTRIBUTES)} with 1 to {most}"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
-    return blockwise(rounding[mode], data, data.dtype, digits), {
-        _ATTRIBUTES[mode]: np.int32(digits)
-    }
+    return rounding[mode](data, data.dtype, digits), {_ATTRIBUTES[mode]: np.int32(digits)}
 
 
-def _rounded(values: Array, scale: float) -> Array:
-    rounded: Array = (np.around(scale * values) / scale).astype(values.dtype)
+@blockwise
+def _rounded(values: Array, dtype: np.dtype[Any], scale: float) -> Array:
+    rounded: Array = (np.around(scale * values) / scale).astype(dtype)
     return rounded
 
 
@@ -86,22 +83,25 @@ def _rounded_off(values: Array, drop: Any) -> Array:
     return _from_bits((bits + half) & ~ones, values)
 
 
-def _bit_rounded(values: Array, keep: int) -> Array:
+@blockwise
+def _bit_rounded(values: Array, dtype: np.dtype[Any], keep: int) -> Array:
     """Keep `keep` explicit bits of the mantissa."""
-    return _rounded_off(values, _EXPLICIT_BITS[values.dtype.itemsize] - keep)
+    return _rounded_off(values, _EXPLICIT_BITS[dtype.itemsize] - keep)
 
 
-def _groomed(values: Array, digits: int) -> Array:
+@blockwise
+def _groomed(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
     """Clear the bits behind `digits` in every other value, and set them in the others."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
-    drop = max(0, _EXPLICIT_BITS[values.dtype.itemsize] - kept)
+    drop = max(0, _EXPLICIT_BITS[dtype.itemsize] - kept)
     ones = bits.dtype.type((1 << drop) - 1)
     odd = (np.arange(bits.size) % 2 == 1).reshape(bits.shape)
     return _from_bits(np.where(odd, bits | ones, bits & ~ones), values)
 
 
-def _granular(values: Array, digits: int) -> Array:
+@blockwise
+def _granular(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
     """Keep for each value the bits that its own digits need."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
@@ -109,5 +109,5 @@ def _granular(values: Array, digits: int) -> Array:
     quantum = np.floor(_BITS_PER_DIGIT * (decimal - digits))
     power = np.floor(exponent - _BITS_PER_DIGIT * np.log10(mantissa))
     needed = np.abs(power - quantum).astype(int) - 1
-    explicit = _EXPLICIT_BITS[values.dtype.itemsize]
+    explicit = _EXPLICIT_BITS[dtype.itemsize]
     return _rounded_off(values, np.clip(explicit - needed, 0, explicit + 1))

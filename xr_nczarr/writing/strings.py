@@ -10,7 +10,7 @@ from xarray import SerializationWarning, Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.netcdf.fixed_width import encode_strings, measured_width
+from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
 from xr_nczarr.writing.blocks import blockwise, largest, opened_lazily
 from xr_nczarr.writing.number_encoding import misfit
 
@@ -25,7 +25,7 @@ def typed_text(variable: Variable, name: str) -> Variable:
     which loads them whole. Missing texts become empty, as with xarray.
     """
     if variable.dtype.kind == "T":
-        return variable.copy(data=blockwise(without_missing, variable.data, TEXT))
+        return variable.copy(data=without_missing(variable.data, TEXT))
     if variable.dtype != object or variable.dtype.metadata or not hasattr(variable.data, "dask"):
         return variable
     if largest(_objects, variable.data) != _TEXTS:
@@ -37,7 +37,7 @@ def typed_text(variable: Variable, name: str) -> Variable:
             SerializationWarning,
             stacklevel=2,
         )
-    return variable.copy(data=blockwise(without_missing, variable.data, TEXT))
+    return variable.copy(data=without_missing(variable.data, TEXT))
 
 
 def ends_in_nul(block: Any) -> int:
@@ -45,10 +45,22 @@ def ends_in_nul(block: Any) -> int:
     return any(item.endswith(b"\0") for item in block.ravel().tolist())
 
 
-def decoded(data: Any) -> Any:
+@blockwise
+def decoded(data: Any, dtype: np.dtype[Any]) -> Any:
     """Return bytes in UTF-8 as text of variable length."""
-    texts = np.array([item.decode() for item in np.ravel(data).tolist()], TEXT)
-    return texts.reshape(np.shape(data))
+    return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
+
+
+@blockwise
+def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the texts that netCDF has stored in a fixed width, as objects."""
+    return decode_strings(data).astype(dtype, copy=False)
+
+
+@blockwise
+def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
+    """Return texts as netCDF stores them in a fixed width; raise ConflictError for longer ones."""
+    return encode_strings(texts, dtype.itemsize)
 
 
 def string_data(
@@ -64,13 +76,14 @@ def string_data(
         filled = [] if fill is None else [fill]
         width = max(largest(measured_width, data), measured_width(np.array(filled, object)))
     dtype = np.dtype(f"S{int(width)}")
-    return blockwise(encode_strings, data, dtype, dtype.itemsize), dtype
+    return padded(data, dtype), dtype
 
 
+@blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     """Return texts or bytes in a type of fixed width; raise ConflictError if it would cut one."""
     if values.dtype.kind in "OT":
-        values = without_missing(values)
+        values = without_missing(values, TEXT)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
     longest = max(items, key=len, default="")
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
@@ -116,9 +129,10 @@ def _objects(block: Any) -> int:
     return _OTHERS if others.any() else _TEXTS if any(texts) else _MISSING
 
 
-def without_missing(block: Any) -> Any:
+@blockwise
+def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
     """Return text in which missing items are empty."""
-    texts = np.empty(block.shape, TEXT)
+    texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), "", block)
     return texts
 

@@ -29,7 +29,7 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.blocks import blockwise, largest
+from xr_nczarr.writing.blocks import largest
 from xr_nczarr.writing.cf_encoding import fit_encoding
 from xr_nczarr.writing.encoding_keys import (
     asks_for_bytes,
@@ -218,7 +218,7 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
         # It was the width of the longest text that was opened: xarray would cut a longer one.
         del encoding["dtype"]
         if explicit:
-            data = blockwise(in_width, variable.data, dtype, dtype, name)
+            data = in_width(variable.data, dtype, name)
             variable = variable.copy(data=data)
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
@@ -352,7 +352,7 @@ def _in_file_types(variable: Variable, name: str, layout: Layout, of_characters:
     if fill is not None:
         variable.attrs["_FillValue"] = fill
     if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
-        variable = variable.copy(data=blockwise(decoded, variable.data, TEXT))
+        variable = variable.copy(data=decoded(variable.data, TEXT))
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
         return variable  # characters that opening did not join
