@@ -13,9 +13,8 @@ from xr_nczarr.netcdf import Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.fixed_width import measured_width
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.blocks import largest
 from xr_nczarr.writing.options import Layout
-from xr_nczarr.writing.strings import string_data, unpadded
+from xr_nczarr.writing.strings import largest, string_data, unpadded
 from xr_nczarr.writing.variables import EncodedVariable, encode_alone, fill_scalar
 
 _OBJECT = np.dtype(object)

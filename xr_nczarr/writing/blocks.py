@@ -298,21 +298,3 @@ def blockwise(
         return data.map_blocks(wrapped, dtype, *rest, **options, dtype=dtype, meta=empty)
 
     return wrapped
-
-
-def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
-    """Return a block as a variable with an encoding, for xarray's coders."""
-    return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
-
-
-def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of a function for an array, for dask's block by block."""
-    if not hasattr(data, "dask"):
-        return function(np.asarray(data))
-    chunks = tuple((1,) * count for count in data.numblocks)
-    results = data.map_blocks(_result, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
-    return int(results.max().compute())
-
-
-def _result(block: Any, function: Callable[[Any], int]) -> Any:
-    return np.full((1,) * block.ndim, function(block))

@@ -22,11 +22,12 @@ from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
-from xr_nczarr.writing.blocks import block_variable, blockwise, largest
+from xr_nczarr.writing.blocks import blockwise
 from xr_nczarr.writing.number_encoding import (
     PACKING_KEYS,
     SHOWN_KEYS,
     Rounding,
+    block_variable,
     check_fill,
     encode_numbers,
     fill_value_of,
@@ -37,7 +38,7 @@ from xr_nczarr.writing.number_encoding import (
     with_float_scale,
 )
 from xr_nczarr.writing.requests import is_time
-from xr_nczarr.writing.strings import TEXT, in_width, padded, typed_text, without_missing
+from xr_nczarr.writing.strings import TEXT, in_width, largest, padded, typed_text, without_missing
 
 # The keys that say how values are stored, not in which chunks and by which codecs.
 _VALUE_KEYS = (

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+from xarray import Variable
 from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.errors import ConflictError
-from xr_nczarr.writing.blocks import block_variable, blockwise
+from xr_nczarr.writing.blocks import blockwise
 
 PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
@@ -206,6 +207,11 @@ def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, An
         if encoding.get(key) is not None:
             encoding[key] = np.asarray(encoding[key]).astype(dtype).view(meant)[()]
     return {**encoding, "dtype": meant}
+
+
+def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
+    """Return a block as a variable with an encoding, for xarray's coders."""
+    return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
 
 
 def is_packed(encoding: Mapping[str, Any]) -> bool:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from xarray import SerializationWarning, Variable
-from xarray.coding.strings import create_vlen_dtype
+from xarray.backends.common import ensure_dtype_not_object
+from xarray.coding.strings import (
+    CharacterArrayCoder,
+    EncodedStringCoder,
+    create_vlen_dtype,
+    ensure_fixed_length_bytes,
+    is_bytes_dtype,
+)
 
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
-from xr_nczarr.writing.blocks import blockwise, largest, opened_lazily
+from xr_nczarr.writing.blocks import blockwise, opened_lazily
 from xr_nczarr.writing.number_encoding import misfit
 
 TEXT = create_vlen_dtype(str)
@@ -40,13 +48,45 @@ def typed_text(variable: Variable, name: str) -> Variable:
     return variable.copy(data=without_missing(variable.data, TEXT))
 
 
-def ends_in_nul(block: Any) -> int:
+def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool) -> Variable:
+    """Return a variable with text, bytes and objects in types that can be stored.
+
+    Parameters
+    ----------
+    characters
+        Whether bytes become characters, also where the encoding does not ask for them.
+    joined
+        Whether opening has joined characters to the text.
+    """
+    variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
+    objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
+    if objects and largest(_ends_in_nul, variable.data):
+        raise ConflictError(
+            "the bytes end in NUL, which pads bytes of fixed width and would be lost",
+            remedy="Write them as unsigned integers, or remove it",
+        )
+    fill = variable.attrs.pop("_FillValue", None) if joined else None
+    variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
+    if fill is not None:
+        variable.attrs["_FillValue"] = fill
+    if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
+        variable = variable.copy(data=_decoded(variable.data, TEXT))
+    opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
+    if opened and variable.dtype == np.dtype("S1"):
+        return variable  # characters that opening did not join
+    if not characters and variable.encoding.get("dtype") != "S1":
+        return ensure_fixed_length_bytes(variable)
+    encoded: Variable = CharacterArrayCoder().encode(variable, name=name)
+    return encoded
+
+
+def _ends_in_nul(block: Any) -> int:
     """Return whether any bytes of a block end in NUL, which pads bytes of fixed width."""
     return any(item.endswith(b"\0") for item in block.ravel().tolist())
 
 
 @blockwise
-def decoded(data: Any, dtype: np.dtype[Any]) -> Any:
+def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
     """Return bytes in UTF-8 as text of variable length."""
     return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
 
@@ -140,3 +180,16 @@ def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
 def _missing(block: Any) -> Any:
     """Return which items are missing for xarray."""
     return Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
+
+
+def largest(function: Callable[[Any], int], data: Any) -> int:
+    """Return the largest result of a function for an array, for dask's block by block."""
+    if not hasattr(data, "dask"):
+        return function(np.asarray(data))
+    chunks = tuple((1,) * count for count in data.numblocks)
+    results = data.map_blocks(_result, function, dtype=int, chunks=chunks, meta=np.empty(0, int))
+    return int(results.max().compute())
+
+
+def _result(block: Any, function: Callable[[Any], int]) -> Any:
+    return np.full((1,) * block.ndim, function(block))

@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 from xarray import DataArray, Dataset, Variable, conventions
-from xarray.backends.common import ensure_dtype_not_object
-from xarray.coding.strings import (
-    CharacterArrayCoder,
-    EncodedStringCoder,
-    ensure_fixed_length_bytes,
-    is_bytes_dtype,
-    is_unicode_dtype,
-)
+from xarray.coding.strings import is_unicode_dtype
 
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.errors import ConflictError, Place, UnsupportedError
@@ -29,7 +22,6 @@ from xr_nczarr.netcdf.annotations import (
 )
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
-from xr_nczarr.writing.blocks import largest
 from xr_nczarr.writing.cf_encoding import fit_encoding
 from xr_nczarr.writing.encoding_keys import (
     asks_for_bytes,
@@ -39,14 +31,7 @@ from xr_nczarr.writing.encoding_keys import (
 from xr_nczarr.writing.number_encoding import fill_value_of, with_float_scale
 from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.writing.strings import (
-    TEXT,
-    decoded,
-    ends_in_nul,
-    in_width,
-    string_data,
-    typed_text,
-)
+from xr_nczarr.writing.strings import encode_text, in_width, string_data
 
 _NETCDF_KINDS = "iufSU"
 _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", JOURNAL)
@@ -273,7 +258,12 @@ def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
     """Return a variable that xarray has encoded in the types of a layout."""
-    variable = _in_file_types(variable, name, layout, not explicit and _joined(variable))
+    joined = not explicit and _joined(variable)
+    if layout.pure:
+        variable = _with_booleans(variable)
+    unbounded = layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding)
+    if not unbounded:
+        variable = encode_text(variable, name, characters=not layout.pure, joined=joined)
     encoding, attributes = dict(variable.encoding), dict(variable.attrs)
     data = variable.data
     if is_unicode_dtype(variable.dtype):
@@ -300,19 +290,11 @@ def encode_variable(
     if any(encoding.get(key) is not None for key in QUANTIZING_KEYS):
         data, described = quantized(data, encoding)
         attributes |= described
-    # Where every array has a fill value, xarray keeps `_FillValue` apart from it.
-    independent = layout.pure and layout.zarr.requires_fill_value
-    fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
-    undefined = explicit and encoding.get("fill_value", 0) is None
-    declared = attributes.get("_FillValue")
-    if declared is not None:
-        attributes["_FillValue"] = declared = fill_scalar(declared, dtype)
+    if attributes.get("_FillValue") is not None:
+        attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
     else:
         attributes.pop("_FillValue", None)
-    if declared is not None and not (independent and fill_value is not None):
-        fill_value = declared
-    elif fill_value is None and (layout.zarr.requires_fill_value or not (layout.pure or undefined)):
-        fill_value = b"" if dtype.hasobject and kind == "other" else default_fill(dtype)
+    fill_value = _fill_value(encoding, attributes, dtype, kind, layout, explicit)
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),
         data=data,
@@ -325,41 +307,42 @@ def encode_variable(
     )
 
 
+def _fill_value(
+    encoding: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    dtype: np.dtype[Any],
+    kind: Kind,
+    layout: Layout,
+    explicit: bool,
+) -> Any:
+    """Return the fill value of an array: the declared one, a requested one, or netCDF's default."""
+    # Where every array has a fill value, xarray keeps `_FillValue` apart from it.
+    independent = layout.pure and layout.zarr.requires_fill_value
+    fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
+    undefined = explicit and encoding.get("fill_value", 0) is None
+    declared = attributes.get("_FillValue")
+    if declared is not None and not (independent and fill_value is not None):
+        fill_value = declared
+    elif fill_value is None and (layout.zarr.requires_fill_value or not (layout.pure or undefined)):
+        fill_value = b"" if dtype.hasobject and kind == "other" else default_fill(dtype)
+    return fill_value
+
+
+def _with_booleans(variable: Variable) -> Variable:
+    """Return a variable with the type bool for the integers in which xarray encodes it."""
+    if variable.attrs.get("dtype") != "bool" or variable.dtype != np.dtype("i1"):
+        return variable
+    variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
+    del variable.attrs["dtype"]
+    if variable.encoding.get("fill_value") not in (None, 0, 1):  # the fill value of the bytes
+        del variable.encoding["fill_value"]
+    return variable
+
+
 def _joined(variable: Variable) -> bool:
     """Return whether opening joined characters to text; their fill value is not text."""
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
-
-
-def _in_file_types(variable: Variable, name: str, layout: Layout, of_characters: bool) -> Variable:
-    """Return the variable with objects other than text typed, and bytes as characters."""
-    if layout.pure and variable.attrs.get("dtype") == "bool" and variable.dtype == np.dtype("i1"):
-        variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
-        del variable.attrs["dtype"]
-        if variable.encoding.get("fill_value") not in (None, 0, 1):  # the fill value of the bytes
-            del variable.encoding["fill_value"]
-    if layout.pure and variable.dtype == object and asks_for_bytes(variable.encoding):
-        return variable
-    variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
-    objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
-    if objects and largest(ends_in_nul, variable.data):
-        raise ConflictError(
-            "the bytes end in NUL, which pads bytes of fixed width and would be lost",
-            remedy="Write them as unsigned integers, or remove it",
-        )
-    fill = variable.attrs.pop("_FillValue", None) if of_characters else None
-    variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
-    if fill is not None:
-        variable.attrs["_FillValue"] = fill
-    if variable.encoding.get("dtype") is str and variable.dtype.kind == "S":
-        variable = variable.copy(data=decoded(variable.data, TEXT))
-    opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
-    if opened and variable.dtype == np.dtype("S1"):
-        return variable  # characters that opening did not join
-    if layout.pure and variable.encoding.get("dtype") != "S1":
-        return ensure_fixed_length_bytes(variable)
-    characters: Variable = CharacterArrayCoder().encode(variable, name=name)
-    return characters
 
 
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
