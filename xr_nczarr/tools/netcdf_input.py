@@ -33,7 +33,7 @@ from xr_nczarr.tools.netcdf_c import (
     Handle,
     text_of,
 )
-from xr_nczarr.writing.chunk_shapes import chunk_shape
+from xr_nczarr.writing.array_nodes import chunk_shape
 
 Array = npt.NDArray[Any]
 

@@ -185,7 +185,7 @@ class _FileWriter:
         problem = f"netCDF has no filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
-        self.tree.notes.append(f"{path} ({problem})")
+        self.tree.dropped.append(f"{path} ({problem})")
 
     def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():

@@ -11,22 +11,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from xr_nczarr.codecs import check_codec, check_fill, registered_kind
 from xr_nczarr.errors import ConflictError, NczarrError, Place, UnsupportedError
 from xr_nczarr.formats import Format
 from xr_nczarr.hierarchy import rendered
-from xr_nczarr.model import ArrayNode, CodecSpec, Hierarchy, Node, child_path
+from xr_nczarr.model import ArrayNode, Hierarchy, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, annotate
 from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.data_model import inherited_dimension
-from xr_nczarr.netcdf.types import zero
 from xr_nczarr.storage import Store
+from xr_nczarr.writing.array_nodes import make_node
 from xr_nczarr.writing.blocks import refuse_reading
-from xr_nczarr.writing.chunk_shapes import chunk_shape, fit_opened, shard_specs
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.encoding_keys import codec_specs, requested_chunk_keys, requested_codecs
 from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.requests import GroupRequest, WriteRequest
 from xr_nczarr.writing.transaction import WritePlan
@@ -37,8 +32,6 @@ from xr_nczarr.writing.variables import (
 )
 
 _log = logging.getLogger(__name__)
-
-_POINTER_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -53,7 +46,7 @@ class Tree:
         The new variables, by the path of their arrays.
     groups
         Paths of the groups that are new.
-    notes
+    dropped
         Texts on variables whose leftover codecs were dropped.
     retyped
         Texts on attributes that NCZarr stores as another type.
@@ -63,7 +56,7 @@ class Tree:
     root: Group = field(default_factory=Group)
     written: dict[str, EncodedVariable] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     retyped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
@@ -119,7 +112,7 @@ class Tree:
         dimensions = (*dimensions, *others)
         location = child_path(group.path, name) if self.layout.zarr.has_groups else "/"
         grows = [dim.unlimited or dim.name in growing for dim in dimensions]
-        node, note = make_node(
+        node, fitted, dropped = make_node(
             variable,
             location,
             self.layout,
@@ -128,8 +121,13 @@ class Tree:
             and grows[0]
             and (dimensions[0].unlimited or variable.dimensions == (name,)),
         )
-        if note is not None:
-            self.notes.append(note)
+        within = f" in shards {node.shards[0].shape}" if node.shards else ""
+        level = logging.INFO if fitted else logging.DEBUG
+        _log.log(
+            level, "%s: %schunks %s%s", location, fitted and f"{fitted}: ", node.chunk_shape, within
+        )
+        if dropped:
+            self.dropped.append(f"{location} ({dropped})")
         group.variables[name] = Variable(
             path=location,
             name=name,
@@ -177,9 +175,9 @@ class Tree:
                 "NCZarr has no type for these attributes, which are stored as others: %s",
                 ", ".join(self.retyped),
             )
-        if self.notes:
+        if self.dropped:
             warnings.warn(
-                f"codecs left over from another file were dropped for {'; '.join(self.notes)}. "
+                f"codecs left over from another file were dropped for {'; '.join(self.dropped)}. "
                 "Choose others with encoding= (of to_nczarr) or codecs= (of copy)",
                 stacklevel=5,
             )
@@ -256,120 +254,3 @@ def check_names(
         if path is not None and isinstance(added[path], ArrayNode):
             error.located(variable=path)
         raise
-
-
-def make_node(
-    encoded: EncodedVariable,
-    path: str,
-    layout: Layout,
-    growing: Sequence[bool],
-    *,
-    lengthened: bool,
-) -> tuple[ArrayNode, str | None]:
-    """Return the array of an encoded variable, and a note on leftover codecs that do not fit it.
-
-    Parameters
-    ----------
-    growing
-        Whether the array may become longer along each dimension.
-    lengthened
-        Whether chunks of one dimension are made longer than the array; see `chunk_shape`.
-
-    Raises
-    ------
-    NczarrError
-        For codecs that were requested for this write, and that there are not.
-    """
-    encoding, explicit = encoded.encoding, encoded.explicit
-    zarr = layout.zarr
-    shape = tuple(encoded.data.shape)
-    blocks = getattr(encoded.data, "chunks", None)
-    if encoded.kind == "char":
-        encoding = _with_characters(encoding, shape)
-    with Place(variable=path):
-        fitted = ""
-        if not explicit:
-            encoding, fitted = fit_opened(encoding, encoded.dimensions, shape, growing)
-        chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
-        chunk_keys = zarr.chunk_keys(path, **requested_chunk_keys(encoding, zarr))
-    if layout.chunks_within:
-        chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-    # In a version without shards, those that opening left are no request.
-    shards = encoding.get("shards") if explicit or zarr.has_shards else None
-    required = explicit or encoding.get("chunks") == chunk
-    note = None
-    items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
-    place = "filters" if zarr.separates_compressor else "codecs"
-    leading = (CodecSpec(items, {}, place),) if encoded.dtype.hasobject else ()
-    itemsize = encoded.dtype.itemsize
-    if encoded.kind == "string" and not encoded.dtype.hasobject:
-        itemsize = _POINTER_BYTES
-
-    def node(codecs: Sequence[Mapping[str, Any]]) -> ArrayNode:
-        specs = (*leading, *codec_specs(codecs, itemsize, zarr))
-        specs = zarr.complete(specs, registered_kind)
-        return ArrayNode(
-            path=path,
-            shape=shape,
-            dtype=encoded.dtype,
-            chunk_shape=chunk,
-            fill_value=encoded.fill_value,
-            codecs=specs,
-            chunk_keys=chunk_keys,
-            shards=shard_specs(shards, chunk, shape, required=required),
-        )
-
-    try:
-        made = node(_fitting(requested_codecs(encoding, zarr), encoded))
-        check_codec(made)
-        made = _with_held_fill(made, encoding.get("fill_value") is not None)
-        zarr.render_node(made)
-    except NczarrError as error:
-        if explicit:
-            raise error.located(variable=path) from error.__cause__
-        made, note = node(()), f"{path} ({error.problem})"
-        zarr.render_node(made)  # the codecs were not the reason
-    within = f" in shards {made.shards[0].shape}" if made.shards else ""
-    level = logging.INFO if fitted else logging.DEBUG
-    _log.log(level, "%s: %schunks %s%s", path, fitted and f"{fitted}: ", made.chunk_shape, within)
-    return made, note
-
-
-def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return the encoding of characters, from one with the chunks of text.
-
-    All characters of a text lie in one chunk.
-    """
-    for key in ("chunks", "chunksizes"):
-        sizes = encoding.get(key)
-        if isinstance(sizes, list | tuple) and len(sizes) == len(shape) - 1:
-            encoding = {**encoding, key: (*sizes, shape[-1])}
-    return encoding
-
-
-def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Return an array whose codecs hold its fill value: zero, unless another was asked for."""
-    try:
-        check_fill(node)
-    except ConflictError:
-        if required:
-            raise
-        node = replace(node, fill_value=zero(node.dtype))
-        check_fill(node)
-    return node
-
-
-def _fitting(
-    codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable
-) -> Sequence[Mapping[str, Any]]:
-    """Return the codecs; raise UnsupportedError for one of another type or of other axes."""
-    for codec in codecs:
-        dtype = codec.get("dtype")
-        if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
-            raise UnsupportedError(
-                f"{codec['id']} is for {dtype}, but the array is {encoded.dtype}"
-            )
-        axes = list(range(encoded.data.ndim))
-        if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
-            raise UnsupportedError(f"transpose is for axes {codec['order']}, the array has {axes}")
-    return codecs

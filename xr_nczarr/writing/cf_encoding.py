@@ -37,7 +37,6 @@ from xr_nczarr.writing.number_encoding import (
     real_numbers,
     with_float_scale,
 )
-from xr_nczarr.writing.requests import is_time
 from xr_nczarr.writing.strings import TEXT, in_width, largest, padded, typed_text, without_missing
 
 # The keys that say how values are stored, not in which chunks and by which codecs.
@@ -158,6 +157,13 @@ def encode_as_stored(
     if chars:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
     return _as_type(encoded.data, dtype)
+
+
+def is_time(variable: Variable) -> bool:
+    """Return whether a variable holds times, NumPy's or cftime's; empty objects are not times."""
+    if variable.dtype != object or not variable.size:
+        return variable.dtype.kind in "mM"
+    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
 
 
 def check_kind(new: Variable, stored: Variable, name: str) -> None:

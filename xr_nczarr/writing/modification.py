@@ -16,7 +16,6 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats.editing import Change
 from xr_nczarr.hierarchy import (
-    Regions,
     edit_documents,
     refresh_consolidated,
     writable_format,
@@ -49,14 +48,8 @@ def plan_modification(
     request: WriteRequest,
     layout: Layout,
     options: WriteOptions,
-    interrupted: Regions,
 ) -> WritePlan:
     """Return the plan of a change to a store, checked; of nothing if it is complete already.
-
-    Parameters
-    ----------
-    interrupted
-        The regions that an append has written whose journal was left; see `Transaction.roll_back`.
 
     Raises
     ------
@@ -68,8 +61,8 @@ def plan_modification(
     for group_request in request.groups:
         planner.add(group_request)
     plan = planner.finish()
-    if interrupted:
-        repeated = plan.first is None and is_applied(opened.store, interrupted, plan.writes)
+    if transaction.applied:
+        repeated = plan.first is None and is_applied(opened.store, transaction.applied, plan.writes)
         transaction.close()
         if repeated:  # the writer was killed when it had done everything
             return WritePlan(plan.zarr_format)

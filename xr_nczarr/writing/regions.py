@@ -12,9 +12,8 @@ from xarray import Dataset, Variable
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.cf_encoding import cf_encoded, check_kind, equal
+from xr_nczarr.writing.cf_encoding import cf_encoded, check_kind, equal, is_time
 from xr_nczarr.writing.chunk_writes import Region
-from xr_nczarr.writing.requests import is_time
 from xr_nczarr.writing.strings import as_bytes
 
 _TIME_KEYS = ("units", "calendar")

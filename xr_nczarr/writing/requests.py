@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from xarray import DataArray, Dataset, DataTree, Variable
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.model import child_path, group_path
-from xr_nczarr.writing.blocks import in_blocks
+from xr_nczarr.writing.blocks import in_blocks, opened_lazily
+from xr_nczarr.writing.cf_encoding import is_time
 from xr_nczarr.writing.options import WriteOptions
 
 _ARRAY_NAME = "__xarray_dataarray_variable__"
@@ -45,19 +46,6 @@ class WriteRequest:
     groups: list[GroupRequest]
     path: str
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the caller named the root, so that the whole store is meant."""
-        return self.path == "/"
-
-    def in_blocks(self) -> WriteRequest:
-        """Return the request with lazily opened values in dask blocks; see `in_blocks`."""
-        groups = [
-            replace(group, dataset=in_blocks(group.dataset, group.encoding))
-            for group in self.groups
-        ]
-        return replace(self, groups=groups)
-
     def identity(self, mode: str, append_dim: str | None) -> str:
         """Return a text that tells this write from others, without reading lazy values."""
         written = [
@@ -69,14 +57,17 @@ class WriteRequest:
 
 
 def _token(variable: Variable) -> Any:
-    in_memory = variable._in_memory or variable.chunks
-    return variable if in_memory else variable.encoding.get("source")
+    """Return what stands for the values: their source, if they are opened lazily."""
+    lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
+    return variable.encoding.get("source") if lazy else variable
 
 
 def normalize(
     obj: Any, group: str | None, encoding: Any, unlimited: Any, options: WriteOptions
 ) -> WriteRequest:
     """Return any of xarray's objects as datasets by absolute path, parents first.
+
+    Lazily opened values are in blocks of dask; see `in_blocks`.
 
     Raises
     ------
@@ -112,12 +103,13 @@ def normalize(
             if name not in dataset.variables:
                 raise KeyError(f"encoding names the variable {name!r}, which the dataset lacks")
         dims = unlimited_dimensions(dataset, requested[path], required=required)
+        growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
         group_request = GroupRequest(
             path=path,
-            dataset=dataset,
+            dataset=in_blocks(dataset, encodings[path]),
             encoding=encodings[path],
             unlimited=dims,
-            growing=growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])}),
+            growing=growing,
         )
         groups.append(group_request)
     return WriteRequest(groups=groups, path=base)
@@ -192,10 +184,3 @@ def _lies_in_time(dataset: Dataset, dim: Hashable) -> bool:
         return False
     coordinate = dataset[dim].variable
     return is_time(coordinate) or " since " in str(coordinate.attrs.get("units"))
-
-
-def is_time(variable: Variable) -> bool:
-    """Return whether a variable holds times, NumPy's or cftime's; empty objects are not times."""
-    if variable.dtype != object or not variable.size:
-        return variable.dtype.kind in "mM"
-    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")

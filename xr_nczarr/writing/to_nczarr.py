@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from xarray import DataArray, Dataset, DataTree
@@ -23,11 +22,7 @@ from xr_nczarr.writing.options import (
     resolve_mode,
 )
 from xr_nczarr.writing.requests import WriteRequest, normalize
-from xr_nczarr.writing.transaction import (
-    Transaction,
-    WritePlan,
-    check_removable,
-)
+from xr_nczarr.writing.transaction import Transaction, check_removable
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -232,29 +227,31 @@ def to_nczarr(
 
 def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOptions) -> Any:
     """Plan and execute a write under the writer lock."""
-    replacing = options.mode == "w" and request.is_whole
+    replacing = options.mode == "w" and request.path == "/"
     if replacing and not options.overwrite:
         check_removable(store)
-    blocks = request.in_blocks()
     with Transaction.locked(
         store,
         lambda: request.identity(options.mode, options.append_dim),
         locking=options.mode != "r+",
         force=options.overwrite or replacing,
     ) as transaction:
-        if replacing:
-            plan = plan_creation(blocks, store, layout, options.consolidated)
+        opened = None if replacing else _open(transaction, request, options)
+        if opened is None:
+            plan = plan_creation(request, store, layout, options.consolidated)
+            plan.exclusive = not replacing and transaction.names == ([], [])
         else:
-            plan = _plan(transaction, blocks, layout, options)
+            plan = plan_modification(transaction, opened, request, layout, options)
         return transaction.execute(plan, options)
 
 
-def _plan(
-    transaction: Transaction, request: WriteRequest, layout: Layout, options: WriteOptions
-) -> WritePlan:
-    """Return the plan of a change to a store, or of a new one where there is none."""
+def _open(
+    transaction: Transaction, request: WriteRequest, options: WriteOptions
+) -> OpenedStore | None:
+    """Open the store to change, as far as the mode allows it; return None for a new one."""
     store, mode = transaction.store, options.mode
-    interrupted = {} if mode == "r+" else transaction.roll_back()
+    if mode != "r+":
+        transaction.roll_back()
     if mode == "w-" and request.path == "/" and transaction.shows_store:
         raise _exists(store, request.path)
     opened = transaction.open(mode)
@@ -265,8 +262,7 @@ def _plan(
         dim, groups = options.append_dim, request.groups
         if dim is not None and not any(dim in group.dataset.dims for group in groups):
             raise ConflictError(f"append_dim={dim!r} does not match any dimension of the new data")
-        plan = plan_creation(request, store, layout, options.consolidated)
-        return replace(plan, exclusive=transaction.names == ([], []))
+        return None
     if mode == "r+" and opened.hierarchy.before:
         raise ConflictError(
             "another write is replacing chunks of the store, or was interrupted",
@@ -278,7 +274,7 @@ def _plan(
     if mode == "w-" and request.path in existing:
         transaction.finish_creation(opened, options.consolidated)
         raise _exists(store, request.path)
-    return plan_modification(transaction, opened, request, layout, options, interrupted)
+    return opened
 
 
 def _exists(store: Store, path: str) -> ExistsError:

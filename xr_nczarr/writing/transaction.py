@@ -109,10 +109,14 @@ class Transaction:
     ----------
     documents
         What `open` has read and later steps have changed, by key; None for absent objects.
+    applied
+        What an interrupted append has written, if `roll_back` finds it complete: the first and last
+        element along each dimension, by path of the array. Its journal stays for `close`.
     """
 
     store: Store
     documents: dict[str, Bytes | None] = field(default_factory=dict)
+    applied: Regions = field(default_factory=dict)
 
     @cached_property
     def names(self) -> Listing | None:
@@ -179,30 +183,23 @@ class Transaction:
         with lock:
             yield cls(store)
 
-    def roll_back(self) -> Regions:
-        """Undo a change of documents that was interrupted.
-
-        Returns
-        -------
-        Empty, unless an append had written all but left its journal. Then the first and last
-        element along each dimension of what it wrote, by path of the array, and the journal stays
-        for `close`.
-        """
+    def roll_back(self) -> None:
+        """Undo a change of documents that was interrupted, unless it was complete."""
         if self.store.single_file or not self.may_hold(JOURNAL):
-            return {}
+            return
         journal = open_journal(self.store)
         if journal is None:
-            return {}
+            return
         before = journal.before(self.store.fetch(journal.keys))
         if before is None and journal.appended:
-            return journal.appended
+            self.applied = journal.appended
+            return
         for key, data in reversed((before or {}).items()):
             if data is None:
                 self.store.delete(key)
             else:
                 self.store.put([(key, data)])
         self.close()
-        return {}
 
     def close(self) -> None:
         """Remove the journal: the change is complete, or undone."""
