@@ -86,14 +86,10 @@ def _strings(
 ) -> tuple[Any, np.dtype[Any]]:
     """Return strings in the type of the layout: as they are if that is theirs."""
     is_fixed = data.dtype.kind == "S"
+    if layout.zarr.has_filters and is_fixed is not layout.pure:
+        return data, data.dtype
     if layout.pure:
-        if is_fixed:
-            data = unpadded(data, _OBJECT)
-        if not layout.zarr.has_filters:  # nor a codec for items of variable length
-            data = np.asarray(data).astype(str)
-        return data, data.dtype
-    if is_fixed:
-        return data, data.dtype
+        return string_data(unpadded(data, _OBJECT) if is_fixed else data, None, layout, None)
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
     width = variable.attributes.get(WIDTH, default_width)
     if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
@@ -103,8 +99,7 @@ def _strings(
             f"a string has {longest} bytes in UTF-8, but the attribute {name} allows {width}",
             remedy="Correct or remove the attribute in the source",
         )
-    fixed = width is not None or not layout.has_strings
-    return string_data(data, width, fixed=fixed, fill=variable.attributes.get("_FillValue"))
+    return string_data(data, width, layout, variable.attributes.get("_FillValue"))
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:

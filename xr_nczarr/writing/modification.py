@@ -123,20 +123,23 @@ class _Planner:
 
         An append changes no stored value, but no array is appended to itself.
         """
-        dim, changed = self.options.append_dim, self.gone
-        appended: dict[tuple[str, str], str] = {}
-        for group in self.request.groups:
-            stored = self.opened.group(group.path).variables if group.path in self.kept else {}
-            for name, variable in group.dataset.variables.items():
-                if str(name) in stored and dim is None:
-                    changed.add(stored[str(name)].path)
-                elif str(name) in stored and dim in variable.dims:
-                    appended[group.path, str(name)] = stored[str(name)].path
-        for group in self.request.groups:
-            for name, variable in group.dataset.variables.items():
-                own = appended.get((group.path, str(name)))
-                paths = changed if own is None else {*changed, own}
-                refuse_reading({name: variable}, self.opened.store, paths)
+        dim, replaced = self.options.append_dim, self.gone
+        paths = {
+            (group.path, name): variable.path
+            for group in self.request.groups
+            if group.path in self.kept
+            for name, variable in self.opened.group(group.path).variables.items()
+        }
+        values = {
+            (group.path, str(name)): variable
+            for group in self.request.groups
+            for name, variable in group.dataset.variables.items()
+        }
+        if dim is None:
+            replaced |= {paths[key] for key in values.keys() & paths.keys()}
+        for key, variable in values.items():
+            own = {paths[key]} if dim in variable.dims and key in paths else set()
+            refuse_reading({key[1]: variable}, self.opened.store, replaced | own)
 
     def _check_holds(self, new: Collection[str]) -> None:
         """Raise ConflictError for new members of a store that has no group for them."""

@@ -21,6 +21,7 @@ from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
 from xr_nczarr.writing.blocks import blockwise, opened_lazily
 from xr_nczarr.writing.number_encoding import misfit
+from xr_nczarr.writing.options import Layout
 
 TEXT = create_vlen_dtype(str)
 _MISSING, _TEXTS, _OTHERS = range(3)
@@ -104,13 +105,16 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def string_data(
-    data: Any, width: int | None, *, fixed: bool, fill: Any
+    data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return texts and their type: objects, or a fixed width, by default that of the longest.
+    """Return texts and their type in a layout: objects, or a fixed width, by default the longest.
 
     The `fill` value counts as a text, unless it is None.
     """
-    if not fixed:
+    if not layout.zarr.has_filters:  # nor a codec for items of variable length
+        data = np.asarray(data).astype(str)
+        return data, data.dtype
+    if layout.pure or (width is None and layout.has_strings):
         return (data if data.dtype.kind == "O" else data.astype(object)), np.dtype(object)
     if width is None:
         filled = [] if fill is None else [fill]

@@ -269,12 +269,7 @@ def encode_variable(
     if is_unicode_dtype(variable.dtype):
         kind: Kind = "string"
         width = encoding.pop(WIDTH, attributes.pop(WIDTH, None))
-        fixed = not layout.pure and (width is not None or not layout.has_strings)
-        if not layout.zarr.has_filters:  # nor a codec for items of variable length
-            data = np.asarray(data).astype(str)
-            dtype = data.dtype
-        else:
-            data, dtype = string_data(data, width, fixed=fixed, fill=attributes.get("_FillValue"))
+        data, dtype = string_data(data, width, layout, attributes.get("_FillValue"))
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
         if endian == "big" and dtype.type.__module__ != "numpy":
