@@ -350,6 +350,30 @@ def test_a_value_between_the_extremes_is_stored_as_it_is_or_rejected(
         xr_nczarr.to_nczarr(dataset(values), store, append_dim="x")
 
 
+@pytest.mark.parametrize("count", [1, 5000], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("value", "encoding"),
+    [
+        pytest.param(-9.9, {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -99}, id="packed"),
+        pytest.param(0.3, {"dtype": "i2", "_FillValue": 0}, id="rounded"),
+        pytest.param(5, {"dtype": "u1", "add_offset": 5, "missing_value": 0}, id="offset"),
+    ],
+)
+def test_a_number_does_not_become_a_missing_value(value, encoding, count):
+    values, store = np.array([value, *[40] * count, -20, 200]), {}
+    values = values[values > -1] if encoding["dtype"] == "u1" else values
+    with pytest.raises(ConflictError, match=f"the value {value}, which .* the missing value"):
+        xr_nczarr.to_nczarr(dataset(values), store, encoding={"v": encoding})
+    assert not store
+
+
+def test_a_number_that_is_the_missing_value_reads_as_missing():
+    encoding, store = {"v": {"dtype": "i2", "_FillValue": -99}}, {}
+    xr_nczarr.to_nczarr(dataset(np.array([1.0, -99, 2])), store, encoding=encoding)
+    stored = xr.open_dataset(store, engine="nczarr").v.values
+    np.testing.assert_array_equal(stored, [1, np.nan, 2])
+
+
 def test_large_integers_that_floats_hold_are_packed():
     values = np.array([2**53 + 2, -(2**62), 2**60] * 2000)
     encoding, store = {"v": {"dtype": "i8", "scale_factor": 2.0, "_FillValue": -1}}, {}

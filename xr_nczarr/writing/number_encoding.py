@@ -57,6 +57,8 @@ def encode_numbers(
     if lost.any():
         remedy = _WIDER if rounding == "requested" else _ELSEWHERE
         raise misfit(f"the value {checked[lost][0]}", encoding, meant, remedy, name)
+    if rounding == "requested" and meant.kind != "f":
+        _check_unmasked(data, stored, encoding, name)
     return stored.view(dtype)
 
 
@@ -82,6 +84,26 @@ def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
+
+
+def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
+    """Raise ConflictError for a number that only rounding makes equal to a missing value.
+
+    A number that equals it already is one that the caller marks as missing.
+    """
+    for mark in _marks(encoding):
+        masked = stored == mark
+        if masked.any():
+            masked &= (data != mark) & ~_missing(data)
+        if masked.any():
+            raise misfit(
+                f"the value {data[masked][0]}, which would be stored as the missing value {mark},",
+                encoding,
+                stored.dtype,
+                "Choose another _FillValue, scale_factor or add_offset in encoding, or call "
+                "drop_encoding() to discard the encoding that opening left",
+                name,
+            )
 
 
 def _extremes(data: Any) -> Any:
