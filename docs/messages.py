@@ -9,13 +9,13 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 HEAD = """# Error messages
 
-Every message of the package, made from its code. Braces stand for what a message names there.
+All messages of the package, generated from its code. Braces mark inserted values.
 The classes are explained in [](errors.md).
 """
 
 
 def messages() -> Iterator[tuple[str, str, str, str]]:
-    """Yield layer, class, problem and remedy of each error that the package makes."""
+    """Yield layer, class, problem and remedy of each error that the package raises."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
     constants = {
         name: text
@@ -26,10 +26,11 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
     }
     for path, tree in trees.items():
         layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        calls: dict[ast.Call, dict[str, str]] = {}  # inner functions come after those around them
+        own = {name: text for node in tree.body for name, text in assigned(node) if name.isupper()}
+        calls: dict[ast.Call, dict[str, str]] = {}  # inner functions follow the outer ones
         for holder in ast.walk(tree):
             if isinstance(holder, ast.Module | ast.FunctionDef):
-                names = {**constants, **dict(assigned(holder))}
+                names = {**constants, **own, **dict(assigned(holder))}
                 calls |= {node: names for node in ast.walk(holder) if is_error(node)}
         for call, names in calls.items():
             remedies = [item.value for item in call.keywords if item.arg == "remedy"]
@@ -38,7 +39,7 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
 
 
 def is_error(node: ast.AST) -> bool:
-    """Return whether code makes an error with a message."""
+    """Return whether a node creates an error with a message."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -49,7 +50,7 @@ def is_error(node: ast.AST) -> bool:
 
 
 def assigned(holder: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the names to which texts are assigned, with these texts."""
+    """Yield each name to which text is assigned, and this text."""
     for node in ast.walk(holder):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
             for target in node.targets:
@@ -58,7 +59,7 @@ def assigned(holder: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def text_of(node: ast.expr, names: dict[str, str]) -> str:
-    """Return a text with its inserted values in braces."""
+    """Return a text with inserted values in braces."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -75,7 +76,7 @@ def text_of(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def inserted(node: ast.expr) -> str:
-    """Return the name of what is inserted, without the functions around it."""
+    """Return the name of an inserted value, without the functions that format it."""
     while isinstance(node, ast.Call) and node.args:
         node = node.args[0]
     if isinstance(node, ast.Attribute):
