@@ -32,7 +32,7 @@ def test_messages_are_texts_with_the_names_of_what_they_insert(rows):
     problems = {(layer, name): set() for layer, name, *_ in rows}
     for layer, name, problem, _ in rows:
         problems[layer, name].add(problem)
-    moved = "what this object was opened from stayed in another process"
+    moved = "this object was opened in another process, and its target is not a path or URL"
     assert moved in problems["accessor", "NotFoundError"]
     sizes = "found {size} bytes, expected {nbytes} (chunk {chunk_shape} of {dtype})"
     assert sizes in problems["chunks", "ChunkError"]

@@ -79,7 +79,7 @@ __all__ = [
     "verify",
 ]
 
-# What reads and writes is imported when it is first used.
+# The modules that read and write are imported on first use.
 _LAZY = {
     "Cdl": "tools.cdl",
     "Comparison": "tools.diff",

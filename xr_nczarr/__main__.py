@@ -1,4 +1,4 @@
-"""``python -m xr_nczarr``: the same as the ``nczarr`` command."""
+"""Run ``python -m xr_nczarr`` as the ``nczarr`` command."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""``ds.nczarr`` and ``tree.nczarr``, whichever of the two packages is imported first.
+"""The accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
 
-xarray has no entry point for accessors. This module does not import xarray: it registers them
-behind xarray's own import.
+xarray has no entry point for accessors, and importing this module does not import xarray. The
+accessors are registered as soon as xarray is imported, whether before or after this module.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class NczarrAccessor:
         }
         if is_opened:
             methods |= {
-                "info()": "show what is in its store, and which chunks are there",
-                "verify()": "read every chunk of its store, and compare all metadata",
+                "info()": "list the contents of its store, and count the stored chunks",
+                "verify()": "check all metadata and all chunks of its store",
             }
         lines = [f"  .{call:20}{summary}" for call, summary in methods.items()]
         return "\n".join([f"<xr_nczarr methods of a {kind}{origin}>", *lines])
@@ -93,7 +93,7 @@ class NczarrAccessor:
         )
 
     def info(self, *, count_chunks: bool = True, progress: bool = False) -> StoreInfo:
-        """Return what is in the store that it was opened from; see `xr_nczarr.info`."""
+        """Return an overview of the store that was opened; see `xr_nczarr.info`."""
         from xr_nczarr.tools.info import info
 
         target, options = self._opened_from(info)
@@ -102,7 +102,7 @@ class NczarrAccessor:
     def verify(
         self, *, sample: int | None = None, readers: bool = False, progress: bool = False
     ) -> Verification:
-        """Verify the store that it was opened from; see `xr_nczarr.verify`."""
+        """Verify the store that was opened; see `xr_nczarr.verify`."""
         from xr_nczarr.tools.verify import verify
 
         target, options = self._opened_from(verify)
@@ -114,37 +114,37 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Return what reading it, or a selection of it, takes; see `xr_nczarr.explain`."""
+        """Return the requests and bytes that reading a selection takes; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)
 
     def _opening(self) -> Opening | None:
-        """Return what the object was opened from; None if not with this engine."""
+        """Return how this engine opened the object; None for an object of another origin."""
         from xr_nczarr.backend.encoding import OPENING_KEY, Opening
 
         opening = self._obj.encoding.get(OPENING_KEY)
         return opening if isinstance(opening, Opening) else None
 
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-        """Return what the object was opened from, and with which options of `function`.
+        """Return the target that was opened, and the options of opening that `function` accepts.
 
         Raises
         ------
         NotFoundError
-            If it was not opened with this engine, or lost its encoding on the way.
+            If the object was not opened with this engine, or has lost its encoding since.
         """
         opening = self._opening()
         if opening is None:
             raise NotFoundError(
-                "this object does not know where it was opened from",
+                "the store that this object was opened from is unknown",
                 remedy="Call the method on the Dataset that engine='nczarr' opened, or call the "
                 "function of the same name in xr_nczarr with the URL",
             )
         if opening.target is None:
             raise NotFoundError(
-                "what this object was opened from stayed in another process",
-                remedy="Call the function of the same name in xr_nczarr with it there",
+                "this object was opened in another process, and its target is not a path or URL",
+                remedy="Call the function of the same name in xr_nczarr there",
             )
         options = opening.options.as_dict()
         names = function.__kwdefaults__ or ()
@@ -182,7 +182,7 @@ class _XarrayFinder:
             sys.meta_path.remove(self)
             _register()
 
-        # On this object alone: nothing is registered when xarray is only looked up.
+        # Replaced on this loader only, so that find_spec("xarray") alone registers nothing.
         loader.exec_module = exec_module
 
 

@@ -1,7 +1,7 @@
-"""What a user names → a store, its hierarchy and its netCDF groups, whose arrays read values.
+"""Open the store that a user names, with its hierarchy and its netCDF groups.
 
-The one place that resolves a target. The commands build on it alone: it imports neither xarray
-nor dask.
+This is the only module that resolves a target. It imports neither xarray nor dask, so that most
+commands of ``nczarr`` start without them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A target, the place that it names, and the store there."""
+    """The location that a target names, and the store at this location."""
 
     location: Location
     access: Access
@@ -45,13 +45,13 @@ class Resolved:
         if self.location.read_only:
             raise UnsupportedError(
                 "this store is read only",
-                remedy="Open it for writing.",
+                remedy="Open it for writing",
                 store=self.store.name,
             )
         if self.location.group:
             raise UnsupportedError(
                 f"the target is the group {quote(self.location.group)!r} of a store",
-                remedy="Pass the store, and the group as group.",
+                remedy="Pass the store as the target, and the group as group=",
                 store=self.store.name,
             )
         self.store.check_writable()
@@ -63,14 +63,14 @@ class Resolved:
         documents: dict[str, Bytes | None] | None = None,
         **search: Any,
     ) -> tuple[Resolved, Hierarchy]:
-        """Return the nodes of the store, or of the reference set in parquet that it holds.
+        """Return the hierarchy of the store, or of the parquet reference set that it contains.
 
         See `open_netcdf` for `documents`, and `hierarchy.open_hierarchy` for the other arguments.
 
         Raises
         ------
         RecordSetError
-            If the target is a store object that holds a reference set: it stays what it is.
+            If the target is a store object that contains a parquet reference set.
         """
         search |= {
             "listed_children": listed_children,
@@ -94,9 +94,8 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
     Parameters
     ----------
     target
-        A path, a URL of fsspec, an NCZarr URL, a mapping of keys to bytes, a mapper or an opened
-        file of fsspec, a reference set, a store or group of zarr-python, a store of icechunk or
-        obstore, or a store.
+        A path, an fsspec or NCZarr URL, a mapping of keys to bytes, an fsspec mapper or open file,
+        a reference set, a zarr-python store or group, an icechunk or obstore store, or a `Store`.
     must_exist
         Whether a store or reference set has to exist; otherwise a store may be created.
     """
@@ -111,7 +110,7 @@ class OpenedStore:
     Attributes
     ----------
     target
-        What the caller passed to open it.
+        The target as the caller passed it.
     target_group
         Path of the group that the target itself names; empty for the root.
     """
@@ -150,7 +149,7 @@ class OpenedStore:
             walked = open_netcdf(self.store, options).root.walk()
             paths = [group.path.strip("/") for group in islice(walked, _MAX_NAMED_GROUPS + 2)]
         except NczarrError:
-            return "See what is there with xr_nczarr.info"
+            return "List the groups with xr_nczarr.info"
         names = [repr(quote(path)) for path in paths if path]
         more = ", …" if len(names) > _MAX_NAMED_GROUPS else ""
         listed = ", ".join(names[:_MAX_NAMED_GROUPS]) + more
@@ -162,7 +161,7 @@ class OpenedStore:
         return ChunkedArray(node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
-        """Return the dimensions that a group sees, by short name: its own hide those above it."""
+        """Return the dimensions visible in a group, by short name: its own hide inherited ones."""
         group = self.root
         visible = dict(group.dimensions)
         for name in filter(None, path.split("/")):
@@ -171,7 +170,7 @@ class OpenedStore:
         return visible
 
     def readable(self, group: Group) -> Iterator[ReadableVariable]:
-        """Yield the variables of a group, as they are read."""
+        """Yield the variables of a group, with what is needed to read them."""
         visible = self.visible_dimensions(group.path)
         for variable in group.variables.values():
             names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
@@ -186,9 +185,9 @@ class ReadableVariable(NamedTuple):
     Attributes
     ----------
     dimension_names
-        Short names; the path of a dimension whose short name a nearer dimension hides.
+        Short names, or the full path of a dimension whose short name is hidden by a nearer one.
     node
-        The array as it is read; see `readable_node`. None if it is missing or broken.
+        The array prepared by `readable_node`; None if it is missing or broken.
     """
 
     variable: Variable
@@ -209,17 +208,17 @@ def open_netcdf(
     with_sidecars: bool = False,
     documents: dict[str, Bytes | None] | None = None,
 ) -> OpenedStore:
-    """Open what a path, URL or mapping names as a tree of netCDF groups.
+    """Open a path, URL or mapping as a tree of netCDF groups.
 
     Parameters
     ----------
     subgroups
         Whether to read the groups below the requested one.
     with_sidecars
-        Whether to read the NCZarr objects beside the metadata too, in order to change them.
+        Whether to also read the NCZarr objects stored beside the metadata, in order to change them.
     documents
-        Keeps the bytes of all documents that are fetched, by key, with None for absent ones. Those
-        that it holds already are not fetched.
+        A cache of the bytes of documents by key, with None for absent documents. Fetched documents
+        are added; cached ones are not fetched again.
     """
     resolved = resolve(target, options.access)
     location = resolved.location
@@ -259,7 +258,7 @@ def open_netcdf(
 
 
 def _warn_of_big_endian(root: Group, store: Store) -> None:
-    """Warn once about numbers that netCDF-C up to 4.9.2 may have stored in the other byte order."""
+    """Warn about variables that netCDF-C up to 4.9.2 may have stored in the wrong byte order."""
     names = [
         variable.path
         for group in root.walk()
@@ -279,7 +278,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log the numbers of a reference set whose fill value of zero does not mask."""
+    """Log the variables of a reference set whose fill value of zero is not used as a mask."""
     names = [
         variable.path
         for variable in root.all_variables()
@@ -310,9 +309,10 @@ def open_whole(
 
 
 def readable_node(variable: Variable, assume_endian: Endian) -> ArrayNode:
-    """Return the array as it is read: with the sizes of its dimensions, and a fill value.
+    """Return a variable's array with the shape, fill value and byte order to read it with.
 
-    Where the stored array is shorter than a dimension, chunks are missing and read as fill.
+    The shape is that of the variable's dimensions. Beyond the stored array, chunks are missing and
+    are read as fill values.
     """
     node = variable.node
     assert node is not None

@@ -32,12 +32,12 @@ def reason_of(error: BaseException) -> str:
 
 
 class NczarrError(Exception):
-    """The root of all errors of this package.
+    """The base class of all errors of this package.
 
     Parameters
     ----------
     problem
-        What is wrong: usually the value found and the value expected.
+        A description of the error, usually the value found and the value expected.
     remedy
         An instruction to the reader of the message, or an empty string.
     store
@@ -113,7 +113,7 @@ class Place:
 
 
 class NotFoundError(NczarrError, FileNotFoundError):
-    """The requested store, node or dataset does not exist."""
+    """The requested store, group, variable or dimension does not exist."""
 
 
 class ExistsError(NczarrError, FileExistsError):
@@ -153,7 +153,7 @@ class ConflictError(NczarrError, ValueError):
 
 
 class StorageError(NczarrError, OSError):
-    """The store returned neither the bytes nor *not found*."""
+    """The store failed: it returned neither the requested bytes nor *not found*."""
 
 
 class AccessDeniedError(StorageError, PermissionError):
@@ -169,7 +169,7 @@ class StorageConnectionError(StorageError, ConnectionError):
 
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
-    """Return the error for a `value` at `place` that is not what was `expected`."""
+    """Return the error for a `value` at `place` that differs from what is `expected`."""
     return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)
 
 

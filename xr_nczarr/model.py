@@ -23,7 +23,7 @@ Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """A default, which differs from an equal number that a caller passes."""
+    """A default value, distinguishable from an equal number that the caller passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class Limits:
     max_item_bytes
         Size of one item of variable length.
     max_metadata_bytes, max_consolidated_bytes
-        Size of a metadata document, and of one that holds those of many nodes. Each value in it
-        counts as 256 bytes.
+        Size of a metadata document, and of a consolidated one. Each value in it counts as 256
+        bytes.
     max_nodes
         Number of groups and arrays.
     max_depth
@@ -82,7 +82,7 @@ class Limits:
             For a limit that is unknown or not a number.
         """
         if not isinstance(limits, Limits | Mapping | None):
-            raise ValueError(f"limits is a Limits, a mapping or None; found {limits!r}")
+            raise ValueError(f"limits must be a Limits, a mapping or None; found {limits!r}")
         if isinstance(limits, Limits):
             return limits
         names = [limit.name for limit in fields(cls)]
@@ -94,7 +94,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, limit in self._by_name().items():
             if not isinstance(limit, Real):
-                raise ValueError(f"{name} of limits is a number; found {limit!r}")
+                raise ValueError(f"{name} of limits must be a number; found {limit!r}")
 
     def _by_name(self) -> dict[str, Any]:
         return {limit.name: getattr(self, limit.name) for limit in fields(self)}

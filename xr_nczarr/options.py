@@ -1,4 +1,4 @@
-"""Every option of opening, with its meaning and its default."""
+"""The options of opening a store, with their defaults."""
 
 from __future__ import annotations
 
@@ -27,39 +27,41 @@ class OpenOptions:
     group
         Path of the group to open; None for the root.
     storage_options
-        For the filesystem, as fsspec spells them, and three of this package: ``retry`` (a `Retry`
-        or a mapping of some of its fields), ``missing_status`` (the HTTP statuses that mean *not
-        found*: S3 answers 403 to callers without permission to list the bucket) and ``client``.
+        Options of the fsspec filesystem, and three of this package: ``retry`` (a `Retry` or a
+        mapping of some of its fields), ``missing_status`` (the HTTP statuses that mean *not found*:
+        S3 answers 403 to callers without permission to list the bucket) and ``client``.
     consolidated
-        Whether to read the consolidated metadata alone (True), the single documents alone
-        (False), or whatever is there (None). ``"check"`` reads both and raises where they differ.
+        Whether to read only the consolidated metadata (True), only the single documents (False), or
+        whichever exist (None). ``"check"`` reads both and raises where they differ.
     zarr_format
         ``1``, ``2``, ``"3-draft"`` or ``3``; None to recognize it.
     on_unsupported
-        What a variable that cannot be read or decoded becomes: present as it is stored, where one
-        that cannot be read raises its reason on access (``"lazy"``), left out (``"skip"``), or an
-        error at once (``"raise"``). ``"lazy"`` warns of variables that are not decoded, and of
-        coordinates of dimensions without an index. ``"fallback"`` is ``"lazy"``, but reads unknown
-        types of the v3 draft as the types that they fall back to.
+        How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps it: one that
+        cannot be decoded has its stored values, one that cannot be read raises its error on access.
+        It warns about variables that are not decoded, and about dimension coordinates without an
+        index. ``"skip"`` leaves the variable out. ``"raise"`` raises its error on opening.
+        ``"fallback"`` is ``"lazy"``, but reads unknown types of the v3 draft as their fallback
+        types.
     missing_chunks
-        What a chunk that the store does not have reads as: ``"fill"``, ``"warn"`` (fill and a
-        warning) or ``"raise"``.
+        How to read a chunk that is not in the store: as fill values (``"fill"``), as fill values
+        with a warning (``"warn"``), or as an error (``"raise"``).
     use_zarr_fill_value_as_mask
-        Whether the ``fill_value`` of plain Zarr without a ``_FillValue`` attribute masks. None: in
-        version 1 and 2 it does, as with engine zarr, but for zero in reference sets (it may be
-        HDF5's default; such arrays are logged) and for the default fills of netCDF where netCDF-C
-        wrote the store. In version 3 it does not.
+        Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
+        missing values. With None, it does in version 1 and 2, as with engine zarr, but not in
+        version 3. Two fill values are excepted: zero in reference sets, which may be HDF5's default
+        (such arrays are logged), and netCDF's default fill values in stores that netCDF-C wrote.
     assume_endian
-        Byte order of the chunks whatever the metadata say, for files of netcdf-c up to 4.9.2,
-        which could declare big endian and store little endian. Opening such a store warns.
+        Byte order of the chunks, which overrides the metadata. It is meant for stores of netcdf-c
+        up to 4.9.2, which could declare big-endian data but store them as little endian. Opening
+        such a store warns.
     codecs
-        Further codec classes, with numcodecs' interface, by their id. Pickled chunks are read only
+        Additional codec classes by id, with numcodecs' interface. Pickled chunks are read only
         with ``{"pickle": numcodecs.Pickle}``: reading them runs code that the store contains.
     trust
-        ``"none"`` for stores of strangers, as a service opens them: no links out of a local
-        directory, no redirects out of a URL, reference sets that name nothing outside their own
-        folder but what `allow` does, no codecs that other packages register with zarr-python, and
-        strict defaults for `limits`. None for the caller's own.
+        ``"none"`` for untrusted stores, as a service opens them. Links must not leave a local
+        directory, redirects must not leave the URL, and reference sets must stay within their own
+        folder and the places in `allow`. Codecs that other packages register with zarr-python are
+        not used, and `limits` have strict defaults. None for trusted stores.
     limits
         Bounds on what reading can allocate, as `Limits` or a mapping of some of them.
     threads
@@ -82,7 +84,7 @@ class OpenOptions:
     def __post_init__(self) -> None:
         group_path(self.group)
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise ValueError(f"threads is an integer above 0 or None; found {self.threads!r}")
+            raise ValueError(f"threads must be an integer above 0 or None; found {self.threads!r}")
         check_choice("on_unsupported", self.on_unsupported, get_args(Unsupported))
         check_choice("missing_chunks", self.missing_chunks, get_args(MissingChunks))
         check_choice("consolidated", self.consolidated, (None, True, False, "check"))
@@ -95,7 +97,7 @@ class OpenOptions:
         check_choice("use_zarr_fill_value_as_mask", masks, (None, True, False))
         for name in ("storage_options", "codecs"):
             if not isinstance(getattr(self, name), Mapping | None):
-                raise ValueError(f"{name} is a mapping or None; found {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be a mapping or None; found {getattr(self, name)!r}")
         if self.trust == "none" and "pickle" in (self.codecs or {}):
             raise ValueError("the codec pickle contradicts trust='none'")
         _ = self.bounds
@@ -111,13 +113,13 @@ class OpenOptions:
 
     @property
     def bounds(self) -> Limits:
-        """The limits that hold."""
+        """The limits in effect."""
         limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 
     @property
     def access(self) -> Access:
-        """How the store is reached."""
+        """The options of accessing the store."""
         from xr_nczarr.storage import Access
 
         return Access(
@@ -126,7 +128,7 @@ class OpenOptions:
 
     @property
     def reading(self) -> ReadOptions:
-        """What the chunk engine needs to know."""
+        """The options of reading chunks."""
         from xr_nczarr.chunks import ReadOptions
 
         return ReadOptions(
@@ -139,9 +141,9 @@ class OpenOptions:
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError if an option has another value than its choices."""
+    """Raise ValueError if the value of an option is not one of its choices."""
     if value not in choices:
-        raise ValueError(f"{name} is one of {', '.join(map(repr, choices))}; found {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; found {value!r}")
 
 
 OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))

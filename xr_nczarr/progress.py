@@ -1,6 +1,6 @@
-"""The progress of long operations, on the standard error output.
+"""Progress bars of long operations, on standard error.
 
-tqdm draws the bar where it is installed, in notebooks too. Elsewhere it is a line of text.
+tqdm draws the bar if it is installed, in notebooks too. Otherwise it is a line of text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Progress:
-    """How much of an operation is done, counted by any thread and by workers of `distributed`.
+    """A progress bar that any thread and any `distributed` worker can advance.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Progress:
         if self._bar is not None and "distributed" in sys.modules:
             from distributed import get_client
 
-            with suppress(ValueError):  # without a client
+            with suppress(ValueError):  # no client is running
                 self._client = get_client()
                 self._topic = f"nczarr-progress-{id(self)}"
                 self._client.subscribe_topic(self._topic, self._count_event)
@@ -53,7 +53,7 @@ class Progress:
         if self._bar is not None:
             with self._lock:
                 if kind is None and self._bar.total is not None:
-                    self._bar.update(self._bar.total - self._bar.n)  # events that are still to come
+                    self._bar.update(self._bar.total - self._bar.n)  # events still on their way
                 self._bar.close()
                 self._bar = None
 
@@ -61,13 +61,13 @@ class Progress:
         return _RemoteProgress, (self._topic,)
 
     def advance(self, count: int) -> None:
-        """Count what was done."""
+        """Advance the bar by `count`."""
         with self._lock:
             if self._bar is not None:
                 self._bar.update(count)
 
     def count(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items, and count each."""
+        """Yield the items, and advance the bar by one after each."""
         for item in items:
             yield item
             self.advance(1)
@@ -77,22 +77,22 @@ class Progress:
 
 
 class _RemoteProgress:
-    """Reports to the `Progress` of the process that sent the work."""
+    """A handle by which a worker advances the `Progress` of the process that sent the work."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
 
     def advance(self, count: int) -> None:
-        """Report what was done, from a worker of `distributed`."""
+        """Advance the bar by `count`, from a `distributed` worker."""
         if self.topic:
             from distributed import get_worker
 
-            with suppress(ValueError):  # in a process of another scheduler
+            with suppress(ValueError):  # not a `distributed` worker
                 get_worker().log_event(self.topic, count)
 
 
 def _bar(total: int | None, unit: str) -> Any:
-    """Return a bar with tqdm's methods."""
+    """Return a progress bar with tqdm's interface."""
     if find_spec("tqdm") is None:
         return _PlainBar(total, unit)
     import warnings
@@ -106,7 +106,7 @@ def _bar(total: int | None, unit: str) -> Any:
 
 
 class _PlainBar:
-    """A line of text with the share that is done, the rate and the remaining time."""
+    """A line of text with the completed share, the rate and the remaining time."""
 
     def __init__(self, total: int | None, unit: str) -> None:
         self.total, self.unit, self.n = total, unit, 0
@@ -114,13 +114,13 @@ class _PlainBar:
         self._shown = float("-inf")
 
     def update(self, count: int) -> None:
-        """Count, and show the line unless that was done a moment ago."""
+        """Advance by `count`, and redraw the line at most every `_SECONDS_BETWEEN_LINES`."""
         self.n += count
         if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
             self._show()
 
     def close(self) -> None:
-        """Show the line for the last time."""
+        """Draw the final line."""
         self._show()
         sys.stderr.write("\n")
 

@@ -264,7 +264,7 @@ def test_a_scalar_with_the_name_of_a_dimension_is_left_out(tmp_path):
     store = put(tmp_path / "s", members)
     with pytest.warns(xr.SerializationWarning, match=r"^/x is left out: .*scalar.*\(variable /x\)"):
         assert list(xr.open_dataset(store, engine="nczarr").variables) == ["a"]
-    with pytest.raises(MetadataError, match="a scalar has the name of a dimension"):
+    with pytest.raises(MetadataError, match="the scalar has the name of a dimension"):
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
     for options in ({"on_unsupported": "skip"}, {"drop_variables": "x"}):
         assert list(xr.open_dataset(store, engine="nczarr", **options).variables) == ["a"]

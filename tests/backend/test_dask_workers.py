@@ -54,8 +54,8 @@ def mortals():
 def test_a_dask_worker_that_dies_is_replaced_or_an_error(tmp_path, mortals, append, monkeypatch):
     path, whole = str(tmp_path / "s"), str(tmp_path / "whole")
     options = {"append_dim": "t"} if append else {"encoding": ENCODING}
-    for one in (path, whole) if append else ():
-        to_nczarr(rows(0, 4), one, unlimited_dims="t", encoding=ENCODING)
+    for item in (path, whole) if append else ():
+        to_nczarr(rows(0, 4), item, unlimited_dims="t", encoding=ENCODING)
     new = rows(4, 16) if append else rows(0, 12)
     to_nczarr(new, whole, **options)
 

@@ -328,7 +328,7 @@ def test_d20_arrays_with_an_undefined_fill_value_are_listed(tmp_path):
         file.createVariable("unfilled", "i4", ("x",), chunksizes=(2,), fill_value=False)[:2] = 1
         file.createVariable("filled", "i4", ("x",))[:] = 1
     picture = repr(xr_nczarr.info(url))
-    assert "note: missing chunks read as zero, without a fill value (unfilled)" in picture
+    assert "note: missing chunks are read as zero, without a fill value (unfilled)" in picture
 
 
 def test_dropped_variables_still_affect_the_decoding_of_others(tmp_path):

@@ -146,8 +146,8 @@ def test_a_missing_value_among_booleans_is_not_true() -> None:
     assert opened.v[:2].values.tolist() == [True, False]
     with pytest.raises(
         xr_nczarr.MetadataError, match=r"booleans contain the missing value 9"
-    ) as told:
+    ) as reported:
         opened.v.load()
-    assert (told.value.key, told.value.variable) == ("v/1", "/v")
+    assert (reported.value.key, reported.value.variable) == ("v/1", "/v")
     unmasked = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)
     assert unmasked.v.values.tolist() == [True, False, True]

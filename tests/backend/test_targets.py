@@ -172,7 +172,7 @@ def test_options_of_a_set_apply_to_a_folder_too(memory, tmp_path):
     assert read(fsspec.get_mapper(f"{tmp_path}/set"), storage_options=options) == VALUES
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain/.zgroup").write_text('{"zarr_format": 2}')
-    with pytest.raises(NotFoundError, match=r"no reference set.*remote_options"):
+    with pytest.raises(NotFoundError, match=r"the reference set does not exist.*remote_options"):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
@@ -295,7 +295,7 @@ def test_a_missing_group_is_an_error_that_names_the_existing_ones(groups, tmp_pa
 
 def test_functions_on_whole_stores_reject_a_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
-    with pytest.raises(UnsupportedError, match="names its group 'sub'"):
+    with pytest.raises(UnsupportedError, match="the source is the group 'sub'"):
         xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)
     assert not os.listdir(tmp_path)
 
@@ -348,13 +348,13 @@ def test_a_filesystem_with_credentials_reaches_the_targets(s3_server, groups):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fs": 3}, "fs holds a int"),
-        ({"fs": {"memory": "s3"}}, "fs holds a str"),
-        ({"fs": DirFileSystem("/", fsspec.filesystem("file"))}, "fs holds a DirFileSystem"),
+        ({"fs": 3}, "fs has the type int"),
+        ({"fs": {"memory": "s3"}}, "fs has the type str"),
+        ({"fs": DirFileSystem("/", fsspec.filesystem("file"))}, "fs has the type DirFileSystem"),
         ({"mode": "w"}, "read only"),
-        ({"fo": 3}, "fo holds a int"),
-        ({"fo": io.BytesIO(b"{}")}, "fo holds a BytesIO"),
-        ({"remote_protocol": "simplecache"}, "how to cache"),
+        ({"fo": 3}, "fo has the type int"),
+        ({"fo": io.BytesIO(b"{}")}, "fo has the type BytesIO"),
+        ({"remote_protocol": "simplecache"}, "is a cache"),
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],
 )

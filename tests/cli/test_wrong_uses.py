@@ -21,25 +21,25 @@ USAGE = "Usage: nczarr {} [OPTIONS] {}"
 NO_STORE = "found no Zarr metadata (zarr.json, .zmetadata"
 WRONG = {
     # ---- what is no store
-    "nothing there": ("info nothing", "nothing: it does not exist"),
+    "nothing there": ("info nothing", "nothing: the path does not exist"),
     "empty folder": ("info empty", f"empty: {NO_STORE}"),
     "folder of something else": ("info plain", f"plain: {NO_STORE}"),
     "store within a store": ("info outer", "To open a store within a store, pass --option 'group=…'"),
     "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),
     "interrupted copy": (
         "info unfinished",
-        "the store is incomplete: what wrote it was interrupted. Run the same copy or write again "
-        "to complete it",
+        "the store is incomplete, because its write was interrupted. Run the same write or copy again "
+        "to complete the store",
     ),
     "no JSON": ("info bad.json", "bad.json: the reference document is not JSON"),
     "other JSON": ("info other.json", "this is not a reference set: found 1"),
-    "text file": ("info text.txt", "text.txt: this is a file of another kind, expected a directory"),
-    "netCDF-4 file": ("info h.nc", "this is a netCDF-4 or HDF5 file, expected a directory"),
-    "netCDF-3 file": ("info h3.nc", "this is a netCDF-3 file, expected a directory"),
-    "copy of a text file": ("copy text.txt out", "text.txt: this is a file of another kind"),
-    "copy onto a text file": ("copy s text.txt", "text.txt: this is a file of another kind"),
-    "cut zip file": ("info cut.zip", "cut.zip: found no readable zip file"),
-    "empty zip file": ("info empty.zip", "empty.zip: this is an empty file"),
+    "text file": ("info text.txt", "text.txt: found a file of another kind, expected a directory"),
+    "netCDF-4 file": ("info h.nc", "found a netCDF-4 or HDF5 file, expected a directory"),
+    "netCDF-3 file": ("info h3.nc", "found a netCDF-3 file, expected a directory"),
+    "copy of a text file": ("copy text.txt out", "text.txt: found a file of another kind"),
+    "copy onto a text file": ("copy s text.txt", "text.txt: found a file of another kind"),
+    "cut zip file": ("info cut.zip", "cut.zip: the zip file cannot be read"),
+    "empty zip file": ("info empty.zip", "empty.zip: found an empty file"),
     # ---- where it is
     "unknown protocol": ("info foo://bar/x", "foo://bar/x: Protocol not known: foo"),
     "gs without gcsfs": ("info gs://bucket/x", "Install it, or xr-nczarr[gcs]"),
@@ -47,7 +47,7 @@ WRONG = {
     "unknown host": ("info http://no.such.host.invalid/x", "Check the name of the host"),
     "URL of another medium": (
         "info file://{here}/s#mode=nczarr,s3",
-        "the URL says s3 (an S3 bucket), found a directory. Say mode=file",
+        "found a directory, but the URL has mode=s3 (an S3 bucket). Use mode=file",
     ),
     "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana'. Known modes are"),
     "empty path": (["info", ""], "the path or URL is empty. The current folder is '.'"),
@@ -67,20 +67,20 @@ WRONG = {
     "unknown group": ("info s --option group=/nope", "there is no group '/nope'. Its groups are 'diag'"),
     "another value": (
         "info s --option consolidated=yes",
-        "--option consolidated is one of null, true, false, 'check'; found 'yes'",
+        "--option consolidated must be one of null, true, false, 'check'; found 'yes'",
     ),
     # ---- copy
     "onto itself": ("copy s s", "source and target are the same. Copy it to another place"),
     "onto itself, overwriting": ("copy s s --overwrite", "source and target are the same"),
-    "into itself": ("copy s s/inside", "the target lies within the store that is to be copied"),
-    "onto a store": ("copy s v2", "there is a store already. Remove it, copy elsewhere, or pass --overwrite"),
-    "onto a file": ("copy s h.nc", "there is a file already. Choose another target, or pass --overwrite"),
+    "into itself": ("copy s s/inside", "the target is within the store to be copied"),
+    "onto a store": ("copy s v2", "the store already exists. Remove it, copy elsewhere, or pass --overwrite"),
+    "onto a file": ("copy s h.nc", "the file already exists. Choose another target, or pass --overwrite"),
     "over a folder of something else": (
         "copy --overwrite s plain",
         "the target holds objects that are not a Zarr store. Choose another target",
     ),
     "where nothing can be": ("copy s /proc/x", "/proc/x: No such file or directory"),
-    "file elsewhere": ("copy s s3://bucket/out.nc", "netCDF files are written to local disks alone"),
+    "file elsewhere": ("copy s s3://bucket/out.nc", "netCDF files can only be written to local disks"),
     "file of a dialect": ("copy s out.nc --dialect zarr", "a netCDF file has no Zarr version, dialect"),
     "unknown dialect": ("copy s out --dialect foo", "found dialect foo for Zarr version 2, expected zarr"),
     "unknown version": ("copy s out --zarr-format 4", "--zarr-format: expected 1, 2, 3, 3-draft; found '4'"),

@@ -130,8 +130,8 @@ def test_any_operation_of_the_disk_may_fail(tmp_path, monkeypatch, action, versi
                 action(path, version, storage_options={"sync": "all" if n % 2 else "none"})
         except NczarrError as error:
             named = isinstance(error, OSError), os.strerror(number) in str(error)
-            told = "again" in str(error) or not begun(path, original)
-            errors.append((*named, str(tmp_path) in str(error), told))
+            reported = "again" in str(error) or not begun(path, original)
+            errors.append((*named, str(tmp_path) in str(error), reported))
         left = found(path)
         assert same(left, before) or same(left, after) or left is before is None
         again(action, path, version, finished=same(left, after))
@@ -214,14 +214,14 @@ def after_power_loss(before, changes, chance):
         yield kept
         for _ in range(4):
             objects, last = dict(kept), kept
-            for one in since:
+            for item in since:
                 if chance.random() < 0.5:
-                    for key in one.keys() | last.keys():
-                        if one.get(key) is None:
+                    for key in item.keys() | last.keys():
+                        if item.get(key) is None:
                             objects.pop(key, None)
-                        elif one.get(key) != last.get(key):
-                            objects[key] = one[key]
-                last = one
+                        elif item.get(key) != last.get(key):
+                            objects[key] = item[key]
+                last = item
             yield objects
 
 

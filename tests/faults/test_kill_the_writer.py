@@ -95,8 +95,8 @@ ENCODING = {"a": {"chunks": (4, 10)}, "n": {"chunks": (4,)}, "time": {"chunks": 
 
 
 LAYOUTS = {
-    "-".join(map(str, each)): each
-    for each in itertools.product(
+    "-".join(map(str, item)): item
+    for item in itertools.product(
         ("nczarr", "zarr"), (2, 3), ("fixed", "unlimited"), ("single", "consolidated")
     )
 }

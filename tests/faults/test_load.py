@@ -37,7 +37,9 @@ def resources():
         with contextlib.suppress(FileNotFoundError):  # the listing itself
             result.append(os.readlink(f"{listing}/{name}"))
     # distributed's monitor, a thread of another test, also reads this directory.
-    return threading.active_count(), sorted(one for one in result if not one.startswith("/proc/"))
+    return threading.active_count(), sorted(
+        item for item in result if not item.startswith("/proc/")
+    )
 
 
 def test_100_threads_read_one_dataset(tmp_path):

@@ -204,8 +204,8 @@ def append_rows(path, told):
 
 def read_while_appending(path):
     """Read until the appending process has ended, and return the observed lengths."""
-    told, tell = os.pipe()
-    pid, lengths, ended = begin(append_rows, path, told), [3], False
+    reported, tell = os.pipe()
+    pid, lengths, ended = begin(append_rows, path, reported), [3], False
     while not ended:
         os.write(tell, b"1")  # one append each while this reads
         ended = os.waitpid(pid, os.WNOHANG)[0] != 0

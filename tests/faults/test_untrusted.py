@@ -128,7 +128,7 @@ class TestRedirects:
         assert xr.open_dataset(url, engine="nczarr").v.values.tolist() == [4, 5, 6, 7]
         server.requests.clear()
         other.requests.clear()
-        with pytest.raises(RefusedError, match="outside of the opened place"):
+        with pytest.raises(RefusedError, match="outside the opened place"):
             values(url)
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
@@ -143,7 +143,7 @@ class TestRedirects:
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"
         server.fault("redirect", path="/s/refs.json", location=to, times=None)
-        with pytest.raises(RefusedError, match="outside of the opened place"):
+        with pytest.raises(RefusedError, match="outside the opened place"):
             values(f"{server.url}/s/refs.json")
         assert not other.requests_for("*/refs.json")
 

@@ -754,8 +754,8 @@ def test_any_document_parses_or_is_a_broken_node(data):
 
 
 @given(attributes)
-def test_groups_survive_rendering_and_parsing(found):
-    node = GroupNode(path="/g", attributes=found, members={"hint": ASIDE})
+def test_groups_survive_rendering_and_parsing(values):
+    node = GroupNode(path="/g", attributes=values, members={"hint": ASIDE})
     assert parse_rendered(node) == node
 
 
@@ -778,16 +778,17 @@ def test_children_are_the_prefixes_below_a_group():
 
 
 @pytest.mark.parametrize(
-    ("members", "found"),
+    ("members", "recognized"),
     [
         ({"zarr_format": 3}, True),
         ({"zarr_format": "https://purl.org/zarr/spec/core/3.0"}, False),
         ({"metadata_encoding": "x"}, False),
     ],
 )
-def test_the_draft_is_not_taken_for_v3(members, found):
+def test_the_draft_is_not_taken_for_v3(members, recognized):
     assert (
-        v3.recognizes({"zarr.json": Document("zarr.json", json.dumps(members).encode())}) is found
+        v3.recognizes({"zarr.json": Document("zarr.json", json.dumps(members).encode())})
+        is recognized
     )
     assert v3.recognizes({}) is False
 

@@ -24,7 +24,7 @@ class Folder:
     """Files of a directory, and the names of requested ones."""
 
     path: str
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def __call__(self, names):
         self.asked += names

@@ -186,7 +186,7 @@ def test_documents_that_violate_the_specification_are_an_error(document, problem
 def test_invalid_inline_data_are_an_error_when_they_are_read(text):
     references = parse_references({"a": text, "b": "right"})
     assert references.resolve("b") == InlineBytes(b"right")
-    with pytest.raises(ReferenceSetError, match="do not decode"):
+    with pytest.raises(ReferenceSetError, match="cannot be decoded"):
         references.resolve("a")
 
 

@@ -195,8 +195,8 @@ def test_sandboxed_generators_resolve_and_pickle():
         parse_references(document)
     references = parse_references(document, templates="jinja2")
     again = pickle.loads(pickle.dumps(references))
-    for known in (references, again):
-        assert known.resolve("v/3").url == "f_b"
+    for listed in (references, again):
+        assert listed.resolve("v/3").url == "f_b"
 
 
 @pytest.mark.parametrize("pattern", ["%d", "a%04db", "%3d", "%00x", "%59d", "%05s", "%x", "\n%9d"])

@@ -96,7 +96,7 @@ def test_an_unpickled_set_is_read_when_it_is_first_used(served, forget):
     assert len(served.requests_for("/refs.json")) == 1
 
 
-@pytest.mark.parametrize("change", ["changed", "is not there"])
+@pytest.mark.parametrize("change", ["changed", "no longer exists"])
 def test_a_document_that_changed_after_opening_is_an_error(tmp_path, forget, change):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document("data.bin")))

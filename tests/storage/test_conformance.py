@@ -140,7 +140,7 @@ def test_ranges_are_exact_from_either_end(store: Store) -> None:
 
 @pytest.mark.parametrize("start", [190, 200, 5000, -20, -300])
 def test_a_range_beyond_the_end_is_an_error_that_names_the_key(store: Store, start: int) -> None:
-    with pytest.raises(StorageError, match=r"expected|bytes -?\d+ to|not a range") as caught:
+    with pytest.raises(StorageError, match=r"expected|bytes -?\d+ to|not a valid range") as caught:
         list(store.fetch_ranges([ByteRange("a/0.0", start, 50)]))
     assert caught.value.key == "a/0.0"
     assert caught.value.store == store.name
@@ -167,7 +167,7 @@ def test_keys_that_lead_elsewhere_are_refused(store: Store, key: str) -> None:
 
 def test_a_level_is_listed_sorted(store: Store) -> None:
     if "http" in store.name and "zip" not in store.name:
-        with pytest.raises(UnsupportedError, match="consolidated"):
+        with pytest.raises(UnsupportedError, match="Consolidate"):
             store.list_names("")
         return
     assert store.list_names("") == Listing([".zgroup", "empty"], ["a", "b"])

@@ -125,7 +125,9 @@ def test_a_group_of_zarr_python_sees_the_dimensions_above_it() -> None:
     group = zarr.open_group(store, mode="r")["low"]
     opened = xr.open_dataset(group, engine="nczarr")
     assert opened.u.dims == ("y",)
-    with pytest.raises(UnsupportedError, match="Pass the store, and the group as group"):
+    with pytest.raises(
+        UnsupportedError, match="Pass the store as the target, and the group as group"
+    ):
         xr_nczarr.to_nczarr(dataset(), zarr.open_group(store, mode="r+")["low"])
 
 

@@ -360,7 +360,7 @@ def _cases() -> None:
     from xr_nczarr import ConflictError, to_nczarr
 
     both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
-    one, other = both[["a"]], both[["A"]]
+    first, second = both[["a"]], both[["A"]]
     os.mkdir(r"C:\data")
     for zarr_format in (2, 3, "3-draft"):
         for target in (r"C:\data\new", r"C:\data\new.zip", r"C:\data\deep\new"):
@@ -369,17 +369,17 @@ def _cases() -> None:
             assert info.value.variable == "/A"
         assert os.listdir(r"C:\data") == []
     for target in (r"C:\data\old", r"C:\data\old.zip"):
-        to_nczarr(one, target, encoding={"a": {"chunks": (1,)}})
+        to_nczarr(first, target, encoding={"a": {"chunks": (1,)}})
         for zarr_options in ({}, {"atomic": True}):
             with pytest.raises(ConflictError, match="'A' and 'a' are one name"):
-                to_nczarr(other, target, mode="a", **zarr_options)
+                to_nczarr(second, target, mode="a", **zarr_options)
         with pytest.raises(ConflictError, match="'A' and 'a' are one name"):
             to_nczarr(values(0, 2), target, group="A/b", mode="a")
         with pytest.raises(ConflictError, match=r"'\.ZATTRS' and '\.zattrs' are one name"):
             to_nczarr(xr.Dataset({".ZATTRS": ("x", [1])}), target, mode="a")
-        xr.testing.assert_identical(opened(target), one)
-        to_nczarr(other, target, mode="w")
-        xr.testing.assert_identical(opened(target), other)
+        xr.testing.assert_identical(opened(target), first)
+        to_nczarr(second, target, mode="w")
+        xr.testing.assert_identical(opened(target), second)
     mapping: dict[str, bytes] = {}
     to_nczarr(both, mapping)
     for target in (r"C:\data\copy", r"C:\data\copy.zip"):

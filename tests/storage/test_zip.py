@@ -113,7 +113,7 @@ def test_d29_the_last_of_several_entries_with_one_name_is_used(tmp_path: Path, m
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a\\b", "a//b", "./a"])
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     store = open_store(write(tmp_path / "x.zip", [(".zgroup", b"{}"), (name, b"1")]))
-    with pytest.raises(RefusedError, match="no plain relative path"):
+    with pytest.raises(RefusedError, match="not a plain relative path"):
         fetch(store, ".zgroup")
 
 
@@ -169,7 +169,7 @@ def test_entries_that_overlap_are_refused(tmp_path: Path) -> None:
     second = data.index(CENTRAL, data.index(CENTRAL) + 1)
     data[second + 42 : second + 46] = struct.pack("<I", 0)
     path.write_bytes(data)
-    with pytest.raises(StorageError, match="hostile"):
+    with pytest.raises(StorageError, match="overlap"):
         fetch(ZipStore.local(str(path)), "a")
 
 
@@ -361,7 +361,7 @@ def test_a_file_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
         lambda: fetch(store, "a"),
         lambda: list(store.fetch_ranges([ByteRange("b", 0, 9)])),
     ):
-        with pytest.raises(StorageError, match="changed"):
+        with pytest.raises(StorageError, match="damaged"):
             action()
 
 

@@ -1,1 +1,1 @@
-"""The netCDF model → xarray: the engine and its lazy arrays."""
+"""The xarray engine, with its lazy arrays: from the netCDF model to xarray objects."""

@@ -1,4 +1,4 @@
-"""netCDF groups → Datasets. A broken variable does not prevent the others from being opened."""
+"""Build Datasets from netCDF groups. A broken variable does not affect the others."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def build_dataset(
     Parameters
     ----------
     indexed
-        Whether xarray is going to make indexes of dimension coordinates. If so, they are read
-        here: an error in xarray would prevent the whole dataset from being opened.
+        Whether xarray will create indexes for dimension coordinates. If so, the coordinates are
+        read here, because an error in xarray would prevent the whole dataset from being opened.
     coordinates
         Store from which small coordinates are read, if several groups are opened together.
     """
@@ -90,7 +90,7 @@ def build_dataset(
 
 
 class _UndecodableError(Exception):
-    """Some variables cannot be decoded; `problems` contains the reason for each name."""
+    """Some variables cannot be decoded; `problems` has the error of each by name."""
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def _assemble(
                 subject = quote(source.path_of(name))
                 reason = source.problems[name]
                 messages.append(f"{subject} is opened {' and '.join(manner)}: {reason}")
-    # No indexes yet: xarray makes them afterwards unless the caller declines. Making them reads
+    # No indexes yet: xarray creates them later, unless the caller declines. Creating them reads #
     # the values, so a coordinate that cannot be read becomes an ordinary variable.
     dataset = Dataset(others, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes)
     for name, item in dataset.variables.items():
@@ -201,7 +201,7 @@ def _assemble(
 
 
 def _nothing_to_close() -> None:
-    """Close a dataset: stores hold nothing open between two reads."""
+    """Close a dataset; does nothing, because stores keep nothing open between reads."""
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
@@ -214,7 +214,8 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
     scalars = [name for name, variable in variables.items() if not variable.dims]
     for name in filter(dimensions.__contains__, scalars):
         error = MetadataError(
-            "a scalar has the name of a dimension of other variables, which no Dataset can hold",
+            "the scalar has the name of a dimension of other variables, which a Dataset "
+            "cannot contain",
             remedy="Leave out the scalar or the variables along the dimension (drop_variables)",
             store=source.opened.store.name,
             variable=source.path_of(name),
@@ -228,7 +229,7 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
 
 
 def _warn(message: str) -> None:
-    """Issue a warning that names the line of code that called xarray."""
+    """Issue a warning that points to the line of code that called xarray."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""CF masking and scaling of each chunk while it is in the processor's cache.
+"""Mask and scale each chunk by CF conventions while it is in the processor's cache.
 
 xarray decodes the metadata first and decides dtype, attributes and encoding. If decoding means only
 masking, scaling and byte order, xarray's operations on the whole array are replaced by the same
@@ -38,12 +38,12 @@ _DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELAT
 """Attributes that affect decoding."""
 
 PASSING = (StorageTimeoutError, StorageConnectionError)
-"""Errors that say nothing about a variable: the same request may succeed a moment later."""
+"""Transient errors, which do not mean that a variable is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """Converts stored numbers as CF's attributes require.
+    """A conversion of stored numbers by CF attributes.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class TruthValues:
-    """Converts numbers to booleans, and rejects `missing` values, which xarray returns as True."""
+    """A conversion of numbers to booleans, which rejects `missing` values."""
 
     missing: tuple[Any, ...]
 
@@ -332,7 +332,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Return how to unpack a variable; None if decoding is more than masking and scaling."""
+    """Return the conversion of a variable, or None if decoding is more than masking and scaling."""
     stored = array.stored.node.dtype
     encoding = decoded.encoding
     boolean = decoded.dtype == bool
@@ -345,7 +345,9 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
         values = np.ravel(value)
         if values.dtype.kind not in "iuf":
             return None
-        missing += [item for item in values if item == item and item not in missing]  # no NaN
+        missing += [
+            item for item in values if item == item and item not in missing
+        ]  # cannot represent NaN
     scale, offset = (_scalar(encoding.get(name)) for name in ("scale_factor", "add_offset"))
     if isinstance(scale, str) or isinstance(offset, str):
         return None

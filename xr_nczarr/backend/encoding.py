@@ -17,11 +17,11 @@ OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
-"""Stands for a level that netCDF does not have, such as zlib's -1."""
+"""The level to report if netCDF does not have the codec's level, such as zlib's -1."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
-"""Codecs that netCDF has → the flag of a variable that uses one."""
+"""The encoding flag of each codec that netCDF has."""
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
 _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
 """Codecs that every build of netcdf-c and HDF5 can write."""
@@ -64,7 +64,7 @@ def stored_encoding(
         "original_shape": node.shape,
     }
     if node.chunk_runs:
-        # xarray's form of a grid whose chunks differ in shape. A copy chooses a grid of its own.
+        # xarray's form of a grid whose chunks differ in shape. A copy chooses its own grid.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
         encoding["preferred_chunks"] = {dim: run_lengths(runs, size) for dim, runs, size in sizes}
     else:
@@ -86,10 +86,10 @@ def stored_encoding(
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
     """Return the encoding of codecs: netCDF's flags, and the codecs themselves.
 
-    ``codecs`` holds numcodecs configurations in the order of encoding, so that a copy can be
-    written the same way. Other writers ignore it, but obey the flags and fail if they cannot. Of
-    `plain` Zarr, compressors other than zlib get no flag, because not every build of HDF5 has
-    them. Blosc never gets one: netCDF's writers reject it without the name of its compressor.
+    ``codecs`` contains numcodecs configurations in the order of encoding, so that a copy can be
+    written the same way. Other writers ignore it, but apply the flags, and fail if they cannot. In
+    `plain` Zarr, compressors other than zlib get no flag, because not every build of HDF5 has them.
+    Blosc never gets one: netCDF's writers reject it without the name of its compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
@@ -126,7 +126,8 @@ def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] |
 def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
     """Return attributes as xarray expects them: a list of one string becomes a string.
 
-    Lists in plain Zarr stay lists. Widths of strings are left out: they belong to the encoding.
+    Lists in plain Zarr stay lists. Widths of strings are left out, because they belong to the
+    encoding.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

@@ -1,6 +1,6 @@
 """The xarray engine ``nczarr``.
 
-xarray imports the entry points of all engines to open any file: this module imports little.
+xarray imports the entry points of all engines to open any file, so this module imports little.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ DECODE_DEFAULTS: Mapping[str, Any] = {
 AS_STORED: Mapping[str, Any] = {
     name: False if default is True else default for name, default in DECODE_DEFAULTS.items()
 }
-"""Decoding options that leave everything as it is stored."""
+"""Decoding options with which stored values are returned unchanged."""
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of engine zarr that change nothing here, and the values that say so.
+# Options of engine zarr without effect here, and the values that are accepted.
 _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
     "mode": ("r", None),
     "cache_members": (True, False),
@@ -52,15 +52,15 @@ _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
 _REMEDIES = {
     "mode": "Opening only reads; write with to_nczarr",
     "cache_members": "Leave it out",
-    "store": "Give what is to be opened as the first argument",
+    "store": "Pass the target as the first argument",
     "engine": "Leave it out",
-    "chunk_store": "Give a reference set where chunks lie elsewhere",
-    "synchronizer": "Leave it out: writers lock what they change",
+    "chunk_store": "For chunks in another place, open a reference set",
+    "synchronizer": "Leave it out: writers use their own locks",
 }
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
-    """Opens NCZarr of every vintage, Zarr of every version, and reference sets."""
+    """The engine for NCZarr of every vintage, Zarr of every version, and reference sets."""
 
     description: ClassVar[str] = "Open NCZarr, Zarr and reference sets (xr_nczarr)"
     url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
@@ -69,8 +69,8 @@ class NczarrBackendEntrypoint(BackendEntrypoint):
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return True only on strong evidence, without touching the network.
 
-        That is a URL whose fragment says ``mode=nczarr`` (or ``zarr``), a remote one that ends in
-        ``.nczarr``, or a local store that has NCZarr metadata.
+        These are a URL fragment with ``mode=nczarr`` (or ``zarr``), a remote URL that ends in
+        ``.nczarr``, and a local store with NCZarr metadata.
         """
         from xr_nczarr.storage import has_nczarr_metadata
 
@@ -119,10 +119,10 @@ use_cftime, decode_timedelta
 use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             See `xr_nczarr.options.OpenOptions`.
         mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
-            Options of engine zarr; other values than the default raise an error. `zarr_version` is
-            `zarr_format`.
+            Options of engine zarr; values other than the default raise an error. `zarr_version` is
+            an alias of `zarr_format`.
         open_dataset_options
-            Further arguments of `xarray.open_dataset`, as of engine kerchunk.
+            Further arguments for `xarray.open_dataset`, as in engine kerchunk.
         """
         from xr_nczarr.backend.building import build_dataset
         from xr_nczarr.dataset import open_netcdf
@@ -151,7 +151,7 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and all groups below it as Datasets by path.
 
-        Paths are absolute, or relative to `group` if that is passed, as those of other engines. The
+        Paths are absolute, or relative to `group` if it is passed, as in other engines. The
         options are those of `open_dataset`.
         """
         indexed = _makes_indexes(sys._getframe(1))
@@ -183,16 +183,16 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
 
 
 def _makes_indexes(caller: FrameType) -> bool:
-    """Return whether the function of xarray that calls the engine is going to make indexes.
+    """Return whether the xarray function that calls the engine will create indexes.
 
-    xarray passes ``create_default_indexes`` to no engine. Without this, the coordinates would be
-    read for nothing where that is False; other callers are taken for those who do not say so.
+    xarray does not pass ``create_default_indexes`` to engines. If it is False, reading the
+    coordinates would be wasted. Other callers are assumed to create indexes.
     """
     return bool(caller.f_locals.get("create_default_indexes", True))
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Return the options of this engine, and of xarray's decoding; check those of engine zarr."""
+    """Return the options of this engine and of xarray's decoding; check those of engine zarr."""
     for name, values in _OF_ENGINE_ZARR.items():
         value = arguments[name]
         if value not in values:

@@ -32,7 +32,7 @@ class LazyArray:
     dtype
         Data type of the values: the stored one, or ``object`` for text.
     shape
-        Shape of the variable. That of a scalar is empty, although its array has one dimension.
+        Shape of the variable. The shape of a scalar is empty, although its array has one dimension.
     convert
         Function that converts stored elements to values; None for a plain copy.
     """
@@ -64,7 +64,7 @@ def decode_text(stored: Array, text: Array) -> None:
 
 @dataclass(eq=False, repr=False)
 class UnreadableArray:
-    """Stands for values that cannot be read: reading raises `error`."""
+    """A stand-in for values that cannot be read; reading raises `error`."""
 
     error: NczarrError
     dtype: np.dtype[Any]
@@ -76,9 +76,9 @@ class UnreadableArray:
 
 
 class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
-    """An array that xarray selects from and transposes before it needs values.
+    """An array that xarray can index and transpose before it reads values.
 
-    Under a running event loop, values are read and decoded in a thread.
+    If an event loop is running, values are read and decoded in a thread.
     """
 
     __slots__ = ()
@@ -215,7 +215,7 @@ class CodedArray(_Selectable):
 
     def get_duck_array(self) -> Any:
         """Read and decode the selected values."""
-        if 0 in self.shape:  # xarray's coders look for the first date of a calendar
+        if 0 in self.shape:  # xarray's coders read the first date to determine the calendar
             return np.empty(self.shape, self.dtype)
         values: Any = self.array.get_duck_array()
         with failing_as_metadata(self.store, self.name):
@@ -228,7 +228,7 @@ class CodedArray(_Selectable):
 
 @contextmanager
 def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Raise errors of xarray's decoding as MetadataError."""
+    """Translate errors of xarray's decoding to MetadataError."""
     try:
         yield
     except (NczarrError, MemoryError):

@@ -1,4 +1,4 @@
-"""netCDF groups → lazy variables of xarray, before decoding."""
+"""Represent netCDF groups as lazy xarray variables, before decoding."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from xr_nczarr.storage import PrefetchingStore, Store, Wave
 NONE_NAME = "__values__"
 """The name under which xarray stores a DataArray without a name."""
 
-# Largest coordinate that is fetched in one wave with the others, from a remote store.
+# Maximum size of a remote coordinate that is fetched in one wave with the others.
 _PREFETCHED_CHUNKS = 4
 _PREFETCHED_BYTES = 1 << 20
 """Of each decoded chunk."""
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Size that each chunk of a coordinate counts at least, because each costs a request."""
+"""Minimum size with which each chunk of a coordinate counts, because each costs a request."""
 
 _UNKNOWN = np.dtype("V8")
 
 
 class StoredGroup:
-    """The variables of one netCDF group as they are stored, before decoding.
+    """The stored variables of one netCDF group, before decoding.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class StoredGroup:
     def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
         variable, dimensions, _ = item
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        if dtype.hasobject:  # xarray reads an item of such an array when it chooses chunks
+        if dtype.hasobject:  # when it chooses chunks, xarray would read an item of an object array
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:
@@ -269,7 +269,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small coordinate, which xarray reads to make an index."""
+    """Return the chunk keys of a small coordinate, which xarray reads to create an index."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
@@ -288,5 +288,5 @@ def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
         # a big-endian fill value of `_Unsigned` correctly.
         return stored.newbyteorder("=")
     if stored.kind in "mM" and (unit := np.datetime_data(stored))[1] != 1:
-        return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas supports no multiples of a unit
+        return np.dtype(f"{stored.kind}8[{unit[0]}]")  # pandas does not support multiples of a unit
     return create_vlen_dtype(str) if variable.kind == "string" else stored

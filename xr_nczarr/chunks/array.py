@@ -1,4 +1,4 @@
-"""An array in a store, which is read and written by selections."""
+"""An array in a store, read and written by selection."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether as many threads as there are requests in flight read one chunk each."""
+        """Whether as many threads read one chunk each as the store allows requests in flight."""
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -256,12 +256,12 @@ class ChunkedArray:
         elements
             Number of elements to read if only these are fetched; 0 if whole chunks are.
         """
-        if plan.count == 1:  # the usual case of a dask task
+        if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
             return
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
-        # Batches small enough for all threads to get work.
+        # Batches are small enough to give all threads work.
         fair = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, fair, _BATCH_BYTES // max(1, part_bytes)))
         if self.store.remote:  # requests overlap within a batch, or else between threads

@@ -1,4 +1,4 @@
-"""Chunks → values: fetch the bytes of each part, decode them, and copy them to the result."""
+"""Fetch the bytes of each part of a selection, decode them, and copy them to the result."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ Index = tuple[int, ...]
 
 _MAX_KEPT_BYTES = 32 << 20
 _MAX_TRIES = 4
-_MAX_OPEN_FILES = 8  # of each of the caller's threads, of which there can be a hundred
+_MAX_OPEN_FILES = 8  # per thread of the caller, which can have a hundred
 
 
 _IndexName = tuple[str, str, int, int]
-"""The name of a store, and the range of the index of a shard there."""
+"""The name of a store, and the byte range of a shard index in it."""
 
 _indices = SharedCache[_IndexName, Versioned | None](
     _MAX_KEPT_BYTES, lambda index: len(index.data) if index and index.version else 0
@@ -235,18 +235,18 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Return: the index is of the file that is open."""
+        """Do nothing: the index comes from the file that is open."""
 
 
 class _OneVersion:
     """A remote store that reads all ranges of an object from one version of it.
 
-    It can do so where the store says versions. Indices of shards are kept for later reads there.
+    This requires a store that reports versions. There, shard indices are cached for later reads.
 
     Parameters
     ----------
     again
-        Whether indices are fetched that are kept.
+        Whether cached indices are fetched again.
     """
 
     def __init__(self, store: Store, *, again: bool) -> None:
@@ -268,12 +268,12 @@ class _OneVersion:
             for item, answer in zip(ranges, self.store.fetch_versions(ranges), strict=True):
                 yield self._checked(item, answer)
         except StorageError as error:
-            if self._kept:  # the range may be one of an older shard
+            if self._kept:  # the range may come from the index of an older shard
                 raise _ReplacedError(error) from error
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise an error if only a kept index says that a chunk is missing."""
+        """Raise an error if a chunk is missing according to a cached index."""
         if key in self._kept:
             raise self._replaced(key)
 
@@ -282,7 +282,7 @@ class _OneVersion:
         return self.store.fetch_versions([ByteRange(*name[1:]) for name in names])
 
     def _checked(self, item: ByteRange, answer: Versioned | None) -> Bytes | None:
-        """Return the bytes of an answer of the same version as those before."""
+        """Return the bytes of an answer, which must have the same version as earlier ones."""
         if answer is None:
             return None
         if answer.version != self._versions.setdefault(item.key, answer.version):
@@ -295,7 +295,7 @@ class _OneVersion:
 
 
 class _ReplacedError(Exception):
-    """A shard was replaced after its index was read; `cause` is what is raised in the end."""
+    """Signals that a shard was replaced after its index was read; the last retry raises `cause`."""
 
     def __init__(self, cause: StorageError) -> None:
         super().__init__()

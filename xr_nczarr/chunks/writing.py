@@ -1,4 +1,4 @@
-"""Values → chunks: merge with stored values where needed, encode, and write each object once."""
+"""Merge values with the stored ones where needed, encode them, and write each object once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments: the parser of a subcommand, and the arguments that subcommands share."""
+"""The parser of a subcommand, and the arguments that subcommands share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _KEYWORD = re.compile(
 
 
 class UsageError(Exception):
-    """The arguments are wrong, whatever the store."""
+    """The arguments are invalid, independent of the store."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a subcommand, which `add` gives its arguments and returns what then runs."""
+    """The parser of a subcommand; `add` adds the arguments, and returns the function to run."""
 
     def __init__(self, program: str, add: Callable[[argparse.ArgumentParser], Run]) -> None:
-        # In dump, -h is ncdump's.
+        # In dump, -h has the meaning of ncdump.
         super().__init__(program, allow_abbrev=False, conflict_handler="resolve")
         self.description = add.__doc__
         self._run = add(self)
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         Raises
         ------
         UsageError
-            For words that are wrong, with the usage of the subcommand.
+            For invalid words, with the usage of the subcommand.
         """
         parsed, rest = self.parse_known_args(words)
         for word in rest:
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with a message of argparse."""
+        """Raise UsageError with argparse's message."""
         places = [str(action.metavar) for action in self._get_positional_actions()]
         message = message.removeprefix("argument ").replace(
             "the following arguments are required: ", "missing "
@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. Usage: {self.prog} [OPTIONS] {' '.join(places)}")
 
     def in_flags(self, message: str) -> str:
-        """Return a message to a caller in Python, such as overwrite=True, as one to a shell."""
+        """Return a message with keyword arguments, such as overwrite=True, replaced by flags."""
         from ast import literal_eval
         from shlex import quote as shell_quote
 
@@ -96,8 +96,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the store to open, and how to open it."""
-    parser.add_argument("target", metavar="TARGET", help="a path or URL, as the engine takes it")
+    """Add the arguments for the store and the options of opening it."""
+    parser.add_argument("target", metavar="TARGET", help="a path or URL, as for the engine")
     add_storage_options(parser)
     add_limits(parser)
     about = "any other option of the engine, such as consolidated=false or group=/model"
@@ -105,8 +105,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
-    """Add the option ``--storage-option``, or that of another `name`."""
-    about = "for its filesystem, as fsspec knows it; the value as JSON, or else as text"
+    """Add the option ``--storage-option``, or the same for another `name`."""
+    about = "an fsspec option of its filesystem; the value is JSON or text"
     about = about if name == "storage" else f"the same for {name.upper()}"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
 
@@ -125,7 +125,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON, for a machine to read")
+    parser.add_argument("--json", action="store_true", help="print JSON for other programs")
 
 
 def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[s
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what `add_target` added, as keyword arguments of a function that opens.
+    """Return the arguments of `add_target` as keyword arguments for a function that opens.
 
     Raises
     ------
@@ -189,8 +189,8 @@ def names(text: str) -> list[str]:
 def selection(text: str) -> dict[str, Any]:
     """Parse a selection such as ``time=0:10,lat=45.5``.
 
-    Integers, and ranges of them with colons, are positions. Anything else is a label, and two
-    labels with a slash between them are a range that includes both.
+    Integers, and ranges of integers with colons, are positions. Anything else is a label. Two
+    labels separated by a slash are a range that includes both.
     """
     by_name: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
@@ -218,7 +218,7 @@ def _places(text: str) -> Any:
 
 
 class _Pairs(argparse.Action):
-    """Gathers ``NAME=VALUE`` in a dictionary."""
+    """An action that collects ``NAME=VALUE`` in a dictionary."""
 
     def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:
         name, value = values

@@ -1,7 +1,7 @@
-"""The subcommands: each function adds its arguments to a parser and returns what then runs.
+"""The subcommands: each function adds its arguments to a parser and returns a function to run.
 
-That returns the result to print, a value of `xr_nczarr.tools`, or None. What is slow to import is
-imported when a command runs.
+The returned function returns the result to print, a value of `xr_nczarr.tools`, or None. Slow
+imports are postponed until a command runs.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ from xr_nczarr.cli.arguments import (
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
-"""Codecs whose level has another name."""
+"""Codecs whose level has another name than ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
 
 def dump(parser: argparse.ArgumentParser) -> Run:
-    """Print a store as CDL, as ncdump does; ncgen makes the same dataset of it."""
+    """Print a store as CDL, as ncdump does; ncgen can recreate the dataset from it."""
     add_target(parser)
     parser.add_argument("-h", dest="header", action="store_true", help="no values")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
         only = f"values of these {name} only"
         parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
     parser.add_argument("-n", dest="name", help="name of the dataset")
-    digits = "significant digits of floats and doubles; without, as many as it takes"
+    digits = "significant digits of floats and doubles; by default as many as necessary"
     parser.add_argument(
         "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
     )
     parser.add_argument(
-        "-s", dest="special", action="store_true", help="special attributes: how values are stored"
+        "-s",
+        dest="special",
+        action="store_true",
+        help="special attributes, which describe how values are stored",
     )
     parser.add_argument(
         "-c", dest="coordinates", action="store_true", help="values of coordinate variables only"
     )
     parser.add_argument(
-        "-t", dest="times", action="store_true", help="times as dates, which ncgen does not read"
+        "-t", dest="times", action="store_true", help="times as dates, which ncgen cannot read"
     )
     return lambda parsed: xr_nczarr.dump(parsed.target, **keywords(parsed, xr_nczarr.dump))
 
@@ -73,7 +76,7 @@ def explain(parser: argparse.ArgumentParser) -> Run:
 
 
 def verify(parser: argparse.ArgumentParser) -> Run:
-    """Read every chunk and compare all documents; the exit code is 1 when there are errors."""
+    """Read all chunks and compare all metadata; the exit code is 1 if there are errors."""
     add_target(parser)
     add_json(parser)
     add_quiet(parser)
@@ -81,18 +84,18 @@ def verify(parser: argparse.ArgumentParser) -> Run:
         "--sample", type=_number, metavar="N", help="read at most N chunks of each array, at random"
     )
     parser.add_argument(
-        "--readers", action="store_true", help="tell also what other programs do not read right"
+        "--readers", action="store_true", help="also report what other programs misread"
     )
     return lambda parsed: xr_nczarr.verify(parsed.target, **keywords(parsed, xr_nczarr.verify))
 
 
 def copy(parser: argparse.ArgumentParser) -> Run:
-    """Copy a store, a netCDF file or what xarray opens; run again to complete a copy."""
+    """Copy a store, a netCDF file or any file that xarray opens; run again to resume."""
     parser.add_argument("source", metavar="SOURCE", help="a store, a reference set or a file")
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="path or URL of the new store; or of a netCDF file, which ends in .nc",
+        help="path or URL of the new store, or path of a netCDF file, which ends in .nc",
     )
     add_subset(parser)
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
@@ -109,9 +112,11 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("--zlib", type=_number, metavar="LEVEL", help=level)
     parser.add_argument("--shuffle", action="store_true", help="shuffle bytes before --zlib")
     parser.add_argument(
-        "--skip-unsupported", action="store_true", help="leave out what the target has no type for"
+        "--skip-unsupported",
+        action="store_true",
+        help="leave out content whose type the target lacks",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a store that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_quiet(parser)
     add_storage_options(parser)
     add_storage_options(parser, "target")
@@ -131,14 +136,14 @@ def copy(parser: argparse.ArgumentParser) -> Run:
 
 
 def diff(parser: argparse.ArgumentParser) -> Run:
-    """Compare two datasets; the exit code is 1 when they differ, as that of diff."""
+    """Compare two datasets; the exit code is 1 if they differ, as for diff."""
     for name in ("first", "second"):
         parser.add_argument(name, metavar=name.upper(), help="a store, a reference set or a file")
     add_subset(parser)
     parser.add_argument("--engine", help="of xarray, for what is neither a store nor netCDF")
     parser.add_argument("--metadata", action="store_true", help="do not compare values")
     parser.add_argument(
-        "-s", dest="special", action="store_true", help="compare how values are stored, too"
+        "-s", dest="special", action="store_true", help="also compare how values are stored"
     )
     for name, what in (("rtol", "relative"), ("atol", "absolute")):
         about = f"{what} tolerance of numbers; 0 is the default"
@@ -154,14 +159,14 @@ def diff(parser: argparse.ArgumentParser) -> Run:
 
 
 def upgrade(parser: argparse.ArgumentParser) -> Run:
-    """Write the NCZarr metadata of a store in another layout, in place; chunks stay as they are."""
+    """Rewrite the NCZarr metadata of a store in another layout, in place; chunks do not change."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
     parser.add_argument(
-        "--annotate", action="store_true", help="add NCZarr metadata to a store of plain Zarr"
+        "--annotate", action="store_true", help="add NCZarr metadata to a plain Zarr store"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="change nothing, only show what would be changed"
+        "--dry-run", action="store_true", help="show the changes without making them"
     )
     add_quiet(parser)
     add_storage_options(parser)
@@ -172,7 +177,7 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
 
 
 def consolidate(parser: argparse.ArgumentParser) -> Run:
-    """Write the one document that holds all metadata of a store."""
+    """Write the consolidated metadata of a store."""
     parser.add_argument("target", metavar="STORE", help="a path or URL")
     add_quiet(parser)
     add_storage_options(parser)
@@ -198,7 +203,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
         type=_number,
         default=0,
         metavar="BYTES",
-        help="chunks of fewer bytes lie in the set itself",
+        help="inline chunks of fewer bytes in the set",
     )
     add_quiet(parser)
     add_storage_options(parser)
@@ -260,7 +265,7 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> list[dict[str, Any]]:
-    """Parse codecs as words, or as a JSON list of configurations of numcodecs."""
+    """Parse codecs from words, or from a JSON list of numcodecs configurations."""
     import json
 
     if not text.startswith(("[", "{")):

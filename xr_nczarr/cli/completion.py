@@ -1,4 +1,4 @@
-"""Completion of the command in a shell, which asks the command itself for candidates."""
+"""Shell completion of the command, by scripts that call the command for candidates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xr_nczarr.cli.arguments import Parser, UsageError
 from xr_nczarr.cli.commands import COMMANDS
 from xr_nczarr.errors import unknown
 
-# Where there are no candidates, the shell completes names of files.
+# Without candidates, the shell completes file names.
 _SCRIPTS = {
     "bash": """\
 _nczarr() {
@@ -31,14 +31,14 @@ complete -c nczarr -a '(__nczarr)'""",
 
 
 def script(shell: str = "", *_: str) -> str:
-    """Return what a shell runs to complete commands."""
+    """Return the completion script of a shell."""
     if shell not in _SCRIPTS:
         raise UsageError(str(unknown("shell", shell, _SCRIPTS)))
     return _SCRIPTS[shell]
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return what the last word can be; the others stand before it."""
+    """Return the candidates for the last word, given the words before it."""
     *before, last = words or [""]
     if not before:
         return [name for name in COMMANDS if name.startswith(last)]

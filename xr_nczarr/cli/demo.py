@@ -1,4 +1,4 @@
-"""The main job, start to end, on a store that is made here."""
+"""A demonstration: create a store, open it with xarray, and compute a mean."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def demo() -> None:
-    """Make a small NCZarr store, open it through xarray, and print it and a computed mean.
+    """Create a small NCZarr store, open it with xarray, and print it and a computed mean.
 
-    The store is written by netcdf-c where the netCDF4 package is installed, else it is one
-    that netcdf-c wrote and that comes with this package.
+    netcdf-c writes the store if the netCDF4 package is installed. Otherwise, a store of netcdf-c
+    that is part of this package is used.
     """
     import xarray as xr
 
@@ -38,7 +38,7 @@ def demo() -> None:
 
 
 def write_climate(url: str) -> None:
-    """Write the demonstration store through netcdf-c: packed, shuffled and deflated."""
+    """Write the demonstration store with netcdf-c: packed, shuffled and deflated."""
     import netCDF4
     import numpy as np
 

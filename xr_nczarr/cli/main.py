@@ -1,4 +1,4 @@
-"""The frame of the ``nczarr`` command: its errors and its exit codes."""
+"""The entry point of the ``nczarr`` command, which handles errors and exit codes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PIPE_CLOSED = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    That is 0 when all is well, 1 when problems or differences were found, 2 when the command could
-    not do its work: one line on the standard error output says why.
+    The code is 0 for success, 1 if problems or differences were found, and 2 if the command failed,
+    with a one-line message on standard error.
     """
-    for name in ("stdout", "stderr"):  # None where the caller closed them
+    for name in ("stdout", "stderr"):  # None if the caller closed them
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if hasattr(sys.stdout, "reconfigure"):
-        # Names and texts of a store come out as the bytes they are.
+        # Names and text of a store are printed as their original bytes.
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     command, *words = (sys.argv[1:] if arguments is None else arguments) or [""]
     program = f"nczarr {command}" if command in COMMANDS else "nczarr"
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentences = [text, *getattr(error, "__notes__", ())]
         shown = " ".join(". ".join(item.rstrip(". ") for item in sentences).split())
         shown = shown if parser is None else parser.in_flags(shown)
-        # Without characters that a terminal would act upon.
+        # Escape control characters of terminals.
         print(f"{program}: {''.join(map(quote, shown))}", file=sys.stderr)
 
     try:
@@ -51,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = _show(result, **shown)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the output has closed it: nothing may be flushed at the exit.
+        # The reader has closed the output, so that flushing it on exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     except KeyboardInterrupt as error:
         complain(error, "interrupted")
         return _INTERRUPTED
-    except Exception as error:  # those of other libraries too, by their name
+    except Exception as error:  # including errors of other libraries, with their class
         if sys.flags.dev_mode:
             raise
         known = isinstance(error, NczarrError | OSError | UsageError)
@@ -73,21 +73,21 @@ def overview() -> str:
         [
             "Usage: nczarr COMMAND [OPTIONS] ...",
             "",
-            "Look at and work on NCZarr, Zarr and reference sets.",
+            "Inspect and change NCZarr, Zarr and reference sets.",
             "",
             "Commands:",
             *lines,
             "",
             "nczarr COMMAND --help shows the options of a command, nczarr --version the version,",
-            "and nczarr --completion SHELL prints what completes commands in bash, zsh or fish.",
+            "and nczarr --completion SHELL prints a completion script for bash, zsh or fish.",
             "",
-            "Exit code: 0 all is well, 1 problems or differences were found, 2 the command failed.",
+            "Exit code: 0 success, 1 problems or differences were found, 2 the command failed.",
         ]
     )
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Do what is asked for in place of a command; raise UsageError for anything else."""
+    """Handle an option in place of a command; raise UsageError for an unknown one."""
     if option in ("--help", "-h", "help"):
         print(overview())
     elif option == "--version":
@@ -108,7 +108,7 @@ def _other(option: str, words: Sequence[str]) -> int:
 
 def _show(result: Any, *, json: bool, quiet: bool) -> int:
     """Print the result of a command; return the exit code."""
-    if isinstance(result, Iterable):  # text comes in pieces
+    if isinstance(result, Iterable):  # text may come in pieces
         sys.stdout.writelines(result)
     elif json and result is not None:
         from json import dumps

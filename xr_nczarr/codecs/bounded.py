@@ -38,14 +38,20 @@ _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 _ZSTD_BLOCK = 1 << 17
-_ZSTD_SMALL = 32 << 10  # bytes of a chunk, beyond which another copy takes longer than a context
+_ZSTD_SMALL = (
+    32 << 10
+)  # chunk size in bytes above which an extra copy takes longer than creating a context
 _LEVELS = {
     4: 3
 }  # zlib level → libdeflate level of the same compressed size, where the levels differ
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
-_PIECE = 256 << 10  # still cached when copied, and small enough that free() keeps the memory
-_MAX_MEMBERS = 100_000  # of a gzip, bz2 or xz file: 2 GiB in bgzip blocks have a third of that
+_PIECE = (
+    256 << 10
+)  # small enough to stay in the cache until it is copied, and for free() to keep the memory
+_MAX_MEMBERS = (
+    100_000  # of a gzip, bz2 or xz file; three times as many as 2 GiB in bgzip blocks have
+)
 
 
 def build_compressor(request: StepRequest) -> Step:
@@ -234,9 +240,9 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 
 @lru_cache(1)
 def _zstd_decoder() -> Callable[..., Any]:
-    """Return the function that decodes frames, into a target if it gets one.
+    """Return a function that decodes frames, into a target if one is passed.
 
-    numcodecs makes a context for each call, which takes longer than decoding a small frame.
+    numcodecs creates a context for each call, which takes longer than decoding a small frame.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     try:
@@ -249,7 +255,9 @@ def _zstd_decoder() -> Callable[..., Any]:
         if target is not None and target.nbytes <= _ZSTD_SMALL:
             if not hasattr(contexts, "decoder"):
                 contexts.decoder = zstandard.ZstdDecompressor()
-            with suppress(zstandard.ZstdError):  # numcodecs decodes several frames, or says why not
+            with suppress(
+                zstandard.ZstdError
+            ):  # numcodecs decodes several frames, or raises the precise error
                 content = contexts.decoder.decompress(data, target.nbytes, allow_extra_data=False)
                 if len(content) == target.nbytes:
                     bytes_of(target)[:] = np.frombuffer(content, UINT8)

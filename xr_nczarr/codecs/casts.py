@@ -1,4 +1,4 @@
-"""Zarr v3's number codecs ``scale_offset`` and ``cast_value``: exact, or an error.
+"""The v3 codecs ``scale_offset`` and ``cast_value``, which are exact or raise an error.
 
 Source: the registered extensions of these names. Values for which the specification requires an
 error raise ChunkError, both in reading and in writing.
@@ -212,7 +212,7 @@ class Cast:
 
     def _rounded(self, values: Array, out: Array) -> None:
         """Convert floats to integers."""
-        values = values.astype("f8", copy=False)  # holds all other float types exactly
+        values = values.astype("f8", copy=False)  # represents all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
             raise self._error(values, ~finite, "Map the value with scalar_map")

@@ -149,7 +149,7 @@ def flow_of(
     max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
     chunk = f"chunk {shape} of {quote(dtype)}"
     if size > max_bytes:
-        problem = f"{chunk} has {size:,} bytes, at most {max_bytes:,} are allowed"
+        problem = f"{chunk} has {size:,} bytes, expected at most {max_bytes:,}"
         raise LimitError(problem, remedy=RAISE_LIMIT)
     if dtype.hasobject:
         return Flow(chunk, dtype, shape, None, max_bytes, limited=True, shuffled=_POINTER)
@@ -194,7 +194,9 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     """Return the builder of a codec: from the caller, this package, numcodecs or a plugin."""
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
-        return serializers.build_pickle  # its own decoding needs a switch of the whole process
+        return (
+            serializers.build_pickle
+        )  # numcodecs decodes it only after a switch for the whole process
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle":

@@ -141,8 +141,8 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
     values = text.count(",")
     if values > 1 << 16 and values * _VALUE_BYTES > max_bytes:
         raise LimitError(
-            f"text has {values:,} commas, and each value counts as {_VALUE_BYTES} bytes; at most "
-            f"{max_bytes:,} are allowed",
+            f"text has {values:,} commas, and each value counts as {_VALUE_BYTES} bytes; "
+            f"expected at most {max_bytes:,}",
             remedy=RAISE_LIMIT,
         )
     return json.loads(text, strict=False)

@@ -62,7 +62,7 @@ class ShardIndex:
         if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
             raise LimitError(
                 f"index of a {name} with {math.prod(self.grid):,} inner chunks has {size:,} bytes, "
-                f"at most {limits.max_chunk_bytes:,} are allowed",
+                f"expected at most {limits.max_chunk_bytes:,}",
                 remedy=RAISE_LIMIT,
                 place="index_codecs",
             )

@@ -1,4 +1,4 @@
-"""Zarr documents to the model and back, without I/O: one subclass of `Format` for each version."""
+"""Parse and render the documents of each Zarr version, by one subclass of `Format` each."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""Data types of Zarr v3 ⇄ NumPy's.
+"""Parse and render the data types of Zarr v3.
 
-A data type is parsed into a dtype and its spelling: the name, or the JSON of a type that has a
-configuration. The byte order belongs to the codecs: data types are parsed as little endian.
+A data type is parsed into a dtype and its spelling: the name, or the JSON of a type with a
+configuration. In v3 the codecs determine the byte order, so data types are parsed as little endian.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBERS: dict[str, DType] = {
         *(f"<{kind}{size}" for kind in "iuf" for size in (2, 4, 8)),
     )
 }
-_EXTENDED = ("bfloat16",)  # registered types that NumPy has through ml_dtypes
+_EXTENDED = ("bfloat16",)  # registered types that ml_dtypes adds to NumPy
 _RAW = re.compile(r"r([1-9][0-9]{0,9})")
 _TEXT = "string"
 _VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
@@ -35,12 +35,12 @@ _VARIABLE = (_TEXT, "bytes", "variable_length_bytes")
 _FIXED = {"null_terminated_bytes": "S", "fixed_length_utf32": "U", "raw_bytes": "V"}
 _TIMES = {"numpy.datetime64": "M", "numpy.timedelta64": "m"}
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic")
-# The first is written: zarr-python up to 3.1 knows it alone, although the second is registered.
+# The first one is written: the second is registered, but unknown to zarr-python up to 3.1.
 _STRUCTURED = ("structured", "struct")
 
 
 def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Return name and configuration of an extension point: a name alone, or an object."""
+    """Return the name and configuration of an extension: a string, or an object with both."""
     if isinstance(value, str):
         return value, {}
     members = read_object(value, place)
@@ -57,14 +57,14 @@ def check_members(members: Collection[str], known: Collection[str], place: str |
 
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Return the error for the `name` of an extension or of a later version."""
+    """Return the error for a `name` that an extension or a later version defines."""
     return UnsupportedError(
         f"found the {what} {quote(name)}, which this package does not know", place=place
     )
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a core or registered ``data_type``, or zarr-python's own, into dtype and spelling."""
+    """Parse a core, registered or zarr-python ``data_type`` into a dtype and its spelling."""
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
     dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)
@@ -96,7 +96,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
 
 
 def _find_named_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a core or registered type that is a name; None for all other names."""
+    """Return the dtype of a core or registered type without configuration; None for other names."""
     if name not in _EXTENDED:
         return find_core_type(name, place)
     try:
@@ -112,12 +112,12 @@ def _find_named_type(name: str, place: str) -> DType | None:
 
 
 def is_float(dtype: DType) -> bool:
-    """Return whether a dtype is one of floats, ``bfloat16`` included."""
+    """Return whether a dtype is a floating-point type, including ``bfloat16``."""
     return dtype.kind == "f" or dtype.name in _EXTENDED
 
 
 def find_core_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a number or of ``r*``; None for all other names."""
+    """Return the dtype of a number type or of raw bytes (``r*``); None for all other names."""
     raw = _RAW.fullmatch(name)
     if raw is None:
         return NUMBERS.get(name)
@@ -129,7 +129,7 @@ def find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Return a field in the spelling of v2, from zarr-python's pair or the registered object."""
+    """Return a field as v2 spells it, from zarr-python's pair or the registered object."""
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
         field = [required(field, "name", place), required(field, "data_type", place)]
@@ -168,16 +168,16 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Return the error for a dtype of another package that a version has no data type for."""
+    """Return the error for another package's dtype that a Zarr version cannot express."""
     return UnsupportedError(
-        f"this package knows no data type of {version} for {dtype.name}",
+        f"{version} has no data type for {dtype.name}",
         remedy="Convert it with astype",
         place="data_type",
     )
 
 
 def _means(value: Json, little: DType, text: bool) -> bool:
-    """Return whether a spelling belongs to v3 and means a dtype."""
+    """Return whether a spelling is one of v3 and parses to a dtype."""
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:

@@ -1,4 +1,4 @@
-"""Documents: the JSON under a key, and the checks that every version needs on its members.
+"""Documents, which are the JSON stored under a key, and checks of their members.
 
 The checks raise MetadataError with the place in the document; `Format.parse_node` adds the key.
 """
@@ -22,7 +22,7 @@ from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
 MAX_DIMENSIONS = 64
 MAX_ITEM_BYTES = 16 << 20
 
-_VALUE_BYTES = 256  # at most, of a parsed value: two bytes of text become a Python object
+_VALUE_BYTES = 256  # upper bound for a parsed value: two bytes of text can become a Python object
 
 _NO_NAMES = frozenset(("", ".", ".."))
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -36,7 +36,7 @@ class Document:
     key
         Key in the store, for messages.
     data
-        The bytes, or the text where one document holds the text of another.
+        The bytes, or the text if another document contains this one as text.
     limits
         ``max_depth``, and ``max_metadata_bytes`` or, if `consolidated`, ``max_consolidated_bytes``.
     """
@@ -83,11 +83,11 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A key that documents with different values do not share."""
+        """A key that only documents with equal values share."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return member `name` of this document's object as a document stored under `key`."""
+        """Return member `name` of this object as a document stored under `key`."""
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
@@ -105,7 +105,7 @@ class Document:
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The whole text, and where in it the values of this object's members lie."""
+        """The whole text, and the start and end of each member's value in it."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -119,7 +119,7 @@ class Document:
 
 
 class _Member(Document):
-    """A document that is a member of another one's object."""
+    """A document that is a member of another document."""
 
     def __init__(self, owner: Document, name: str, key: str) -> None:
         self.key = key
@@ -156,7 +156,7 @@ def render_json(value: Json) -> bytes:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a key that equal values of equal types share, in a tenth of `render_json`'s time."""
+    """Return a key that equal values of equal types share, ten times as fast as `render_json`."""
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
     except ValueError as error:  # at 2,000 levels, where ``max_depth`` permits so many
@@ -185,14 +185,14 @@ def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> 
 
 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
-    """Return `value` if it is an integer (no float, no bool) from `least` to 2**63 - 1."""
+    """Return `value` if it is an integer (not a float or bool) from `least` to 2**63 - 1."""
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
     return value
 
 
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
-    """Return a shape: at most 64 integers from `least` on, with a product below 2**63."""
+    """Return a shape of at most 64 integers, none below `least`, with a product below 2**63."""
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
             f"found {len(value)} dimensions, expected at most {MAX_DIMENSIONS}", place=place
@@ -206,7 +206,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Return the shape of a chunk of `rank` dimensions, if it is within ``max_chunk_bytes``."""
+    """Return the shape of a chunk of `rank` dimensions; check it against ``max_chunk_bytes``."""
     chunk_shape = read_lengths(value, place, least=1)
     if len(chunk_shape) != rank:
         raise unexpected(value, f"{rank} lengths, one for each dimension", place)
@@ -221,7 +221,7 @@ def read_chunk_shape(
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
-    """Return the object in a node's document, if its `zarr_format` is the expected one."""
+    """Return the object in a node's document; raise MetadataError for another `zarr_format`."""
     members = read_object(document.value, None)
     version = required(members, "zarr_format")
     if type(version) is not int or version != zarr_format:
@@ -230,7 +230,7 @@ def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
 
 
 def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
-    """Return the members of an object that are not `known`."""
+    """Return the members of an object whose names are not in `known`."""
     return {name: value for name, value in members.items() if name not in known}
 
 
@@ -243,7 +243,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_key(key: str, place: str, document: str) -> None:
-    """Raise MetadataError for a key in a consolidated document that could lead elsewhere."""
+    """Raise MetadataError for a consolidated key that could point outside the store."""
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"found the key {quote(key)}, expected names joined by '/'"
         raise MetadataError(problem, place=place, key=document)

@@ -1,4 +1,4 @@
-"""Changes of single members of stored documents: all others stay as they are spelled."""
+"""Change single members of stored documents, and keep the text of all others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Fill values of every version of Zarr ⇄ scalars.
+"""Parse and render the fill values of every Zarr version.
 
-All spellings are understood: v3's (numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs of a
-complex number), its draft's (``"0b…"``, ``"+Infinity"``), zarr-python's (Base64, objects, zero for
-any type) and netcdf-c's (plain characters, lists of one).
+All spellings are accepted: v3's (numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex
+numbers), its draft's (``"0b…"``, ``"+Infinity"``), zarr-python's (Base64, objects, zero for any
+type) and netcdf-c's (plain characters, lists of one item).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a fill value of v1 or v2 into a scalar; None for null.
 
-    The dtype's spelling, `type_name`, marks netcdf-c's characters, whose fill values are plain
-    text. Items of variable length are text, or bytes if `binary`.
+    `type_name`, the spelling of the dtype, identifies netcdf-c's characters, whose fill values are
+    plain text. Items of variable length are text, or bytes if `binary`.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
@@ -117,7 +117,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Return the bytes of ``0x…`` or ``0b…`` in their order; None unless they are `size` bytes."""
+    """Return the bytes that ``0x…`` or ``0b…`` spells, or None unless they are `size` bytes."""
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
     digits = size * (2 if value[1] == "x" else 8)
@@ -125,7 +125,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all text is Unicode: NumPy crashes on hashing structures with other text."""
+    """Return whether all text is valid Unicode; NumPy crashes when it hashes other text."""
     if values.dtype.names is not None:
         return all(_is_unicode(values[name]) for name in values.dtype.names)
     if values.dtype.kind != "U":
@@ -183,9 +183,9 @@ def render_fill_value(
 ) -> Json:
     """Render the ``fill_value`` of v3 from a scalar of `dtype`.
 
-    None, which v3 does not permit, becomes the zero of the type, as in zarr-python. Raw bytes are
-    `listed` (the core specification) instead of Base64 (zarr-python). Fields are `named`
-    (``struct``) instead of Base64 of all (``structured``).
+    None, which v3 does not permit, becomes the zero of the type, as in zarr-python. Raw bytes
+    become a list if `listed` (the core specification), else Base64 (zarr-python). A structure
+    becomes an object if `named` (``struct``), else Base64 of all its bytes (``structured``).
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)

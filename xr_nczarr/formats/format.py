@@ -1,4 +1,4 @@
-"""What a version of Zarr is to the rest of the package: one subclass of `Format`."""
+"""The interface of a Zarr version: documents, keys and abilities, as the class `Format`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Parsing:
 
 
 class Format(ABC):
-    """The documents, keys and abilities of one version of Zarr.
+    """The documents, keys and abilities of one Zarr version.
 
     Attributes
     ----------
@@ -67,9 +67,9 @@ class Format(ABC):
     consolidated_by_default
         Whether a new store gets consolidated metadata unless the caller says otherwise.
     is_rare
-        Whether its documents are fetched only where no other version has any.
+        Whether its documents are fetched only if those of other versions are absent.
     has_variants
-        Whether stores differ in how they spell keys, which `resolved` finds out.
+        Whether stores differ in the spelling of keys, which `resolved` detects.
     has_groups
         Whether groups have documents.
     implies_groups
@@ -79,21 +79,22 @@ class Format(ABC):
     has_shards
         Whether a stored object can hold several chunks.
     has_sidecars
-        Whether hidden documents beside the node's own belong to it.
+        Whether a node can have hidden documents besides its own.
     has_dimension_names
         Whether the document of an array can name its dimensions.
     mixes_byte_orders
         Whether the fields of a structure can differ in their byte order.
     requires_fill_value
-        Whether every array has a fill value, which therefore says nothing of missing values.
+        Whether every array must have a fill value, which therefore does not indicate missing
+        values.
     separates_attributes
-        Whether the attributes of a node are a document of their own.
+        Whether the attributes of a node are a separate document.
     separates_compressor
-        Whether the compressor, the filters and the order are members of their own.
+        Whether the compressor, the filters and the order are separate members.
     chunk_key_encodings
-        Names of the encodings that `chunk_keys` takes.
+        Names of the encodings that `chunk_keys` accepts.
     deflate
-        Name of the codec that its readers know DEFLATE by.
+        Name that its readers use for the DEFLATE codec.
     """
 
     version: ClassVar[str]
@@ -116,10 +117,10 @@ class Format(ABC):
 
     @abstractmethod
     def node_keys(self, path: str) -> tuple[str, ...]:
-        """Return the keys of the documents that the node at `path` may have."""
+        """Return the keys of all documents that the node at `path` can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys to fetch at the root; the last to be written comes first."""
+        """Return the keys to fetch at the root, in reverse order of writing."""
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 
@@ -160,10 +161,10 @@ class Format(ABC):
         *,
         data_type_fallback: bool = False,
     ) -> Format:
-        """Return the variant of the format that the store with these root documents has.
+        """Return the variant of the format that these root documents use.
 
-        `data_type_fallback` says whether data types that are not known are read as the types that
-        they fall back to, where the version has such.
+        `data_type_fallback` says whether unknown data types are read as their fallback types, if
+        the version has any.
         """
         return self
 
@@ -175,10 +176,10 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path`; None where there is no node, BrokenNode for one in error.
+        """Parse the node at `path`; None if there is no node, a BrokenNode if it is invalid.
 
-        `parsed` holds the arrays of this opening by the content of their document, which many
-        arrays share. It is extended in place.
+        `parsed` caches arrays by the content of their document, because many arrays have equal
+        documents. It is extended in place.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -195,7 +196,7 @@ class Format(ABC):
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node that is there."""
+        """Parse an existing node."""
 
     def render_node(self, node: Node) -> dict[str, bytes]:
         """Render the documents of a node by their keys, in the order of writing.
@@ -216,17 +217,17 @@ class Format(ABC):
         """Return the JSON of a node's documents by their keys, in the order of writing."""
 
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
-        """Return the documents in a consolidated one by their keys; None if it has only its own."""
+        """Return the documents in a consolidated one by key; None if it contains no others."""
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the document that holds all others, by its key; nothing if there can be none."""
+        """Render the consolidated document by its key; an empty dict if the version has none."""
         return {}
 
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return codecs with those added that the version demands.
+        """Return codecs, with the ones that the version requires added.
 
         `kind_of` returns ``array-array``, ``array-bytes`` or ``bytes-bytes`` for the name of a
         codec from another package, None for other names.

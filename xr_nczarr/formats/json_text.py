@@ -1,4 +1,4 @@
-r"""JSON text to values: strict, except for the tokens that netcdf-c's grammar adds.
+r"""Parse JSON strictly, except for the tokens that netcdf-c's grammar adds.
 
 Text is parsed by the standard library's C parser. Text that it rejects is rewritten first, from
 netcdf-c's grammar: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
@@ -39,7 +39,7 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """JSON that every parser reads, with its positions in the stored text.
+    """Strict JSON, with a map from its positions to those in the stored text.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class StrictText:
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return where in `text` the values of the object at `start` begin and end."""
+        """Return the start and end in `text` of each member's value of the object at `start`."""
         spans: dict[str, tuple[int, int]] = {}
         position = self._behind(start, "{")
         while not self.text.startswith("}", position):

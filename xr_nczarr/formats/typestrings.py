@@ -1,4 +1,4 @@
-"""Data types of Zarr v1 and v2 ⇄ NumPy's: typestrings, and lists of fields."""
+"""Parse and render the data types of Zarr v1 and v2: typestrings and lists of fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
     Raises
     ------
     UnsupportedError
-        For types that v2 does not have. ``"|J0"`` is one: it marks JSON, never an array.
+        For types that v2 does not have, such as ``"|J0"``, netcdf-c's mark of JSON attributes.
     LimitError
         For items above 16 MiB.
     """
@@ -72,7 +72,7 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Raise MetadataError for items of no bytes, and LimitError for items of too many."""
+    """Raise MetadataError for items of zero bytes, and LimitError for items that are too large."""
     if not size:
         raise unexpected(value, "a type of at least one byte", place)
     if size > MAX_ITEM_BYTES:
@@ -82,7 +82,7 @@ def check_size(size: int, value: Json, place: str) -> None:
 
 
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
-    """Render a dtype as typestring or fields: as `type_name` if that spells the dtype.
+    """Render a dtype as typestring or fields; use `type_name` if it means the same dtype.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def of_numpy(dtype: DType) -> bool:
-    """Return whether a dtype is NumPy's own; those of ml_dtypes look like raw bytes."""
+    """Return whether a dtype is NumPy's own; those of ml_dtypes have kind ``V`` like raw bytes."""
     return dtype.type.__module__ == "numpy"
 
 

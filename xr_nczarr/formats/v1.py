@@ -1,4 +1,4 @@
-"""Zarr v1: an array is ``meta`` beside ``attrs``; directories of arrays stand in for groups.
+"""Zarr v1: an array has the documents ``meta`` and ``attrs``, and directories serve as groups.
 
 Matches the specification and what zarr-python 1 wrote.
 """
@@ -25,7 +25,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, ke
 _ARRAY, _ATTRIBUTES = "meta", "attrs"
 _MEMBERS = ("shape", "chunks", "dtype", "fill_value", "order")
 _OTHER_MEMBERS = ("zarr_format", "compression", "compression_opts")
-# How zarr-python 1 spells the codecs that take one number.
+# The codecs that zarr-python 1 stores as a name and one number.
 _LEVELS = ("zlib", "bz2")
 
 
@@ -68,11 +68,11 @@ class V1(Format):
         return v2.parse_array(parsing.path, metadata, limits=parsing.limits, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the two documents of an array; nothing for a group without attributes."""
+        """Return the two documents of an array; an empty dict for a group without attributes."""
         if isinstance(node, GroupNode):
             if node.attributes or node.members or node.sidecars:
                 raise UnsupportedError(
-                    "found attributes of a group, which Zarr v1 does not have", variable=node.path
+                    "found group attributes, which Zarr v1 does not have", variable=node.path
                 )
             return {}
         key, attributes_key = self.node_keys(node.path)

@@ -1,4 +1,4 @@
-"""Zarr v2: ``.zarray`` or ``.zgroup`` beside ``.zattrs``, and all of them in ``.zmetadata``.
+"""Zarr v2: ``.zarray`` or ``.zgroup``, ``.zattrs``, and their copies in ``.zmetadata``.
 
 Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0 write.
 """
@@ -61,7 +61,7 @@ class V2(Format):
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node; hidden documents beside its own, as of netcdf-c 4.8.0, are its sidecars."""
+        """Parse a node; other hidden documents, such as netcdf-c 4.8.0's, are its sidecars."""
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content
         array = parsing.parsed.get(content) if parsing.kind == "array" else None
@@ -116,7 +116,7 @@ class V2(Format):
         return {key: _parse_member(inner, key, value) for key, value in held.items()}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata``, with every document as it is spelled."""
+        """Render ``.zmetadata``, with the unchanged text of every document."""
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
             for key, data in documents.items()
@@ -151,12 +151,12 @@ def parse_array(
 ) -> ArrayNode:
     """Parse the array that the members of ``.zarray`` describe.
 
-    Members that netcdf-c 4.8.0 leaves out, and without which an array can be read, may be absent.
+    Members that netcdf-c 4.8.0 leaves out may be absent if the array can be read without them.
     """
     rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
     chunks = read_lengths(required(metadata, "chunks"), "chunks")
-    if len(chunks) == rank:  # chunks of length zero are those of a dimension of length zero
+    if len(chunks) == rank:  # chunks can only have length zero along a dimension of length zero
         chunks = tuple(n or int(not length) for n, length in zip(chunks, shape, strict=True))
     filters = _parse_codecs(metadata.get("filters"), "filters")
     codecs = (*filters, *_parse_codecs(metadata.get("compressor"), "compressor"))
@@ -195,7 +195,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Return the configuration of a codec in numcodecs' spelling, from GDAL's as well."""
+    """Return the configuration of a codec as numcodecs spells it, also from GDAL's spelling."""
     if name != "lzma" or "delta" not in configuration:
         return configuration
     delta = {"id": 3, "dist": configuration["delta"]}
@@ -204,7 +204,7 @@ def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
 
 
 def render_array(node: ArrayNode) -> dict[str, Json]:
-    """Render the members of ``.zarray`` but `zarr_format` and those of extensions."""
+    """Render the members of ``.zarray``, except `zarr_format` and those of extensions."""
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
         raise _inexpressible(f"chunk keys like {node.chunk_keys.key((0, 0))}", node)

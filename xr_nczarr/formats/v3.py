@@ -35,7 +35,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, Li
 
 Runs = tuple[tuple[tuple[int, int], ...], ...]
 
-_DOCUMENT = "zarr.json"  # the root's may hold all others
+_DOCUMENT = "zarr.json"  # the root document can contain all others
 _CONSOLIDATED = "consolidated_metadata"
 _GROUP_MEMBERS = frozenset(("zarr_format", "node_type", "attributes", _CONSOLIDATED))
 _ARRAY_MEMBERS = frozenset(
@@ -59,7 +59,7 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether there is a document of v3, and not of its draft, at `path`."""
+        """Return whether `path` has a document of v3, and not of its draft."""
         (key,) = self.node_keys(path)
         if key not in documents:
             return False
@@ -110,7 +110,7 @@ class V3(Format):
         return documents
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the root's document with those of all other nodes; nothing for a root array."""
+        """Render the root document with all others in it; an empty dict for a root array."""
         root = Document(_DOCUMENT, documents[_DOCUMENT]).value
         if root["node_type"] != "group":
             return {}
@@ -137,7 +137,7 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members of extensions; raise UnsupportedError for one that must be understood."""
+    """Return the members of extensions; raise UnsupportedError for a mandatory one."""
     extra = without(members, known)
     for name, value in extra.items():
         if not isinstance(value, dict) or value.get("must_understand") is not False:
@@ -182,7 +182,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse the shape of the (largest) cells, and the runs of a grid that is not regular."""
+    """Parse the shape of the (largest) cells, and the runs of a rectilinear grid."""
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"
     if name == "rectilinear":

@@ -1,4 +1,4 @@
-"""The configurations of v3's codecs on numbers, ``scale_offset`` and ``cast_value``."""
+"""Parse and render the configurations of the v3 codecs ``scale_offset`` and ``cast_value``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Jso
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Return a number as it is spelled, or the value of one that is spelled by its bits."""
+    """Return a number unchanged, or the value of one that is spelled by its bits."""
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:

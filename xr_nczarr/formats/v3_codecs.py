@@ -1,4 +1,4 @@
-"""The codecs of an array of Zarr v3 ⇄ codec specs, the byte order and the levels of sharding."""
+"""Parse and render the codecs of a v3 array: codec specs, byte order and levels of sharding."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
     """Parse one level of sharding and all levels within, without moving byte orders.
 
-    Codecs before ``sharding_indexed`` apply to each inner chunk. Those that are allowed there move
-    elements, or change every element alone.
+    Codecs before ``sharding_indexed`` apply to each inner chunk. Only codecs that move elements, or
+    change each element independently, are allowed there.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
     serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
-    at = serializers[0] if serializers else len(names)  # at the end: a codec of the caller's
+    at = serializers[0] if serializers else len(names)  # a codec of the caller comes last
     lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
         raise unexpected(names, "codecs on arrays, one from array to bytes, some on bytes", place)
@@ -108,7 +108,7 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
 
 
 def _named(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an order of axes, or nothing for their own."""
+    """Return an order of axes, or an empty tuple for the identity."""
     return () if order == tuple(range(len(order))) else order
 
 
@@ -118,7 +118,7 @@ def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Return a level of sharding of a transposed array as one of the array itself."""
+    """Return a level of sharding of a transposed array, in the array's own axes."""
     own = level.order or range(len(order))
     composed = _named(tuple([order[axis] for axis in own]))
     return replace(level, shape=_restored(level.shape, order), order=composed)
@@ -139,14 +139,14 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
     made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
     try:
         return np.dtype(made) if isinstance(made, str) else dtype
-    except TypeError:  # the codec refuses it when it is compiled
+    except TypeError:  # compiling the codec raises the precise error
         return dtype
 
 
 def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     name, configuration = named(item, place)
     if name == "packbits":
-        # The codec registered under this name stores other bytes than numcodecs' of that id.
+        # The codec registered under this name stores other bytes than numcodecs' codec of this id.
         raise unknown("codec", name, place)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
@@ -193,22 +193,22 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 
 
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the codec ``bytes`` to what names the type of its input.
+    """Move the byte order from the codec ``bytes`` to the type of its input.
 
-    That is the last codec that changes the data type, or else the array's own dtype.
+    The last codec that changes the data type determines this type, or else the array's dtype.
     """
     serializers = [spec for spec in specs if spec.name == "bytes"]
     if len(serializers) > 1:
         raise unexpected([spec.document for spec in serializers], 'one codec "bytes"', "codecs")
     before = specs[: specs.index(serializers[0])] if serializers else []
     if not serializers or not _ARRAY_TO_ARRAY.issuperset([spec.name for spec in before]):
-        return dtype, tuple(specs)  # a codec that is not known here may change the data type
+        return dtype, tuple(specs)  # an unknown codec may change the data type
     changed, stored, last = list(specs), dtype, None
     for number, spec in enumerate(specs):
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
     endian = serializers[0].configuration.get("endian")
-    # zarr-python leaves it out for structures, which it stores as they lie in memory.
+    # zarr-python leaves it out for structures, which it stores in their order in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
     if not of_numpy(stored):
@@ -233,11 +233,11 @@ def byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Return the ``codecs`` of a node; those of another version are spelled as v3 has them."""
+    """Return the ``codecs`` of a node; those of another Zarr version are converted to v3."""
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
-        raise UnsupportedError("found no codec that v3 has for items of variable length")
+        raise UnsupportedError("Zarr v3 has none of the node's codecs for items of variable length")
     _check_order([spec for spec in specs if not _is_foreign(spec)], {})
     rendered = _render_specs(specs, node.dtype)
     inner = node.chunk_shape
@@ -259,21 +259,21 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_spelled(spec: CodecSpec) -> bool:
-    """Return whether a codec comes from a document of v3, in which it is spelled so."""
+    """Return whether a codec comes from a v3 document, whose spelling is kept."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
 
 
 def _is_foreign(spec: CodecSpec) -> bool:
-    """Return whether a document of v3 names a codec that is not known here."""
+    """Return whether a codec comes from a v3 document and is unknown to this package."""
     if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
         return False
     return _is_spelled(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
 
 
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
-    """Return codecs as v3 spells them, with ``bytes`` where it belongs.
+    """Return codecs as v3 spells them, with ``bytes`` inserted where it is required.
 
     `kinds` maps the names of codecs from other packages to ``array-array``, ``array-bytes`` or
     ``bytes-bytes``.
@@ -284,7 +284,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
         document = {"name": spec.name, "configuration": dict(spec.configuration)}
         spelled.append(replace(spec, document=document) if spec.name in kinds else spec)
     if "array-bytes" not in every_kind:
-        # What a codec that is not known here makes of the data type is not known either.
+        # The data type that an unknown codec encodes to is unknown as well.
         retyped = any(kind == "array-array" for kind in kinds.values())
         configuration = {"endian": "little"} if retyped else {}
         spelled.insert(every_kind.count("array-array"), CodecSpec("bytes", configuration))
@@ -292,13 +292,15 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Return the kind of each codec; raise UnsupportedError for an order that v3 cannot have."""
+    """Return the kind of each codec; raise UnsupportedError for an order that v3 forbids."""
     names = [spec.name for spec in specs]
     kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
     kind_of |= dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes") | dict(kinds)
     every_kind = [kind_of.get(name, "bytes-bytes") for name in names]
     if every_kind != sorted(every_kind) or every_kind.count("array-bytes") > 1:
-        raise UnsupportedError(f"found the codecs {quote(', '.join(names))}, no order of v3's")
+        raise UnsupportedError(
+            f"found the codecs {quote(', '.join(names))}, in an order that Zarr v3 forbids"
+        )
     return every_kind
 
 
@@ -326,7 +328,7 @@ def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]
 
 
 def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
-    """Return the JSON of one codec, which is given elements of `dtype`."""
+    """Return the JSON of one codec, whose input has elements of `dtype`."""
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
     stored = _is_spelled(spec)
     if name == "bytes" and dtype is not None:
@@ -351,6 +353,6 @@ def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
     if name == "shuffle" and not configuration.get("elementsize"):
         configuration["elementsize"] = itemsize
     if name not in _REGISTERED and "." not in name:
-        # zarr-python demands a configuration of these, be it empty.
+        # zarr-python requires a configuration for these, even an empty one.
         return {"name": _NUMCODECS + name, "configuration": configuration}
     return {"name": name, "configuration": configuration} if configuration else {"name": name}

@@ -1,9 +1,9 @@
-"""Zarr v3 as the draft of 25 May 2022 has it, and as programs released then wrote it.
+"""The draft of Zarr v3 of 25 May 2022, and the variant that programs released then wrote.
 
-The entry point ``zarr.json`` tells which of two layouts a store has. The document keeps metadata
+The entry point ``zarr.json`` shows which of two layouts a store has. In the draft, metadata are
 under ``meta/`` and chunks under ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
-earlier text: ``meta/root/``, ``data/root/``, one ``compressor``, typestrs, and, of zarr-python,
-filters among the attributes.
+earlier text: ``meta/root/``, ``data/root/``, one ``compressor``, typestrings, and (zarr-python
+only) filters among the attributes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _ARRAY_MEMBERS = frozenset(
 
 @dataclass(frozen=True)
 class V3Draft(Format):
-    """The draft of Zarr v3, as one store spells its keys and documents.
+    """The draft of Zarr v3, in the variant that one store uses.
 
     Attributes
     ----------
     released
-        Whether keys and documents are those that programs wrote, not those of the document.
+        Whether keys and documents follow the released programs instead of the draft.
     suffix
-        The end of the keys of metadata.
+        The suffix of metadata keys.
     later
         Whether the entry point names a later minor version, whose new members may be ignored.
     data_type_fallback
@@ -87,7 +87,7 @@ class V3Draft(Format):
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
         root = "data/root" if self.released else "data"
         prefix = f"{root}{path.rstrip('/')}/c"
-        # Both programs give the only chunk of an array without dimensions an index.
+        # Both programs add an index to the key of a scalar's only chunk.
         return ChunkKeys(prefix, separator or "/", f"{prefix}0" if self.released else prefix)
 
     def listing_prefix(self, path: str) -> str:
@@ -117,7 +117,7 @@ class V3Draft(Format):
         MetadataError
             For an entry point that contradicts the draft.
         UnsupportedError
-            For a version, an encoding or an extension that is not known.
+            For an unknown version, encoding or extension.
         """
         with Place(key=_ENTRY):
             members = read_object(documents[_ENTRY].value, None)
@@ -131,7 +131,7 @@ class V3Draft(Format):
             _check_extensions(members)
             encoding = required(members, "metadata_encoding")
             suffix = _parse_suffix(encoding, members)
-        # Between the end of "root" in keys and the last change of the entry point lie some weeks.
+        # For some weeks, "root" had left the keys, but the entry point still had its old form.
         own, early = (
             documents.keys() & V3Draft(old, suffix).node_keys("/")[1:] for old in (False, True)
         )
@@ -189,10 +189,12 @@ class V3Draft(Format):
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         """Return the JSON of a node's documents, the entry point last.
 
-        The variant of the released programs is only read.
+        The variant of the released programs cannot be written.
         """
         if self.released:
-            raise UnsupportedError("stores of zarr-python before 3 and of GDAL are only read")
+            raise UnsupportedError(
+                "v3 draft stores in the layout of zarr-python 2 and GDAL cannot be written"
+            )
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}
         members = {"attributes": dict(node.attributes), **node.members}
@@ -250,7 +252,7 @@ def _parse_suffix(encoding: Json, members: Mapping[str, Json]) -> str:
 
 
 def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
-    """Return a document's extensions; raise UnsupportedError for one that must be understood."""
+    """Return a document's extensions; raise UnsupportedError for a mandatory one."""
     extensions = read_list(members.get("extensions", []), "extensions")
     for extension in extensions:
         if read_object(extension, "extensions").get("must_understand") is not False:

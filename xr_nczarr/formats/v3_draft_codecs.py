@@ -1,4 +1,4 @@
-"""The codecs of an array of the v3 draft ⇄ codec specs, the memory layout included."""
+"""Parse and render the codecs of a v3 draft array, including its memory layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.
 
 
 def parse_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Return the filters that zarr-python keeps among the attributes; empty without any."""
+    """Return the filters that zarr-python stores among the attributes; empty if there are none."""
     filters = members.get("attributes", {}).get("filters")
     if "codecs" in members or not isinstance(filters, list):
         return []

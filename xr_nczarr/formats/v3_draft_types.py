@@ -1,4 +1,4 @@
-"""Data types of the v3 draft ⇄ NumPy's: names, typestrings of numbers, and extensions.
+"""Parse and render the data types of the v3 draft: names, typestrings and extensions.
 
 A data type is parsed into a dtype and its spelling, as those of v3 are.
 """
@@ -87,7 +87,7 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 
 
 def render_data_type(dtype: DType, spelling: str) -> Json:
-    """Render the ``data_type`` of a dtype: its `spelling`, if that means the dtype.
+    """Render the ``data_type`` of a dtype; use `spelling` if it means the same dtype.
 
     Otherwise numbers are rendered as their names, without byte order, and other types as
     typestrings of an extension that falls back to raw bytes.

@@ -1,4 +1,4 @@
-"""Formats × storage: find the nodes of a store, and change them by their documents."""
+"""Find the nodes of a store, and change their documents."""
 
 from xr_nczarr.hierarchy.changes import (
     edit_documents,

@@ -1,4 +1,4 @@
-"""The documents of a hierarchy that is written, or of one that changes."""
+"""Render the documents of a new hierarchy, and change those of an existing one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xr_nczarr.model import Hierarchy, Json
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy by their keys, children first, the root's last.
 
-    In this order an interrupted write is not taken for a dataset.
+    In this order, an interrupted write does not look like a complete dataset.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
@@ -31,7 +31,7 @@ def _children_first(path: str) -> tuple[bool, int]:
 
 
 def is_consolidated(hierarchy: Hierarchy) -> bool:
-    """Return whether the kept documents hold a consolidated one."""
+    """Return whether the documents of an opened hierarchy include a consolidated one."""
     zarr = FORMATS[hierarchy.zarr_format]
     key = zarr.consolidated_key
     data = None if key is None else hierarchy.documents.get(key)
@@ -42,12 +42,12 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 
 
 def writable_format(hierarchy: Hierarchy, store: str) -> Format:
-    """Return the format that renders new nodes of a hierarchy whose documents are kept.
+    """Return the format with which to render new nodes of an opened hierarchy.
 
     Raises
     ------
     UnsupportedError
-        For a store in a variant of the format that is only read.
+        For a store in a variant of the format that cannot be written.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.has_variants:
@@ -55,7 +55,7 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
         documents = {key: Document(key, data) for key, data in stored if data is not None}
         if zarr.resolved(documents) != zarr:
             raise UnsupportedError(
-                f"the store spells its keys in a variant of Zarr {zarr.version} that is only read",
+                f"the store uses a variant of Zarr {zarr.version} that cannot be written",
                 remedy="Write its contents to a new store",
                 store=store,
             )
@@ -63,9 +63,9 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
 
 
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Return the kept documents with members changed, by key, in the order of `changes`.
+    """Return the stored documents with members changed, by key, in the order of `changes`.
 
-    All other members stay as they are spelled.
+    All other members keep their text.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
@@ -82,10 +82,10 @@ def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str,
 def refresh_consolidated(
     hierarchy: Hierarchy, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return the consolidated document of the nodes at `paths`, with the `changed` documents in it.
+    """Return the consolidated document of the nodes at `paths`, including the `changed` documents.
 
-    The others are those that the hierarchy has kept. Empty for a version without consolidated
-    metadata.
+    All other documents are taken from `hierarchy`. The result is empty for a version without
+    consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

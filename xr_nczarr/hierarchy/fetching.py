@@ -1,4 +1,4 @@
-"""The documents of a store, fetched in waves. Some are absent, refused, or come as web pages."""
+"""Fetch the documents of a store, and handle absent and forbidden ones and HTML error pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from xr_nczarr.hierarchy.journal import JOURNAL
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import Bytes, Store, page_error, page_in
 
-_RECORDS = ".zmetadata"  # also the key of what a reference set in parquet consists of
+_RECORDS = ".zmetadata"  # also a document of parquet reference sets
 
 
 class RecordSetError(UnsupportedError):
-    """The store is the folder of a reference set in parquet, and no Zarr store.
+    """The store is not a Zarr store, but the folder of a parquet reference set.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class RecordSetError(UnsupportedError):
 
     def __init__(self, document: bytes, **fields: Any) -> None:
         super().__init__(
-            "the folder is a reference set in parquet, which is read only",
+            "the folder is a parquet reference set, which is read only",
             remedy="Open it with xarray.open_dataset, or write to another folder",
             **fields,
         )
@@ -35,7 +35,7 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a reference set in parquet, not to Zarr."""
+    """Return whether a ``.zmetadata`` belongs to a parquet reference set instead of Zarr."""
     if b'"record_size"' not in bytes(data):
         return False
     try:
@@ -52,9 +52,9 @@ class DocumentSource:
     Attributes
     ----------
     probed
-        What they are fetched from; see `Store.probing`.
+        The store to fetch from; see `Store.probing`.
     before
-        What an interrupted writer would have to restore, by key; read in place of what is stored.
+        Earlier documents by key, which replace those of an interrupted write; None if absent.
     """
 
     store: Store
@@ -68,11 +68,13 @@ class DocumentSource:
     def fetch(
         self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
     ) -> dict[str, Document]:
-        """Fetch the documents that exist; `refusals` takes those to which access is denied."""
+        """Fetch the documents that exist; add those to which access is denied to `refusals`."""
         names = list(dict.fromkeys(keys))
         consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
         waves = [(self.probed, names)]
-        if not self.store.remote:  # where two waves cost no more, none reads what is too large
+        if (
+            not self.store.remote
+        ):  # a second wave is free, so only consolidated documents may exceed max_metadata_bytes
             single = self.store.bounded(self.limits.max_metadata_bytes)
             waves = [(self.store, [key for key in names if key in consolidated_keys])]
             waves.append((single, [key for key in names if key not in consolidated_keys]))
@@ -99,10 +101,10 @@ class DocumentSource:
     def _without_pages(
         self, present: dict[str, Bytes], requested: Sequence[str]
     ) -> dict[str, Bytes]:
-        """Return `present` without the page by which a server answers for what is not there.
+        """Return `present` without the HTML page that a server sends in place of a missing object.
 
-        That is the page it shows for the journal, of which there is hardly ever one. Any other page
-        in place of a document, as one to sign in on, is an error: what is behind it may be needed.
+        It is recognized by the answer for the journal, a key that hardly ever exists. Any other
+        page, such as a login form, raises an error, because it may hide a document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:
@@ -118,10 +120,10 @@ class DocumentSource:
 def are_absent(
     documents: Mapping[str, Document], candidates: Sequence[Format], consolidated: bool
 ) -> bool:
-    """Return whether root documents that the store refuses can be taken as absent.
+    """Return whether root documents to which access is denied can be treated as absent.
 
-    A public bucket without the right to list answers 403 for what is not there. Nothing else
-    is needed beside a consolidated document, or where the only candidate is recognized.
+    A public bucket that cannot be listed answers 403 for missing objects. The missing documents are
+    not needed if there is a consolidated one, or if the only candidate is recognized.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True
@@ -133,14 +135,14 @@ def are_absent(
 
 
 def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> AccessDeniedError:
-    """Return the error for refused root documents; where all are, it says what to name."""
+    """Return the error for forbidden root documents; if all are, its remedy names options."""
     error = next(iter(refusals.values()))
     if len(refusals) < len(keys):
         return error
     return AccessDeniedError(
-        f"{error.problem}, for each document of a root that was looked for",
-        remedy="Check the path and the credentials. If the store answers so for objects that "
-        "are not there, name what it holds: pass consolidated=True or zarr_format=, or "
-        "missing_status=(403, 404) in storage_options",
+        f"{error.problem}, for every root document",
+        remedy="Check the path and the credentials. If the server answers 403 for objects that do "
+        "not exist, pass consolidated=True, zarr_format=, or missing_status=(403, 404) in "
+        "storage_options",
         key=error.key,
     )

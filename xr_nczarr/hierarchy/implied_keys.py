@@ -1,4 +1,4 @@
-"""The keys that metadata imply, for stores that cannot be listed."""
+"""Compute the keys that metadata imply, for stores that cannot be listed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH_KEYS = 1024
 
 
 def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
-    """Return the keys that documents may have; `sidecars` are names beside those of each node."""
+    """Return the possible keys of all documents, including `sidecars` of each node by name."""
     zarr, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
     keys = [*zarr.root_keys(), *(key for path in nodes for key in zarr.node_keys(path))]
     keys += [key_prefix(path) + name for path in nodes for name in sidecars]
@@ -24,7 +24,7 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[st
 def existing_chunks(
     store: Store, keys: ChunkKeys, extent: Sequence[int]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield key and size of the stored objects of one array, by a request for each.
+    """Yield the key and size of each stored object of one array, with one request per object.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The journal of a write: the earlier state of documents that change together.
+"""The journal of a write, which records the earlier state of documents that change together.
 
-It is one object at the root of a store, put before the first document changes and removed after
-the last. While it exists, readers see the documents as they were, unless all have changed; the
-next writer restores them. Other programs ignore it.
+It is one object at the root of a store, written before the first document changes and removed after
+the last. While it exists, readers use the earlier documents, unless all have changed. The next
+writer restores them. Other programs ignore the journal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xr_nczarr.storage import Store
 
 JOURNAL = ".nczarr_journal"
 UNFINISHED = ".nczarr_unfinished"
-"""Key of the mark of a new store that is written in place and not complete yet."""
+"""Key of the marker of a new store that is written in place and not yet complete."""
 _CHUNKS = b'{"chunks": true'
 Regions = dict[str, list[list[int]]]
 _Data = bytes | bytearray | memoryview | None
@@ -32,13 +32,13 @@ class Journal:
     Attributes
     ----------
     documents
-        Key, text before (None for a new one) and digest afterwards of each, in the order of change.
+        Key, earlier text (None for a new document) and new digest of each, in the order of change.
     appended
-        By path of the array, the first and last element along each dimension that an append wrote
-        before.
+        By path of the array, the first and last element along each dimension that an append has
+        written.
     chunks
-        Whether chunks are among the documents. Consolidated metadata alone do not show their
-        state.
+        Whether chunks change as well. In that case, consolidated metadata do not show the state of
+        the store.
     """
 
     documents: list[tuple[str, str | None, str]]
@@ -54,7 +54,7 @@ class Journal:
         *,
         chunks: bool = False,
     ) -> Journal:
-        """Return the journal of a change to `documents`, whose present content is `stored`."""
+        """Return the journal of a change to `documents`, whose current content is `stored`."""
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
         return cls(entries, appended, chunks)
@@ -65,10 +65,10 @@ class Journal:
         return [key for key, _, _ in self.documents]
 
     def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return the earlier documents by key, if the change began and did not end.
+        """Return the earlier documents by key, or None if the change is complete.
 
-        `stored` is the present content of `keys`. The result is None if all have their new
-        content, and empty if another program has changed one since: its change counts.
+        `stored` is the current content of `keys`. The result is empty if another program has
+        changed one of the documents since: its change takes precedence.
         """
         ours = True
         done = True
@@ -100,9 +100,9 @@ def open_journal(store: Store) -> Journal | None:
 
 
 def has_chunks(document: Document) -> bool:
-    """Return whether a journal says that chunks change too, without parsing it.
+    """Return whether a journal records changes of chunks, without parsing it.
 
-    Beside consolidated metadata no other journal is needed, and it may be damaged.
+    With consolidated metadata, other journals are not needed and may be damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)
@@ -129,8 +129,8 @@ def parse_journal(document: Document) -> Journal:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise MetadataError(
             "the journal of an interrupted write is damaged",
-            remedy="Remove it if the store opens as it should with consolidated=True. Without such "
-            "metadata, remove it and see that all arrays have the lengths they should",
+            remedy="Remove it if the store opens correctly with consolidated=True. Without "
+            "consolidated metadata, remove it and check the lengths of all arrays",
             key=JOURNAL,
         ) from error
     return Journal(entries, appended, has_chunks(document))

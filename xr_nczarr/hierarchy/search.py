@@ -1,4 +1,4 @@
-"""Formats × storage: find the nodes of a store, in as few round trips as its metadata allow."""
+"""Find the nodes of a store, in as few round trips as its metadata allow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Children = tuple[list[str], list[str]]
 Kinds = Mapping[str, NodeKind | None]
 """Names or paths of nodes, and their kind where metadata name it."""
 
-_PROBED = 100  # directories, when nothing else was found
+_PROBED = 100  # number of directories to check when no metadata are found
 
 
 def open_hierarchy(
@@ -58,39 +58,39 @@ def open_hierarchy(
 ) -> Hierarchy:
     """Return all nodes of a store.
 
-    One wave of concurrent requests finds the version and the root. A consolidated document ends
-    the search there. Otherwise each level of groups takes one more wave, and a listing before it
-    where no metadata name the children.
+    One wave of concurrent requests finds the version and the root. If there is a consolidated
+    document, no more are needed. Otherwise each level of groups takes another wave, preceded by a
+    listing if no metadata name the children.
 
     Parameters
     ----------
     zarr_format
         A key of `FORMATS`; None to recognize the version.
     consolidated
-        Whether to read the consolidated document alone, single documents alone, or (None)
-        whatever is there. ``"check"`` reads both and compares.
+        Whether to read only the consolidated document (True), only single documents (False), or
+        whichever exist (None). ``"check"`` reads both and compares them.
     group
-        Path of the group to read, with its ancestors' own documents; None for the root.
+        Path of the group to read, together with its ancestors' own documents; None for the root.
     subgroups
-        Whether to look into the groups below it as well.
+        Whether to read the groups below it as well.
     listed_children
-        Of a convention on top of Zarr: gives the names of the arrays and groups that a group's
-        metadata name, None if they don't.
+        Function of a convention on top of Zarr that returns the names of the arrays and groups
+        listed in a group's metadata, or None if the metadata do not list them.
     sidecars
-        Names of documents that the convention keeps beside a node's own.
+        Names of documents that the convention stores beside a node's own.
     with_sidecars
-        Whether they are read in any case, not only where nothing else names the children.
+        Whether sidecars are always read, instead of only if nothing else names the children.
     data_type_fallback
-        Whether an unknown extension type of the v3 draft is read as the type it falls back to.
+        Whether an unknown extension type of the v3 draft is read as its fallback type.
 
     Raises
     ------
     NotFoundError
-        When the store bears no metadata, or has no consolidated document when it must.
+        If the store has no metadata, or no consolidated document although one is required.
     MetadataError
-        When the root is damaged, or the consolidated document is stale with ``"check"``.
+        If the root is damaged, or with ``"check"``, if the consolidated document is stale.
     RecordSetError
-        When the store is the folder of a reference set in parquet.
+        If the store is the folder of a parquet reference set.
     """
     with Place(store=store.name):
         asked = group_path(group)
@@ -111,7 +111,7 @@ def open_hierarchy(
 
 @dataclass
 class _Search:
-    """One opening of one store."""
+    """The state of one call of `open_hierarchy`."""
 
     store: Store
     group: str
@@ -136,7 +136,7 @@ class _Search:
         documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)
         journal = documents.pop(JOURNAL, None)
         self.zarr = zarr.resolved(documents, data_type_fallback=self.data_type_fallback)
-        if self.zarr != zarr:  # the root's documents may have other keys
+        if self.zarr != zarr:  # in the format's variant, the root's documents may have other keys
             missing = [key for key in self.zarr.node_keys("/") if key not in documents]
             documents |= self._fetch(missing)
         if self.with_sidecars:
@@ -164,10 +164,11 @@ class _Search:
     def _recognize(
         self, candidates: Sequence[Format], *, consolidated: bool
     ) -> tuple[dict[str, Document], Format]:
-        """Fetch the root's documents, those of rare versions only when no other is there."""
+        """Fetch the root's documents, and those of rare versions if no other is recognized."""
         documents: dict[str, Document] = {}
         usual = [zarr for zarr in candidates if not zarr.is_rare]
-        # One by one: what is a document of v1's is a directory of the draft's.
+        # Rare versions are tried one by one: "meta" is a document in v1, but a directory in the
+        # draft.
         for wave in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
             keys = [key for zarr in wave for key in zarr.root_keys() if key not in documents]
             if wave is usual:
@@ -185,7 +186,7 @@ class _Search:
         raise self._nothing_found(candidates)
 
     def _has_arrays(self, zarr: Format) -> bool:
-        """Return whether one of the first directories below the root, if they list, is an array."""
+        """Return whether one of the first directories below the root is known to be an array."""
         try:
             listing = self.probed.list_names("")
         except UnsupportedError:
@@ -260,7 +261,7 @@ class _Search:
         # A group that needs no document exists only if a listing shows it.
         if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
-        # Without documents of groups, only the arrays show what the store is.
+        # In a version without group documents, only arrays identify the store.
         descend = self.subgroups or not self.zarr.has_groups
         while groups:
             kinds = {
@@ -280,9 +281,10 @@ class _Search:
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
-        """Return the requested group, which the caller's path leads to without a listing.
+        """Return the requested group, found along the caller's path without listing any group.
 
-        Groups without documents are not passed, nor those that their parents' metadata leave out.
+        The list is empty if a group on the way has no document, or is missing from its parent's
+        metadata.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":
@@ -302,15 +304,15 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
-        """Fetch and parse the nodes at all paths in one wave; what is not there is left out.
+        """Fetch and parse the nodes at all paths in one wave; paths without a node are left out.
 
-        The document of the other kind is not fetched where metadata name the `kinds` of a node.
+        If the kind of a node is known, the document of the other kind is not fetched.
         """
         keys = {path: self._node_keys(path, kind) for path, kind in kinds.items()}
         documents: dict[str, Document] = {}
         wanted = [key for names in keys.values() for key in names]
         if not self.store.remote:
-            # Another wave costs nothing here: fetch a group's document only where no array's is.
+            # A second wave is free here: fetch group documents only for paths without an array's.
             pairs = {
                 self.zarr.document_key(path, "array"): self.zarr.document_key(path, "group")
                 for path in kinds
@@ -330,7 +332,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
-        """Yield the paths of each group's children; the groups without their names are listed."""
+        """Yield the paths and kinds of each group's children, from metadata or a listing."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
@@ -347,21 +349,21 @@ class _Search:
             yield {child_path(group.path, name): kind for name, kind in kinds.items()}
 
     def _listing(self, path: str) -> Listing | NczarrError:
-        """Return the listing of a group, or the error of a store that does not list."""
+        """Return the listing of a group, or the error of a store that cannot be listed."""
         try:
             return self.probed.list_names(self.zarr.listing_prefix(path))
         except (AccessDeniedError, UnsupportedError) as error:
             return error
 
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
-        """Return the children of a listed group; sidecars that it has may name them."""
+        """Return the children of a group from its sidecars, if it has any, or from its listing."""
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
             if children is None:
                 raise listing.located(key=group.path) from listing.__cause__
             return _kinds(children)
         shown = {key_prefix(group.path) + name for name in listing.objects}
-        # An index page that does not even show the group's own document hides sidecars too.
+        # An index page that omits the group's own document also omits sidecars.
         own = self.zarr.node_keys(group.path)
         hiding = self.zarr.has_sidecars and group.explicit and shown.isdisjoint(own)
         if hiding or any(name in listing.objects for name in self.sidecars):
@@ -371,7 +373,7 @@ class _Search:
         return dict.fromkeys(self.zarr.child_names(*listing))
 
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
-        """Return the children that sidecars name; those of the group's ancestors are read too."""
+        """Return the children named in sidecars; the group's ancestors are read as well."""
         paths = [group.path]
         while not self.with_sidecars and paths[-1] != "/":
             paths.append(parent_path(paths[-1]))
@@ -385,7 +387,7 @@ class _Search:
         return self.listed_children(node)
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return the keys of a node's documents, without those of the other kind."""
+        """Return the keys of a node's documents, without the document of the other kind."""
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
             own = self.zarr.document_key(path, kind)
@@ -415,9 +417,9 @@ class _Search:
             self.nodes[node.path] = node
 
     def break_replaced(self) -> None:
-        """Break arrays whose names the file system took for one when they were put there.
+        """Break arrays whose names the file system does not distinguish, such as "a" and "A".
 
-        Metadata name both, but the files of one have replaced those of the other.
+        The metadata name both, but the files of one array have replaced those of the other.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return
@@ -430,8 +432,8 @@ class _Search:
             error = MetadataError(
                 f"{quote(repr(name))} and {quote(repr(other))} are one name on this file system, "
                 "and one has replaced the other",
-                remedy="Copy the store again, to a file system that tells upper from lower case, "
-                "to an object store or as a zip file",
+                remedy="Copy the store again to a case-sensitive file system, an object store or "
+                "a zip file",
             )
             for path, node in self.nodes.items():
                 if isinstance(node, ArrayNode) and f"{path}/".startswith(paths):
@@ -440,7 +442,7 @@ class _Search:
                     )
 
     def _bound(self, count: int) -> None:
-        """Refuse more nodes than the limit."""
+        """Raise LimitError for more nodes than the limit."""
         if count > self.limits.max_nodes:
             raise LimitError(
                 f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
@@ -455,13 +457,15 @@ class _Search:
         )
 
     def _nothing_found(self, candidates: Sequence[Format]) -> NotFoundError:
-        if self.probed.answers_with_pages:  # where a page is in its place, this says so
+        if (
+            self.probed.answers_with_pages
+        ):  # raises the precise error if a page was sent in its place
             next(self.store.fetch(candidates[0].root_keys()[:1]))
         (mark,) = self.store.fetch([UNFINISHED])
         if mark is not None:
             return NotFoundError(
-                "the store is incomplete: what wrote it was interrupted",
-                remedy="Run the same copy or write again to complete it, or remove it",
+                "the store is incomplete, because its write was interrupted",
+                remedy="Run the same write or copy again to complete the store, or remove it",
             )
         keys = dict.fromkeys(zarr.root_keys()[0] for zarr in candidates)
         return NotFoundError(
@@ -478,6 +482,6 @@ class _Search:
 
 
 def _kinds(children: Children) -> Kinds:
-    """Return the kind of each name that metadata call an array or a group; None for both."""
+    """Return the kind of each name in the metadata; None for a name listed as both kinds."""
     arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
     return arrays | {name: None if name in arrays else "group" for name in children[1]}

@@ -1,4 +1,4 @@
-"""From a netCDF group to a hierarchy, with the annotations of one NCZarr layout or of two."""
+"""Convert a netCDF group to a hierarchy, with the annotations of one or two NCZarr layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes: JSON, the recorded type and the source text ⇄ typed netCDF values.
+"""Decode and encode attributes: JSON with recorded types, and typed netCDF values.
 
 The recorded type determines the value. If the JSON contradicts that type, because a program that
 knows only Zarr has edited it, the type is inferred from the JSON. Numbers are exact in both

@@ -1,4 +1,4 @@
-"""From a hierarchy to a netCDF group: dimensions, kinds of variables, typed attributes.
+"""Convert a hierarchy to a netCDF group: dimensions, kinds of variables, typed attributes.
 
 A defect never fails the whole translation. A variable that cannot be used gets an `error`; a defect
 that could be repaired is described in its group's `reports`.

@@ -1,6 +1,6 @@
 """The members of stored documents that change with a dimension, an attribute or a new child.
 
-Every layout of NCZarr's annotations that a node bears is changed, side by side.
+If a node has the annotations of two NCZarr layouts, both are changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Yield holder, names that lead to it, value and dialect of each annotation of a node."""
+    """Yield holder, path of member names, value and dialect of each annotation of a node."""
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
         if isinstance(value, dict) and holder == "sidecars":
@@ -75,7 +75,7 @@ def attribute_changes(
 ) -> Iterator[Change]:
     """Yield the changes that set a group's attributes and their types.
 
-    Attributes that are equal to the `stored` ones, as they are read, keep their spelling.
+    Attributes that equal the `stored` ones keep their text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)
@@ -92,10 +92,10 @@ def attribute_changes(
             name = spelling(held, "type_list")
             if name is None:
                 continue
-            # netcdf-c opens nothing where a user's attribute is of the type JSON.
+            # netcdf-c cannot open a store with a user attribute of type JSON.
             text = kind == JSON and dialect != "nczarr-preview"
             spelled = spell_type(TEXT if text else kind, dialect)
-            if holder in SIDECARS:  # which record no texts
+            if holder in SIDECARS:  # these vintages do not record the type of text
                 held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
                 held[name] |= {attribute: spelled} if kind in NUMBERS else {}
                 yield Change(node.path, "group", holder, (*leading, name), held[name])

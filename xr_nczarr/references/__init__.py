@@ -1,4 +1,4 @@
-"""Reference sets: parsed, opened as a store of the bytes that they refer to, and written."""
+"""Parse reference sets, open them as stores of the bytes that they refer to, and write them."""
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
 from xr_nczarr.references.opening import open_record_set, open_target

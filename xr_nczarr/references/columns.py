@@ -1,7 +1,7 @@
-"""Explicit references: a dictionary for the few, columns for the chunks of large arrays.
+"""Explicit references: columns for the chunks of large arrays, a dictionary for all others.
 
-A column holds interned URLs, offsets and lengths by chunk index, some 15 bytes a reference. A JSON
-document that lists them regularly is scanned into columns without making an object for each.
+A column holds interned URLs, offsets and lengths by chunk index, about 15 bytes per reference. A
+JSON document with a regular layout is scanned into columns without an object for each reference.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from xr_nczarr.references.entries import (
 from xr_nczarr.storage.keys import Listing, one_level
 
 MIN_ROWS = 64
-"""References of one array that are worth a column."""
+"""Minimum number of references of an array for which a column is worthwhile."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
 DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX})*)", re.DOTALL)
 _NESTED = re.compile(rf"(|.*?/)({_INDEX}(?:/{_INDEX})+)", re.DOTALL)
 
 Entry = str | Target
-"""Inline text as it is written in the set, or a target."""
+"""Inline text in the spelling of the set, or a target."""
 
 
 class Family(NamedTuple):
-    """What the chunk keys of one array have in common."""
+    """The common properties of the chunk keys of one array."""
 
     prefix: str
     separator: str
@@ -54,7 +54,7 @@ class Family(NamedTuple):
 
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
     """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as text."""
-    slash = key.rfind("/")  # behind a digit where indices are nested
+    slash = key.rfind("/")  # preceded by a digit in nested indices
     match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
     if match is None:
         match, separator = DOTTED.fullmatch(key), "."
@@ -65,7 +65,7 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Return the position of an index in C order, None outside the shape."""
+    """Return the position of an index in C order, or None outside the shape."""
     number = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
@@ -83,9 +83,9 @@ class Column:
     shape
         Extent of the chunk indices.
     codes
-        Flat index of each row, ascending; None when the rows are the whole grid in order.
+        Flat index of each row, ascending; None if the rows are the whole grid in order.
     urls
-        The distinct URLs that `url_numbers` count in.
+        The distinct URLs, which `url_numbers` index.
     offsets, lengths
         In bytes by row; -1 for a whole object.
     """
@@ -111,7 +111,7 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the rows of many chunk indices, None unless each has one."""
+        """Return the rows of many chunk indices, or None unless each has one."""
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
@@ -170,17 +170,17 @@ class Table(ByFields):
         return len(self.entries) + sum(map(len, self.columns.values()))
 
     def load(self, keys: Sequence[str]) -> None:
-        """Prepare many keys for `find`: all references are in memory."""
+        """Prepare many keys for `find`; does nothing here, because all references are in memory."""
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference of `key`, None if the table lacks it."""
+        """Return the reference of `key`, or None if it is not in the table."""
         entry = self.entries.get(key)
         if entry is not None:
             return decode_inline(entry, key) if isinstance(entry, str) else entry
         return self.find_chunk(key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Return the reference of `key`, None if no column has it."""
+        """Return the reference of `key`, or None if it is not in a column."""
         split = split_chunk_key(key) if self.columns else None
         column = self.columns.get(split[0]) if split else None
         if split is None or column is None:
@@ -188,7 +188,7 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of an array with those keys, None where its chunks are entries."""
+        """Return the column of the array with these keys, or None if its chunks are entries."""
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
@@ -200,7 +200,7 @@ class Table(ByFields):
                 yield key, column.row(row)
 
     def chunk_counts(self) -> Counter[str]:
-        """Return the number of chunks by what goes before their indices."""
+        """Return the number of chunks by the part of their keys before the index."""
         counts: Counter[str] = Counter()
         for key in self.entries:
             if not is_metadata(key):
@@ -215,7 +215,7 @@ class Table(ByFields):
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, most: int) -> set[str]:
-        """Return URLs of targets, at most `most` of each column and of all others."""
+        """Return URLs of targets: at most `most` from each column, and as many of the others."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
         columns = (column.urls[:most] for column in self.columns.values())
         return {*islice(entries, most), *chain.from_iterable(columns)}
@@ -225,7 +225,7 @@ class Table(ByFields):
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
-        # An array that is named like a number may lie in the column of what it is in.
+        # An array named like a number may look like a chunk, and be in the column of its parent.
         columns = {
             family: column
             for family, column in self.columns.items()
@@ -239,7 +239,7 @@ class Table(ByFields):
 
 
 class TableBuilder:
-    """Gathers rows, in any order, and makes the columns."""
+    """A builder that collects rows in any order, and creates the columns."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
@@ -247,7 +247,7 @@ class TableBuilder:
 
     @property
     def families(self) -> Collection[Family]:
-        """The arrays that have rows."""
+        """The families that have rows."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
@@ -267,7 +267,7 @@ class TableBuilder:
     ) -> None:
         """Add rows: a chunk index, a URL's number, offset and length each (-1: whole object)."""
         parts = indices, url_numbers, offsets, lengths
-        # In as few bits as hold them; none is below -1.
+        # In the smallest integer type that can hold them; none is below -1.
         block = tuple(part.astype(np.min_scalar_type(min(-1, ~part.max()))) for part in parts)
         self._blocks.setdefault(family, []).append(block)
 
@@ -277,12 +277,12 @@ class TableBuilder:
         Parameters
         ----------
         render_url
-            From a URL in the document to the URL that is meant; called once for each.
+            Function that renders the templates in a URL of the document; called once for each URL.
 
         Raises
         ------
         ReferenceSetError
-            When a chunk is declared twice, or an index is too large.
+            If a chunk is declared twice, or an index is too large.
         """
         texts = [url for url in self._numbers if isinstance(url, bytes)]
         decoded = dict(zip(texts, map(render_url, _decode_urls(texts)), strict=True))
@@ -301,7 +301,7 @@ def _decode_urls(texts: Sequence[bytes]) -> list[str]:
 
 
 def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequence[str]) -> Column:
-    # Block by block, and let go of at once: they take more than the column.
+    # Each block is released after use, because blocks take more memory than the column.
     indices, url_numbers, *ranges = (list(parts) for parts in zip(*blocks, strict=True))
     blocks.clear()
     last = np.max([block.max(axis=0) for block in indices], axis=0)

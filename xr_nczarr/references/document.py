@@ -1,4 +1,4 @@
-"""A reference document that every process reads once: it is pickled in place of a large set."""
+"""A reference document, which each process reads once; it is pickled in place of a large set."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _lock = ProcessLock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceDocument:
-    """Where a JSON document is, and how it is parsed.
+    """The location of a JSON document, and the options for parsing it.
 
     Attributes
     ----------
     fetch
-        Returns a file of its folder, None if it does not exist.
+        Function that returns a file of its folder, or None if it does not exist.
     name
-        Its name there.
+        Name of the document in the folder.
     digest
-        Digest of its content when it was opened; empty before.
+        Digest of its content when it was opened; empty before it is opened.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -47,17 +47,17 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the present document; return it with its digest, and the set."""
+        """Read the document; return it with its current digest, and the set."""
         data = self.fetch(self.name)
         if data is None:
-            raise NotFoundError("there is no reference set")
+            raise NotFoundError("the reference set does not exist")
         references = self._parse(data)
         opened = replace(self, digest=references.digest)
         with _lock:
             return opened, _sets.setdefault(opened._token, references)
 
     def references(self) -> ReferenceSet:
-        """Return the set as it was opened. Each process reads it once, and keeps it.
+        """Return the set that was opened. Each process reads it only once.
 
         Raises
         ------
@@ -72,10 +72,10 @@ class ReferenceDocument:
                 if references is None or references.digest != self.digest:
                     raise ReferenceSetError(
                         "the reference document "
-                        + ("is not there" if data is None else "changed")
-                        + ", and a variable was opened that needs it as it was",
-                        remedy="Open the dataset again, where every worker can read the document; "
-                        "a set that is opened as a dictionary is sent to workers itself.",
+                        + ("no longer exists" if data is None else "has changed")
+                        + " since a variable was opened that depends on it",
+                        remedy="Open the dataset again. If workers cannot read the document, pass "
+                        "the set as a dictionary, which is sent to them",
                     )
                 _sets[self._token] = references
                 _kept.append(references)

@@ -1,4 +1,4 @@
-"""References of keys: bytes of another object, or bytes in the set itself."""
+"""References to bytes of another object, and inline bytes in the set itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.model import Json
 
 MAX_NUMBER = 1 << 62
-"""Offsets, lengths and dimension values lie below this."""
+"""Upper bound of offsets, lengths and values of dimensions."""
 
 _BASE64 = "base64:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -26,7 +26,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Target(NamedTuple):
-    """Bytes of another object; the whole of it where `offset` and `length` are None."""
+    """Bytes of another object; the whole object if `offset` and `length` are None."""
 
     url: str
     offset: int | None = None
@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InlineBytes:
-    """Bytes that lie in the reference set itself."""
+    """Bytes that the reference set itself contains."""
 
     data: bytes
 
@@ -53,7 +53,7 @@ class ByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key names a document of Zarr (any version) rather than a chunk."""
+    """Return whether a key names a Zarr document (of any version) rather than a chunk."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
@@ -65,11 +65,11 @@ def decode_inline(text: str, key: str) -> InlineBytes:
             return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
         return InlineBytes(text.encode())
     except (binascii.Error, ValueError) as error:
-        raise ReferenceSetError(f"inline data do not decode ({error})", key=key) from error
+        raise ReferenceSetError(f"inline data cannot be decoded ({error})", key=key) from error
 
 
 def encode_inline(data: bytes) -> str:
-    """Return the text of inline bytes: themselves where they are plain text, else base64."""
+    """Return the text of inline bytes: unchanged if they are plain text, else in base64."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -98,7 +98,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise ReferenceSetError("the key stands twice in the document", key=name)
+                raise ReferenceSetError("the key is declared twice", key=name)
             seen.add(name)
     return members
 
@@ -106,7 +106,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield the Cartesian product, the last one fastest; ranges may be of any length.
 
-    `itertools.product` would make a tuple of each of them first.
+    `itertools.product` would first convert each of them to a tuple.
     """
     if not domains:
         yield ()
@@ -117,7 +117,7 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 def check_number(value: object, what: str, key: str) -> int:
-    """Return an offset or a length that is an integer from 0 to 2⁶²."""
+    """Return an offset or a length; raise ReferenceSetError unless it is an integer up to 2⁶²."""
     if isinstance(value, np.integer):
         value = int(value)
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
@@ -130,8 +130,8 @@ def check_number(value: object, what: str, key: str) -> int:
 def absolute_url(url: str, document_url: str) -> str:
     """Return the absolute form of `url` in the document at `document_url`.
 
-    URLs with a scheme or a chain stay as they are, relative ones start at the document's folder,
-    and ``..`` never climbs above the root of its host or bucket.
+    URLs with a scheme or a chain stay unchanged. Relative ones start at the document's folder, and
+    ``..`` never leads above the root of its host or bucket.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def absolute_url(url: str, document_url: str) -> str:
     if chain and "://" not in first:
         return first + chain + absolute_url(url, rest)
     scheme, mark, location = first.rpartition("://")
-    if not mark:  # a path of this system, which on Windows may begin with a drive
+    if not mark:  # a local path, which on Windows may begin with a drive
         path = os.path.normpath(os.path.join(os.path.dirname(location), url))
         return path.replace(os.sep, "/") + chain + rest
     if scheme in {"http", "https"}:

@@ -1,4 +1,4 @@
-"""Arithmetic on the values of dimensions, as small trees into which templates are compiled.
+"""Arithmetic on the values of dimensions: small expression trees, compiled from templates.
 
 A tree is a constant, a `DimensionValue`, or a `Call` of a function on other trees. Trees pickle.
 Every function bounds its result. A tree returns the same value as jinja2, or raises an error.
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote, reason_of
 
 MAX_TEXT = 1 << 16
-"""Characters of a template and of its result."""
+"""Maximum number of characters of a template, and of its result."""
 
 Value = Any
 """int, float, bool or str."""
@@ -26,7 +26,7 @@ Computed = Callable[[Values], Value]
 _MAX_INTEGER = 1 << 127
 _WIDEST = 64
 _NUMBERS = (int, float)
-_NO_NUMBER = "text where a number is expected"
+_NO_NUMBER = "found text, expected a number"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
 _FORMAT = re.compile(r"%(?:(%)|(0?)([0-9]{0,2})([dsx]))|%")
 _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
@@ -54,9 +54,9 @@ def compiled(expression: Expression) -> Computed:
     Raises
     ------
     ReferenceSetError
-        From the function, when the template divides by zero, adds text to numbers, and the like.
+        Raised by the function, if the template divides by zero, adds text to numbers, and so on.
     LimitError
-        From the function, when a value is too large.
+        Raised by the function, if a value is too large.
     """
     return _checked(_compiled(expression))
 
@@ -104,7 +104,7 @@ def _compiled(expression: Expression) -> Computed:
         if plain and _FORMAT_OF_ONE.fullmatch(pattern):
 
             def run_format(values: Values) -> Value:
-                value = right(values)  # of an integer Python makes the same, and sooner
+                value = right(values)  # Python formats integers the same way, but faster
                 return pattern % value if type(value) is int else formatted(pattern, value)
 
             return run_format
@@ -131,7 +131,7 @@ def _bounded(result: Value) -> Value:
 
 
 def is_constant(expression: Expression) -> bool:
-    """Return whether the value depends on no dimension."""
+    """Return whether the value does not depend on any dimension."""
     return type(expression) not in (DimensionValue, Call)
 
 
@@ -144,7 +144,7 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of a value: how many values it takes, with long texts as several."""
+    """Return the cost of an expression: its number of values; long texts count as several."""
     if isinstance(expression, str):
         return 1 + len(expression) // 16
     return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
@@ -157,13 +157,14 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
         try:
             return _compiled(result)({})
         except (NczarrError, *_FAILURES):
-            # It may stand in a branch that is never taken: it raises when it is evaluated.
+            # The call may be in a branch that is never taken, so it raises only when it is
+            # evaluated.
             return result
     return result
 
 
 def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    """Return the parts of a text without joins in joins, and no two constants side by side."""
+    """Return the parts of a text with nested joins flattened and adjacent constants merged."""
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(_leaves(parts), is_constant):
         group = list(run)
@@ -180,7 +181,7 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
-    """Return one of two values, and compute no more than it needs, as `both` and `either` do."""
+    """Return one of two values without computing the other, like `both` and `either`."""
     return lambda values: chosen(values) if test(values) else other(values)
 
 
@@ -195,7 +196,7 @@ def either(left: Computed, right: Computed) -> Computed:
 
 
 def join(*values: Value) -> str:
-    """Return the texts of the values, joined."""
+    """Return the concatenated texts of the values."""
     return "".join(map(str, values))
 
 
@@ -209,7 +210,9 @@ def product(left: Value, right: Value) -> Value:
 def power(base: Value, exponent: Value) -> Value:
     """Return the power of integers."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
-        raise TypeError("powers are of integers, with an exponent of at least 0")
+        raise TypeError(
+            "found a power of other numbers, expected integers and an exponent of at least 0"
+        )
     if base.bit_length() * exponent > 256:
         raise LimitError("a template computes an integer of more than 127 bits")
     return base**exponent
@@ -225,21 +228,21 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def whole(value: Value) -> int:
-    """Return a number without its decimals."""
+    """Return a number truncated to an integer."""
     if isinstance(value, _NUMBERS):
         return int(value)
     raise TypeError(_NO_NUMBER)
 
 
 def rounded(value: Value, precision: Value = 0) -> Value:
-    """Return a number with at most 15 decimals."""
+    """Return a number rounded to at most 15 decimals."""
     if type(precision) is not int or not 0 <= precision <= 15:
-        raise TypeError("numbers are rounded to 0 to 15 decimals")
+        raise TypeError("found another precision, expected 0 to 15 decimals")
     return round(value, precision)
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Return a text for ``%d``, ``%s`` and ``%x`` of a pattern, padded to at most 64."""
+    """Return a pattern with ``%d``, ``%s`` and ``%x`` replaced, padded to at most 64 characters."""
     remaining = iter(values)
 
     def replacement(match: re.Match[str]) -> str:
@@ -248,7 +251,7 @@ def formatted(pattern: Value, *values: Value) -> str:
             return "%"
         value = next(remaining, None)
         if value is None or kind is None or not (kind == "s" or isinstance(value, int)):
-            raise TypeError(f"the format {quote(match.group())} is unknown here or has no value")
+            raise TypeError(f"the format {quote(match.group())} is not supported or has no value")
         text = format(value, "x") if kind == "x" else str(int(value) if kind == "d" else value)
         columns = int(width or 0)
         if columns > _WIDEST:
@@ -257,5 +260,5 @@ def formatted(pattern: Value, *values: Value) -> str:
 
     text = _FORMAT.sub(replacement, str(pattern))
     if next(remaining, None) is not None:
-        raise TypeError("a format has more values than places")
+        raise TypeError("a format has more values than placeholders")
     return text

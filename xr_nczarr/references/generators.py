@@ -1,9 +1,9 @@
-"""Generators: many keys declared by one formula, and looked up without being written out.
+"""Generators, which declare many keys by one formula and look them up without expanding it.
 
-The key template is inverted once. Texts that it renders for one dimension alone determine the
-value of that dimension, by solving ``scale * value + shift`` or by a table of rendered values. The
-solution is rendered again and compared with the key. A template is expanded instead if some of its
-keys might not be found.
+The key template is inverted once. The value of a dimension is determined by the texts that depend
+only on it, by solving ``scale * value + shift`` or by a table of rendered values. The solution is
+rendered again and compared with the key. If some keys might not be found, the template is expanded
+instead.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
 
 
 class _Solver(NamedTuple):
-    """How the texts at `positions` of a key tell the value of one dimension.
+    """Determines the value of a dimension from the texts at `positions` of a key.
 
-    `table` gives the value; without it the first text is ``scale * value + shift``.
+    `table` maps these texts to the value; without a table, the first text is
+    ``scale * value + shift``.
     """
 
     name: str
@@ -66,7 +67,7 @@ class _Solver(NamedTuple):
 
 
 class _Templates(NamedTuple):
-    """The functions that a generator's templates are."""
+    """The compiled templates of a generator."""
 
     key: Callable[[Values], str]
     url: Callable[[Values], str]
@@ -76,7 +77,7 @@ class _Templates(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(ByFields):
-    """One member of ``gen``: a formula for keys and where their bytes are.
+    """One member of ``gen``: a formula for keys and their references.
 
     Attributes
     ----------
@@ -85,9 +86,9 @@ class Generator(ByFields):
     offset, length
         The parts of the templates; None for whole objects.
     dimensions
-        What each dimension runs through, in the order of the document (the last one fastest).
+        Values of each dimension, in the order of the document (the last dimension varies fastest).
     most
-        How much may be written out of dimensions, `weight` for each value.
+        Limit of the cost of tables of dimension values, where each value costs `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -99,18 +100,18 @@ class Generator(ByFields):
 
     @cached_property
     def weight(self) -> int:
-        """What one evaluation of all templates costs; 1 for ordinary ones."""
+        """Cost of one evaluation of all templates; 1 for ordinary ones."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
 
     @property
     def tabulated(self) -> int:
-        """How many values of dimensions are written out."""
+        """Number of dimension values in tables."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
     def literal(self) -> str:
-        """The text that every key begins with."""
+        """The text with which every key begins."""
         return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
 
     @property
@@ -124,7 +125,7 @@ class Generator(ByFields):
         return math.prod(map(len, self.dimensions.values()))
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference of `key`, None if no values of the dimensions render it."""
+        """Return the reference of `key`, or None if no values of the dimensions render it."""
         pattern, solvers = self.inverse or (None, ())
         match = pattern.fullmatch(key) if pattern else None
         if match is None:
@@ -144,7 +145,7 @@ class Generator(ByFields):
         return _Templates(compiled_text(self.key), compiled_text(self.url), *number)
 
     def check(self) -> None:
-        """Evaluate the templates for the first and the last key, so that mistakes show early."""
+        """Evaluate the templates for the first and the last key, to detect mistakes early."""
         for end in (0, -1) if self.count else ():
             values = {name: domain[end] for name, domain in self.dimensions.items()}
             self._reference(self._templates.key(values), values)
@@ -157,7 +158,7 @@ class Generator(ByFields):
             yield key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference of `key`, which `values` render."""
+        """Return the reference of `key`, which the template renders for `values`."""
         if is_metadata(key) or not key:
             raise ReferenceSetError("a generator declares a metadata document", key=key)
         templates = self._templates
@@ -173,7 +174,7 @@ class Generator(ByFields):
 
     @cached_property
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """The pattern of the keys and how to solve each dimension; None when that is uncertain."""
+        """The pattern of the keys and the solver of each dimension; None if uncertain."""
         varying = [part for part in self.key if not is_constant(part)]
         told_by = [variables(part) for part in varying]
         if any(len(names) != 1 for names in told_by):
@@ -189,7 +190,7 @@ class Generator(ByFields):
         return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
 
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
-        """Return the pattern of the keys, None unless the end of each group is certain."""
+        """Return the pattern of the keys, or None unless the end of each group is certain."""
         texts: dict[int, list[str]] = {}
         for solver in solvers:
             for index, position in enumerate(solver.positions):
@@ -227,7 +228,7 @@ def _number(value: Any, what: str, key: str) -> int:
 def _solver(
     name: str, domain: Domain, parts: Mapping[int, Expression], most: int
 ) -> _Solver | None:
-    """Return how parts of a key, by position, determine a dimension; None if they do not."""
+    """Return the solver of a dimension from parts of a key by position; None if there is none."""
     if isinstance(domain, range):
         lines = {position: _line(part, domain) for position, part in parts.items()}
         for position, line in lines.items():
@@ -248,9 +249,10 @@ def _solver(
 
 
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
-    """Return scale and shift of an expression that is linear in its one variable.
+    """Return the scale and shift of an expression that is linear in its only variable.
 
-    None also where it has values of more digits than a key is searched for.
+    Return None for other expressions, and for values with more digits than are searched for in
+    keys.
     """
     scale, shift = 1, 0
     if type(part) is int:

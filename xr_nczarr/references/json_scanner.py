@@ -1,8 +1,9 @@
-"""Regular stretches of a reference document, read into columns without an object for each entry.
+"""Scan regular stretches of a reference document into columns, without an object per entry.
 
-A stretch is a row of members ``"array/1.2": ["url", 3, 4],``. Arithmetic on the bytes of a block of
-text takes all its members apart at once. Each byte is compared with the expected one, is a digit of
-a number, or is part of a URL or of the prefix of an array, which are decoded as JSON.
+A stretch is a sequence of members ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the
+bytes of a block of text splits all its members together. Every byte is checked: it equals the
+expected one, is a digit of a number, or belongs to a URL or to the prefix of an array, which are
+decoded as JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from xr_nczarr.references.columns import MIN_ROWS, Family, TableBuilder, split_c
 
 _MIN_DOCUMENT_BYTES = 1 << 16
 _MIN_BLOCK, _MAX_BLOCK = 1 << 14, 1 << 19
-_MIN_FAMILY_ROWS = 6  # on average in a block
+_MIN_FAMILY_ROWS = 6  # average in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
 _MARK = "\0stretch "
-# A key holds no comma and no colon here. Between two strings of a JSON document there is always
-# one of them, so the first quotation mark of a match opens a string, and is none that closes one.
+# Keys with a comma or colon do not match. Two strings of a JSON document are always separated by #
+# one of them, so the first quotation mark of a match opens a string.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
 _ESCAPE = re.compile(rb"\\[^/]")
 _SPELLED = re.compile(rb'": ?\["')
@@ -37,7 +38,7 @@ _ZEROS, _SIXES, _UPPER, _LOWER, _HIGHEST, _ONES = (
     np.uint64(byte * 0x0101010101010101) for byte in (0x30, 0x06, 0xF0, 0x0F, 0x80, 0x01)
 )
 _ONE, _BYTE = np.uint64(1), np.uint64(0xFF)
-# Digits, then pairs of digits, then fours: the half that is lower in the word counts more.
+# Combine digits, pairs, then groups of four: the lower half of the word is more significant.
 _PAIRS = tuple(
     (np.uint64(bits), np.uint64(mask), np.uint64(10 ** (bits // 8)))
     for bits, mask in ((8, 0x00FF00FF00FF00FF), (16, 0x0000FFFF0000FFFF), (32, 0xFFFFFFFF))
@@ -49,8 +50,8 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
     Returns
     -------
-    The document with a mark in place of each stretch, and the number of marks; None for a document
-    that is not regular enough (`builder` may have rows then, and is of no more use).
+    The document with a marker in place of each stretch, and the number of markers. None for a
+    document that is not regular enough; `builder` may contain rows then, and must not be used.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -79,7 +80,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
 
 def take_marks(members: dict[str, object]) -> int:
-    """Remove the marks of `scan_document` from the object that they stand in, and count them."""
+    """Remove the markers of `scan_document` from the object that contains them, and count them."""
     marks = [name for name in members if name.startswith(_MARK)]
     for name in marks:
         del members[name]
@@ -87,17 +88,17 @@ def take_marks(members: dict[str, object]) -> int:
 
 
 def _without_spaces(document: bytes) -> bytes:
-    """Return a document without the spaces between its tokens; as it is if one may be needed.
+    """Return a document without the spaces between its tokens, or unchanged if one may be needed.
 
-    That is one between two words or numbers, which would be another without it.
+    A space between two words or numbers is needed.
     """
     document = document.strip(_SPACES)
     text = np.frombuffer(document, np.uint8)
     quotes, slashes = np.flatnonzero(text == _QUOTE), np.flatnonzero(text == _BACKSLASH)
-    if b"\0" in document or not len(quotes):  # no UTF-8
+    if b"\0" in document or not len(quotes):  # never occurs in UTF-8
         return document
     if len(slashes):
-        # A quotation mark behind an odd number of backslashes ends no string.
+        # A quotation mark after an odd number of backslashes does not end a string.
         runs = slashes[np.diff(slashes, prepend=-2) > 1]
         escaped = text[quotes - 1] == _BACKSLASH
         behind = quotes[escaped]
@@ -116,15 +117,15 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return a table of each byte: whether it is one of these."""
+    """Return a table that says for each byte whether it is one of `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """Text that begins with a member."""
+    """A block of text that begins with a member."""
 
     def __init__(self, text: bytes | memoryview) -> None:
-        # Reads may pass the end, but not by much.
+        # Padding, because reads may pass the end by a few bytes.
         self.text = b"".join((text, bytes(2 * _MAX_COMPARED_BYTES)))
         escape = _ESCAPE.search(self.text) if b"\\" in self.text else None
         self.bytes = np.frombuffer(self.text, np.uint8)
@@ -132,14 +133,15 @@ class _Block:
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
-        """Move the regular members at the beginning into `builder`, if they are not too few.
+        """Move the regular members at the beginning into `builder`, unless they are too few.
 
-        Gives how many rows were moved, where the regular ones end, and whether more may follow.
+        Return the number of rows moved, the end of the regular members, and whether more may
+        follow.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
             return 0, 0, False
-        # The four quotation marks of each row, and the first one of the next row.
+        # The four quotation marks of each row, and the first of the next one.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
         keys, colons, urls, commas = np.ascontiguousarray(quotes)
         following = self.quotes[4 : 4 * count + 1 : 4]
@@ -178,7 +180,7 @@ class _Block:
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
         others = self._heads(keys + 1, starts)[1:2]
         if len(others):
-            # Of other arrays, as far as they lie there: behind the last slash.
+            # For other arrays: after the last slash.
             spans = zip((keys[others[0] :] + 1).tolist(), colons[others[0] :].tolist(), strict=True)
             starts[others[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1) for start, stop in spans
@@ -206,7 +208,7 @@ class _Block:
     def _families(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
     ) -> tuple[list[Family | None], Numbers]:
-        """Return families of keys by prefix and rank, None for no chunks, and one index a key."""
+        """Return families of keys by prefix and rank (None if not chunks), and an index per key."""
         heads = self._heads(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
         numbers: dict[tuple[bytes, int], int] = {}
@@ -219,7 +221,7 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _heads(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the rows whose text, or other number, differs from the row before."""
+        """Return the rows whose text, or one of the `others`, differs from the row before."""
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
         differs[0] = True
@@ -234,7 +236,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _spell(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return where a text of at most eight bytes occurs."""
+        """Return whether a text of at most eight bytes is at each of the positions."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled
@@ -242,7 +244,7 @@ class _Block:
     def _numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
         """Return the numbers that begin at positions, their ends, and a mask of valid ones.
 
-        Of at most 15 digits, as JSON spells them.
+        Valid numbers are JSON integers of at most 15 digits.
         """
         words = self.words[starts]
         values, digits = _digits(words)
@@ -258,9 +260,9 @@ class _Block:
 
 
 def _digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Return the leading numbers of texts of eight bytes, and how many digits they have."""
-    # A digit is 0x30 to 0x39: its upper half is 3, also when 6 is added. The carry of greater
-    # bytes changes none before them.
+    """Return the leading numbers of texts of eight bytes, and their number of digits."""
+    # A digit is 0x30 to 0x39: its upper half is 3, even after adding 6. The carry of greater bytes
+    # # does not affect those before them.
     others = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
     before = ((others & (~others + _ONE)) - _ONE) & _HIGHEST
     digits = (((before >> np.uint64(7)) * _ONES) >> np.uint64(56)).view(np.int64)
@@ -271,12 +273,12 @@ def _digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the shifts of words that leave texts of up to eight bytes; 64 or more for no text."""
+    """Return the shifts that reduce words to texts of up to eight bytes; 64 or more for no text."""
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of chunk keys with a prefix, as spelled in the document."""
+    """Return the family of chunk keys with a prefix in the spelling of the document."""
     try:
         text = json.loads(b'"%b"' % prefix)
     except ValueError:

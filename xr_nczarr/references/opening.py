@@ -1,4 +1,4 @@
-"""A location → the store of the reference set there."""
+"""Open the reference set at a location."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
 RECORDS = ".zmetadata"
 """Name of the document of a folder of parquet files, and of Zarr's consolidated metadata."""
-# Options that only a reference set has; `fo`, target_protocol and target_options chains have too.
+# Options that only reference sets have; chains also have fo, target_protocol and target_options.
 _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
 
 
 def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
-    """Return the store at a location: a reference set, or one of another kind.
+    """Return the store at a location: a reference set or any other store.
 
-    A folder of parquet files with another name is not recognized yet; see `open_record_set`. A
-    store that need not exist is to be written, and so no reference set.
+    A folder of parquet files whose name does not say so is not recognized here; see
+    `open_record_set`. A store that need not exist is opened for writing, so it is not a reference
+    set.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
-    """Return the store of the reference set at a location, None if there is no set.
+    """Return the store of the reference set at a location, or None if there is no set.
 
-    A set is a document as a dictionary; ``reference://`` with the option `fo`; a path or URL of
-    JSON, compressed or not, or of a folder named as one of parquet files, also behind
-    ``reference::``; a filesystem of fsspec for references; and any target with options that only
-    reference sets have.
+    These targets are reference sets: a document as a dictionary; ``reference://`` with the option
+    `fo`; a path or URL of JSON (compressed or not), or of a folder named like one of parquet files,
+    with or without ``reference::``; an fsspec ``ReferenceFileSystem``; and any target with options
+    that only reference sets have.
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -63,7 +64,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     elif options.fo is not None:
         raise ConflictError(
             "both the target and the option fo name a reference set",
-            remedy="Leave out one of them. Use fo with reference:// alone.",
+            remedy="Leave out one of them. Use fo with reference:// alone",
             store=mask(url),
         )
     else:
@@ -75,14 +76,14 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             try:
                 return _open_at(document, options.at(document))
             except NotFoundError:
-                # Another store may be named like a folder of parquet files.
+                # A store of another kind may be named like a folder of parquet files.
                 if explicit or _has_own(access.options) or not is_parquet(url):
                     raise
                 return None
     if not isinstance(document.target, Mapping):
         raise UnsupportedError(
-            f"the option fo holds a {type(document.target).__name__}",
-            remedy="Pass the path or URL of a reference set, or a document as a dictionary.",
+            f"the option fo has the type {type(document.target).__name__}",
+            remedy="Pass the path or URL of a reference set, or a document as a dictionary",
         )
     with Place(store="references"):
         references = parse_references(document.target, **options.parsing)
@@ -90,7 +91,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _document(location: Location, protocol: str | None) -> Location:
-    """Return where the document is, if `protocol` holds for a path without one."""
+    """Return the location of the document; `protocol` applies to a path without one."""
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
         return location
@@ -100,12 +101,12 @@ def _document(location: Location, protocol: str | None) -> Location:
 def open_record_set(
     location: Location, store: Store, document: bytes, access: Access
 ) -> ReferenceStore:
-    """Return the reference set that `store` holds, whose ``.zmetadata`` is a record document.
+    """Return the parquet reference set in `store`, whose ``.zmetadata`` is `document`.
 
     Parameters
     ----------
     location
-        Where `store` is: relative URLs of the set start beside it.
+        The location of `store`: relative URLs of the set start beside it.
     """
     options = ReferenceOptions.of(access).at(location)
     return _record_set(store, location.url or None, document, options)
@@ -122,7 +123,7 @@ def _record_set(
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
-    """Return the set at a path or URL: a document, or a folder of parquet files."""
+    """Return the set at a path or URL of a document or of a folder of parquet files."""
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
     if location.folder or os.path.isdir(url):
@@ -132,9 +133,11 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     for open_set in ways:
         with suppress(NotFoundError):
             return open_set(url, options)
-    remedy = "Leave out storage options of reference sets, as remote_options, for another store"
+    remedy = (
+        "For a store of another kind, leave out options of reference sets such as remote_options"
+    )
     is_json = split_query(url)[0].endswith(_SUFFIXES)
-    raise NotFoundError("there is no reference set", remedy="" if is_json else remedy)
+    raise NotFoundError("the reference set does not exist", remedy="" if is_json else remedy)
 
 
 def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
@@ -150,7 +153,7 @@ def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
     store = _folder(url, options)
     records = _fetch(store, RECORDS)
     if records is None or not is_record_document(records):
-        raise NotFoundError("there is no reference set")
+        raise NotFoundError("the reference set does not exist")
     return _record_set(store, url, records, options)
 
 
@@ -172,7 +175,7 @@ def _fetch(folder: Store, name: str) -> bytes | None:
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether a target is a set by its content, its name, or its options."""
+    """Return whether a target is a reference set, from its content, its name, or its options."""
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)
@@ -193,7 +196,7 @@ def is_parquet(url: str) -> bool:
 
 
 def is_record_directory(folder: str) -> bool:
-    """Return whether a directory holds kerchunk's parquet files, and no Zarr store."""
+    """Return whether a directory contains kerchunk's parquet files instead of a Zarr store."""
     path = f"{folder}/{RECORDS}"
     if not os.path.isfile(path):
         return False

@@ -1,7 +1,7 @@
 """The parquet layout of kerchunk and fsspec: metadata in one document, chunks in record files.
 
-``.zmetadata`` holds every document and the number of rows of a record file;
-``{array}/refs.{record}.parq`` holds a row for each chunk of the array in C order, present or not.
+``.zmetadata`` contains all documents, and the number of rows per record file.
+``{array}/refs.{record}.parq`` has a row for each chunk of the array in C order, present or not.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
     metadata
         The directory's ``.zmetadata``.
     fetch
-        Returns files of the directory in order, None for absent ones. It is called when chunks
-        are looked up, and travels with the set when that is pickled.
+        Function that yields files of the directory in order, with None for absent ones. It is
+        called when chunks are looked up, and is pickled with the set.
 
     Raises
     ------
     ReferenceSetError
-        When the document is not what kerchunk writes.
+        If the document does not have kerchunk's layout.
     """
     members = parse_members(metadata)
     documents, record_size = members.get("metadata"), members.get("record_size")
     if not isinstance(documents, dict):
-        raise ReferenceSetError("found no object", key=".zmetadata", place="metadata")
+        raise ReferenceSetError("expected a JSON object", key=".zmetadata", place="metadata")
     if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
         raise ReferenceSetError(
             f"found {quote(repr(record_size))}, expected an integer from 1 to {_MAX_RECORD_ROWS:,}",
@@ -69,23 +69,23 @@ def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
 
 @dataclass(frozen=True)
 class ParquetTable(ByFields):
-    """The references of a directory of parquet files, which are fetched when they are needed."""
+    """The references of a directory of parquet files, which are fetched on demand."""
 
     documents: Table
     records: RecordFiles
 
     @property
     def count(self) -> int:
-        """Number of keys if no chunk were missing."""
+        """Number of keys, including those of missing chunks."""
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
-        """Fetch the record files of many keys in one wave, as far as all can be kept."""
+        """Fetch the record files of many keys in one wave, if all of them fit in the cache."""
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference of `key`, None for a row without path and data."""
+        """Return the reference of `key`, or None for a row without path and data."""
         place = self._row_of(key)
         if place is None:
             return self.documents.find(key)
@@ -129,7 +129,7 @@ class ParquetTable(ByFields):
         return ParquetTable(Table(entries), self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the record file of a chunk and its row there, None if there is no such chunk."""
+        """Return the record file of a chunk and its row there; None if there is no such chunk."""
         split = None if key in self.documents.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
             return None
@@ -157,15 +157,15 @@ class ParquetTable(ByFields):
 def render_parquet_references(
     table: Table | ParquetTable, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each file of the directory that declares what `table` does.
+    """Yield the name and content of each file of a directory that declares the same as `table`.
 
     Raises
     ------
     UnsupportedError
-        Without pyarrow, and for chunks that the layout has no place for: those of Zarr v3.
+        Without pyarrow, and for Zarr v3, whose chunks the layout cannot express.
     """
     if importlib.util.find_spec("pyarrow") is None:
-        raise UnsupportedError("parquet is not written", remedy="Install pyarrow")
+        raise UnsupportedError("writing parquet needs pyarrow", remedy="Install pyarrow")
     documents = {key: reference for key, reference in table.items() if is_metadata(key)}
     texts = {
         key: reference.data.decode()
@@ -189,7 +189,7 @@ def render_parquet_references(
             yield f"{array}refs.{record}.parq", _render_record(rows)
     if placed != table.count:
         raise UnsupportedError(
-            f"{table.count - placed:,} of the references are no chunks of Zarr v2 arrays",
+            f"{table.count - placed:,} references are not chunks of Zarr v2 arrays",
             remedy="Write a JSON document",
         )
     members = {key: _parsed(text) for key, text in texts.items()}
@@ -198,7 +198,7 @@ def render_parquet_references(
 
 
 def _parsed(text: str) -> Json:
-    """Return the value of a document; other text than JSON, as netcdf-c writes it, stays text."""
+    """Return the value of a document; text that is not JSON, as netcdf-c writes, stays text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -244,5 +244,5 @@ def _grid(text: str) -> tuple[int, ...] | None:
 
 
 def _no_grid(key: str) -> ReferenceSetError:
-    problem = "expected shape and chunks, lists of the same length"
+    problem = "expected shape and chunks, which are lists of the same length"
     return ReferenceSetError(problem, key=key)

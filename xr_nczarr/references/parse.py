@@ -1,8 +1,8 @@
-"""Reference documents of version 0 and 1 → reference sets, and their expansion to version 0.
+"""Parse reference documents of version 0 and 1, and expand them to version 0.
 
-A key has one reference: a key that is declared twice, by ``refs`` or by ``gen``, is an error.
-Within a template a name means the innermost of an argument of the call, a dimension and a template.
-Templates of the caller replace templates of the document.
+A key that is declared twice, by ``refs`` or by ``gen``, is an error. A name within a template
+refers to an argument of the call, else to a dimension, else to a template. Templates of the caller
+replace templates of the document.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from xr_nczarr.references.record_files import Fetch
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.templates import Language, Templates
 
-# So that the number of values of a dimension stays below 2⁶³ as well.
+# This also keeps the number of values of a dimension below 2⁶³.
 MAX_DIMENSION = MAX_NUMBER // 2
 
-_MAX_TRIES = 10  # whether a generator declares a key, for each of `max_references`
+_MAX_TRIES = 10  # lookups in generators, per reference of `max_references`
 
 Document = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
 def _is_record_set(value: Any) -> bool:
-    """Return whether an inline ``.zmetadata`` was that of a folder of parquet files."""
+    """Return whether an inline ``.zmetadata`` belongs to a folder of parquet files."""
     if isinstance(value, Mapping):
         return "record_size" in value
     return isinstance(value, str) and is_record_document(value.encode())
@@ -73,23 +73,23 @@ def parse_references(
     document
         JSON, or the parsed object.
     template_overrides
-        Templates that take the place of the document's, or are added to them.
+        Templates that replace those of the document, or are added to them.
     templates
         ``"jinja2"`` allows everything in jinja2's immutable sandbox, not only names and arithmetic.
-        Such code can run forever: use it for trusted sets alone.
+        Such code can run forever: use it only for trusted sets.
     limits
-        `max_references` bounds how much of generators may be written out that cannot be kept as
-        formulas (a template of hundreds of terms counts several times),
-        `max_consolidated_bytes` the document.
+        `max_references` bounds the expansion of generators that cannot be kept as formulas (a
+        template of hundreds of terms counts several times). `max_consolidated_bytes` bounds the
+        size of the document.
 
     Raises
     ------
     ReferenceSetError
-        When the document or an entry is not what the specification allows.
+        If the document or an entry violates the specification.
     RefusedError
         For template syntax that needs ``templates="jinja2"``.
     LimitError
-        For what is larger than a limit.
+        If a limit is exceeded.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def parse_references(
     """
     members, refs, builder, text = _load(document, limits)
     if _is_record_set(refs.get(".zmetadata")):
-        refs.pop(".zmetadata")  # of the folder that the references were read from
+        refs.pop(".zmetadata")  # describes the folder from which the references were read
     generators: list[Generator] = []
     render_url: Callable[[str], str] = str
     if refs is not members:
@@ -124,7 +124,7 @@ def parse_references(
     tries = sum(map(references.generators_near, table.entries)) if kept else 0
     if tries > _MAX_TRIES * limits.max_references:
         raise LimitError(
-            f"{len(table.entries):,} references and {len(kept):,} generators lie in one folder",
+            f"{len(table.entries):,} references and {len(kept):,} generators are in one folder",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
@@ -146,7 +146,7 @@ def expand(
     templates: Language = "safe",
     limits: Limits | Mapping[str, int] | None = None,
 ) -> dict[str, str | list[str | int]]:
-    """Return the equivalent of version 0: each key with text, ``[url]`` or a list of three.
+    """Return the document in version 0: each key with text, ``[url]`` or ``[url, offset, length]``.
 
     Examples
     --------
@@ -179,14 +179,16 @@ def _load(
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
     """Return the members of a document, its references, and the rows of its regular stretches.
 
-    The last is the text of all other parts, None for a document without text.
+    The last item is the text of all other parts, or None if the document was already parsed.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
     if isinstance(document, Mapping):
         members = dict(document)
-        # Scanning text is several times as fast as looking at a million lists one by one.
-        with suppress(TypeError, ValueError):  # an entry without text is reported below by its key
+        # Scanning text is several times as fast as iterating over a million lists.
+        with suppress(
+            TypeError, ValueError
+        ):  # the error below names the key of an entry that is not text
             data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
     else:
         data = document.encode() if isinstance(document, str) else bytes(document)
@@ -198,10 +200,12 @@ def _load(
     builder = TableBuilder()
     scanned = None if data is None else scan_document(data, builder)
     if scanned is not None:
-        with suppress(ReferenceSetError):  # the error below names its place in the document itself
+        with suppress(
+            ReferenceSetError
+        ):  # the error below has the position in the original document
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
-            # All marks among the references: no stretch was within an inline object or elsewhere.
+            # All markers are among the references: no stretch was in an inline object or elsewhere.
             if take_marks(refs) == scanned[1]:
                 return parsed, refs, builder, scanned[0]
     if members is None:
@@ -211,7 +215,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Return the JSON value for a value that only a Python object can hold."""
+    """Return the JSON value of a Python object that JSON does not represent."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):
@@ -222,12 +226,12 @@ def _as_json(value: Any) -> Any:
 
 
 def _inline_text(value: bytes) -> str:
-    is_base64 = value.startswith(b"base64:")  # fsspec decodes it in bytes too, kerchunk gives such
+    is_base64 = value.startswith(b"base64:")  # fsspec also accepts bytes, which kerchunk returns
     return value.decode("latin-1") if is_base64 else encode_inline(value)
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the object that holds the references: the document itself in version 0."""
+    """Return the object with the references, which is the document itself in version 0."""
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):
@@ -237,7 +241,7 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
         return members
     if type(version) is not int or version != 1:
         raise ReferenceSetError(
-            f"found version {quote(repr(version))}, expected 1, or none for version 0",
+            f"found version {quote(repr(version))}, expected 1, or no version for version 0",
             place="version",
         )
     return dict(_typed(members.get("refs", {}), Mapping, "refs"))
@@ -301,7 +305,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return the table, with the chunks of large arrays in columns; `refs` is emptied of them."""
+    """Return the table, after moving the chunks of large arrays from `refs` to columns."""
     builder = builder or TableBuilder()
     groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
     for key, value in refs.items():
@@ -351,7 +355,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
     if not dimensions:
         raise ReferenceSetError("found no dimension, expected one or more", place="dimensions")
     if ("offset" in item) != ("length" in item):
-        raise ReferenceSetError("found only one of offset and length, expected both or none")
+        raise ReferenceSetError("found only one of offset and length, expected both or neither")
 
     def parts(member: str) -> tuple[Expression, ...]:
         text = item.get(member)
@@ -392,11 +396,11 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Write out a generator whose key template cannot be inverted."""
+    """Expand a generator whose key template cannot be inverted."""
     if remaining < 0:
         raise LimitError(
-            f"a generator whose keys cannot be told apart declares {generator.count:,} references, "
-            f"{-remaining:,} too many",
+            "a generator that cannot be kept as a formula declares "
+            f"{generator.count:,} references, {-remaining:,} too many",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

@@ -1,4 +1,4 @@
-"""The record files of a parquet reference set: fetched together, each once, a few kept."""
+"""The record files of a parquet reference set, fetched in waves and cached."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _KEPT_FILES = 16
 _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
-"""Returns files of a directory in order, None for absent ones."""
+"""Function that yields files of a directory in order, with None for absent ones."""
 
 _Columns = Mapping[str, Any]
 """A sequence of values by the name of the column."""
 
 _Opened = tuple[tuple[int, ...], Callable[[int], _Columns]]
-"""The rows of each row group of a file, and how to read one."""
+"""The number of rows of each row group of a file, and a function that reads one."""
 
 
 class RecordFiles:
-    """The record files of a directory. Pickles without the files that are kept.
+    """The record files of a directory. Cached files are not pickled.
 
     Parameters
     ----------
     fetch
-        Fetches files of the directory, several in one wave.
+        Function that fetches files of the directory, several in one wave.
     max_rows
-        Files with more rows are errors.
+        Files with more rows raise LimitError.
     """
 
     def __init__(self, fetch: Fetch, max_rows: int) -> None:
@@ -56,11 +56,11 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return the first of these files; those that are not kept yet are fetched in one wave."""
+        """Return the first of these files; fetch those that are not cached in one wave."""
         return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
-        """Return the values of a row by column, None if the file or the row does not exist.
+        """Return the values of a row by column, or None if the file or the row does not exist.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class RecordFiles:
 
 
 class _RecordFile:
-    """The rows of one file, of which the last row group that was read is kept."""
+    """The rows of one file; the last row group that was read is cached."""
 
     def __init__(self, data: Bytes | None, max_rows: int) -> None:
         self._data = data
@@ -91,7 +91,7 @@ class _RecordFile:
         self._columns = lru_cache(1)(lambda group: self._opened[1](group))
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return the values of a row by column, None if it does not exist."""
+        """Return the values of a row by column, or None if it does not exist."""
         sizes, _ = self._opened
         for group, size in enumerate(sizes):
             if row < size:
@@ -112,12 +112,14 @@ class _RecordFile:
 
 
 def _open_parquet(data: Bytes) -> _Opened:
-    """Open a file with whichever of pyarrow and fastparquet is installed."""
+    """Open a file with pyarrow or fastparquet, whichever is installed."""
     if importlib.util.find_spec("pyarrow") is not None:
         return _open_pyarrow(data)
     if importlib.util.find_spec("fastparquet") is not None:
         return _open_fastparquet(data)
-    raise UnsupportedError("it is in parquet", remedy="Install pyarrow or fastparquet")
+    raise UnsupportedError(
+        "reading parquet needs pyarrow or fastparquet", remedy="Install pyarrow or fastparquet"
+    )
 
 
 def _open_pyarrow(data: Bytes) -> _Opened:
@@ -127,7 +129,7 @@ def _open_pyarrow(data: Bytes) -> _Opened:
     present = [column for column in COLUMNS if column in file.schema_arrow.names]
 
     def plain(values: Any) -> Any:
-        # A dictionary's to_numpy gives its last item for a null.
+        # A DictionaryArray's to_numpy returns the last item for a null.
         is_dictionary = types.is_dictionary(values.type)
         values = values.cast(values.type.value_type) if is_dictionary else values
         return values.to_numpy(zero_copy_only=False)

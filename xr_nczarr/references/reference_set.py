@@ -1,4 +1,4 @@
-"""A whole reference set: a table of explicit references, and generators."""
+"""Reference sets: a table of explicit references, and generators."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from xr_nczarr.references.parquet import ParquetTable
 from xr_nczarr.storage import Listing
 
 _FEW = 3
-"""Generators that are asked one after another sooner than by their folders."""
+"""Maximum number of generators that are searched one by one instead of by folder."""
 
 
 @dataclass(frozen=True)
 class ReferenceSet(ByFields):
-    """Where the bytes of each key are.
-
-    The set is immutable and pickles; a generator travels as its formula.
+    """The reference of each key. Immutable; a generator is pickled as its formula.
 
     Attributes
     ----------
     digest
-        Of what the document says, where there was one: the same for the same set.
+        Digest of the document, if there is one: equal for equal sets.
     """
 
     table: Table | ParquetTable
@@ -36,24 +34,24 @@ class ReferenceSet(ByFields):
     digest: bytes = field(default=b"", compare=False)
 
     def resolve(self, key: str) -> Reference | None:
-        """Return the reference of `key`, None for an undeclared key.
+        """Return the reference of `key`, or None for an undeclared key.
 
         Raises
         ------
         ReferenceSetError
-            When the key is declared twice, or its entry is not what the specification allows.
+            If the key is declared twice, or its entry violates the specification.
         """
         reference = self.table.find(key)
         generated = self.find_generated(key) if self.generators else None
         if reference is not None and generated is not None:
             raise ReferenceSetError("the key is declared by refs and by gen", key=key)
         if reference is None and generated is None and key.endswith("/0"):
-            # VirtualiZarr up to 2.5 leaves the index of a scalar's chunk out.
+            # VirtualiZarr up to 2.5 omits the index of a scalar's chunk.
             return self.table.find(key[:-1])
         return generated if reference is None else reference
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of an array with those keys, if no generator can declare them too."""
+        """Return the column of an array with these keys, unless generators may declare them."""
         if self.generators or isinstance(self.table, ParquetTable):
             return None
         return self.table.column_of(keys, rank)
@@ -71,11 +69,11 @@ class ReferenceSet(ByFields):
         return result
 
     def generators_near(self, key: str) -> int:
-        """Return how many generators are tried for a key."""
+        """Return the number of generators that are tried for a key."""
         return sum(map(len, self._near(key)))
 
     def _near(self, key: str) -> Iterator[Sequence[Generator]]:
-        folder = f"{key}|"  # a key that ends in a slash is a key too
+        folder = f"{key}|"  # a key can end in a slash
         while folder:
             folder = folder[: folder.rfind("/", 0, -1) + 1]
             yield self._by_folder.get(folder, ())
@@ -83,13 +81,13 @@ class ReferenceSet(ByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return one level below `prefix`, sorted.
 
-        Only of what the set declares one by one: there may be any number of other chunks, and no
-        node is found by them.
+        Chunks that generators declare are left out: there may be any number of them, and finding
+        nodes does not need them.
         """
         return self.table.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference, generators expanded."""
+        """Yield every key with its reference, including those of generators."""
         yield from self.table.items()
         for generator in self.generators:
             yield from generator.items()
@@ -102,7 +100,7 @@ class ReferenceSet(ByFields):
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Return the set of the chunks whose keys begin with `prefix`, for one variable."""
-        near = (  # a key of which can begin so, as far as their literals tell
+        near = (  # keep generators whose literal is compatible with the prefix
             generator
             for generator in self.generators
             if prefix.startswith(generator.literal) or generator.literal.startswith(prefix)
@@ -111,7 +109,7 @@ class ReferenceSet(ByFields):
 
     @property
     def count(self) -> int:
-        """Number of keys, those of generators included."""
+        """Number of keys, including those of generators."""
         return self.table.count + sum(generator.count for generator in self.generators)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A reference set as a store: keys are resolved, and their bytes fetched from the targets."""
+"""A store that resolves keys by a reference set, and fetches their bytes from the targets."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _MAX_LISTED = 1_000_000
 _BATCH_RANGES = 4096
 _SAMPLED_URLS = 16
 _MIN_PARTS = 8
-"""Fewer chunks are not worth a lookup at once."""
+"""Minimum number of chunks for which a joint lookup is worthwhile."""
 _MAX_PICKLED_BYTES = 64 << 10
-"""A larger set is not pickled: the receiving process reads its document."""
+"""Maximum size of a set to pickle: for a larger one, the receiving process reads the document."""
 
 
 class _TargetRange(NamedTuple):
-    """`length` bytes of a target from `start`; the whole target where `length` is None."""
+    """`length` bytes of a target from `start`; the whole target if `length` is None."""
 
     key: str
     url: str
@@ -48,9 +48,9 @@ class _TargetRange(NamedTuple):
 
 
 class ReferenceStore(Store):
-    """A reference set, read only.
+    """A read-only store of a reference set.
 
-    Pickles with the set, or, in place of a large one, with the document that each process reads
+    It pickles with the set, or instead of a large one with the document, which each process reads
     once. Pickle the result of `narrowed`.
 
     Parameters
@@ -58,11 +58,11 @@ class ReferenceStore(Store):
     references
         The set; None for the part of `document` below `prefix`.
     targets
-        How to reach its targets.
+        The rules for reaching its targets.
     name
         The URL of the document without secrets, for messages.
     document
-        The document that the set was read from, if any.
+        The document from which the set was read, if any.
     """
 
     zero_fill_is_missing = False
@@ -92,7 +92,7 @@ class ReferenceStore(Store):
 
     @cached_property
     def references(self) -> ReferenceSet:
-        """The reference of each key."""
+        """The references of this store."""
         if self._references is not None:
             return self._references
         assert self.document is not None
@@ -102,7 +102,7 @@ class ReferenceStore(Store):
 
     @cached_property
     def _small(self) -> bool:
-        """Whether the set itself is pickled: it is small, or has no document."""
+        """Whether the set itself is pickled, because it is small or has no document."""
         return self.document is None or (
             self._references is not None
             and len(pickle.dumps(self._references)) <= _MAX_PICKLED_BYTES
@@ -110,16 +110,17 @@ class ReferenceStore(Store):
 
     @cached_property
     def remote(self) -> bool:
-        """Whether the document, or one of the first targets, is not on this machine.
+        """Whether the document, or one of the first targets, is remote.
 
-        The targets of a remote set are remote: looking at them would fetch files of a parquet set.
+        The targets of a remote set are assumed to be remote: checking them would fetch files of a
+        parquet set.
         """
         if local_path(self.targets.document) is None:
             return True
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Return a store of the chunks of one array, which pickles as no more than these."""
+        """Return a store of the chunks of one array, which pickles only these references."""
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
 
@@ -135,24 +136,24 @@ class ReferenceStore(Store):
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for one that the set does not declare.
+        """Yield each object in the order of `keys`, or None if the set does not declare it.
 
         Raises
         ------
         StorageError
             Also if a declared target does not exist.
         RefusedError
-            If the set may not name a target.
+            If the set may not refer to a target.
         """
         return self._fetch([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield chunks of one array by their indices, None for undeclared ones.
+        """Yield chunks of one array by their indices, or None for undeclared ones.
 
-        Many chunks that the set lists, all parts of files of one local store, are looked up at
-        once.
+        If many chunks are listed explicitly, and all are parts of files in one local store, they
+        are looked up together.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -174,7 +175,7 @@ class ReferenceStore(Store):
         try:
             places = {number: self._place(column.urls[number]) for number in set(numbers)}
         except NczarrError:
-            return None  # `fetch` raises it again, with the key
+            return None  # `fetch` raises it with the key
         store, *others = {id(store): store for _, store, _ in places.values()}.values()
         if others or store.remote:
             return None
@@ -185,7 +186,7 @@ class ReferenceStore(Store):
     def _or_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield `parts`; after a failure the rest by key, so that the error names the key."""
+        """Yield `parts`; after a failure, fetch the rest by key to name the key in the error."""
         count = 0
         with suppress(NczarrError):
             for data in parts:
@@ -197,13 +198,13 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the set does not declare the object."""
+        """Yield each byte range in order, or None if the set does not declare its object."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if the set does not declare it."""
+        """Return the size of an object in bytes, or None if the set does not declare it."""
         located = self._locate(ByteRange(key, 0, -1), {})
         if isinstance(located, _TargetRange) and located.length is None:
             size = located.store.size(located.path)
@@ -222,7 +223,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return in how many requests byte ranges are fetched: near ones travel together."""
+        """Return the number of requests that fetch byte ranges; near ranges share a request."""
         self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
@@ -236,7 +237,7 @@ class ReferenceStore(Store):
         return merged + len(pieces) - len(parts)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted, without chunks that only a formula declares."""
+        """Return one level below `prefix`, sorted, without chunks that only generators declare."""
         check_prefix(prefix, self.name)
         return self.references.names(prefix)
 
@@ -274,9 +275,9 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Return the bytes that the set itself holds, else where they are; None if undeclared.
+        """Return inline bytes, or the location of a target's bytes; None if undeclared.
 
-        A negative length stands for the whole object. `urls` gathers the `_place` of each URL.
+        A negative length stands for the whole object. `urls` caches the `_place` of each URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -303,7 +304,7 @@ class ReferenceStore(Store):
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
     def _place(self, text: str) -> tuple[str, Store, str]:
-        """Return the absolute URL for a URL of the set, the store that has it, and its key."""
+        """Return the absolute form of a URL of the set, the store that contains it, and its key."""
         url = self.targets.url(text)
         place = self.targets.place_of(url)
         if place not in self._stores:
@@ -326,7 +327,7 @@ class ReferenceStore(Store):
             except NczarrError as error:
                 failed = [item for item in pieces if item.path == error.key] or [piece]
                 if len(failed) > 1 and type(error) is StorageError and error.place is None:
-                    # Several pieces travelled together: requested alone, the bad one shows.
+                    # Request merged pieces one by one, to find the one that fails.
                     for item in failed:
                         next(self._request([item]))
                 error.store, error.key, url = self.name, failed[0].key, failed[0].url
@@ -340,8 +341,8 @@ class ReferenceStore(Store):
         status = " (404)" if piece.store.remote else ""
         part = "" if piece.length is None else f", {piece.length} bytes from {piece.start}"
         raise StorageError(
-            f"the set refers to an object that is not there{status}",
-            remedy="It was moved or removed after the set was made: make the set again.",
+            f"the set refers to an object that does not exist{status}",
+            remedy="If it was moved or removed, create the set again",
             store=self.name,
             key=piece.key,
             place=mask(piece.url) + part,
@@ -349,5 +350,5 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the size in bytes that a set declares, None for a whole target."""
+    """Return the size in bytes that a set declares, or None for a whole target."""
     return reference.length if isinstance(reference, Target) else len(reference.data)

@@ -1,4 +1,4 @@
-"""An existing store → a reference set that points at its bytes."""
+"""Write a reference set that refers to the bytes of an existing store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WrittenReferences:
     target
         Name of the document, or of the directory of parquet files.
     references
-        Number of references to chunks, including chunks in the set itself.
+        Number of references to chunks, including inline chunks.
     arrays
         Number of arrays that they belong to.
     generators
@@ -87,39 +87,39 @@ def write(
 ) -> WrittenReferences:
     """Write the reference set of an existing Zarr or NCZarr store.
 
-    The set holds the metadata and refers to the chunks; those of a zip file are ranges of it.
-    kerchunk, fsspec and VirtualiZarr read sets of Zarr v2. fsspec reads JSON of Zarr v3, and so
-    does VirtualiZarr from 2.8.
+    The set contains the metadata and refers to the chunks, which may be byte ranges of a zip file.
+    kerchunk, fsspec and VirtualiZarr read sets of Zarr v2 stores. fsspec, and VirtualiZarr since
+    2.8, also read JSON sets of Zarr v3 stores.
 
     Parameters
     ----------
     source
-        A path, URL or store, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
+        A path, URL or store, as for `xarray.open_dataset` with ``engine="nczarr"``.
     target
-        Path or URL of the document (version 1, JSON), or of a directory of parquet files when it
-        ends in ``.parq`` or ``.parquet``. An existing set is replaced.
+        Path or URL of a JSON document (version 1), or of a directory of parquet files if it ends in
+        ``.parq`` or ``.parquet``. An existing set is replaced.
     generators
-        Whether regular runs of chunks become ``gen``, one formula for all of them, which makes the
-        document small. This package reads it, and fsspec and kerchunk with
-        ``simple_templates=False``. Without that option they read missing values, and so does
-        VirtualiZarr, without a warning. Parquet has no ``gen``.
+        Whether to write regular runs of chunks as ``gen``, a formula for all of them, which makes
+        the document small. This package reads it, and fsspec and kerchunk do with
+        ``simple_templates=False``. Without that option, they silently return missing values, and so
+        does VirtualiZarr. Parquet has no ``gen``.
     inline_below
-        The set holds chunks of fewer bytes itself.
+        Chunks of fewer bytes are inlined in the set.
     record_size
-        Rows of a parquet file.
+        Number of rows per parquet file.
     storage_options, target_options
-        For `source` and for `target`.
+        Storage options for `source` and for `target`.
     limits
-        For `source`, as `Limits` or a mapping of some of them.
+        Limits for reading `source`, as `Limits` or a mapping of some of them.
     progress
-        Whether to show how many references are made.
+        Whether to show the number of references written.
 
     Raises
     ------
     UnsupportedError
-        If chunks have no address of their own: deflated entries of a zip file.
+        If chunks cannot be referenced: deflated entries of a zip file.
     ConflictError
-        If the target holds something else than a reference set.
+        If the target exists and is not a reference set.
 
     Examples
     --------
@@ -151,11 +151,11 @@ def write(
 
 
 def _open_source(location: Location, access: Access) -> Store:
-    """Return the store whose set is to be written, with all its groups."""
+    """Return the store to be referenced, with all its groups."""
     if location.group:
         raise UnsupportedError(
-            f"the source names its group {quote(location.group)!r}; a set is of a whole store",
-            remedy="Leave the group out.",
+            f"the source is the group {quote(location.group)!r}, expected a whole store",
+            remedy="Leave out the group",
         )
     store = open_target(location, access)
     if not isinstance(store, ReferenceStore):
@@ -180,14 +180,14 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 
 def _another_kind(place: str) -> ConflictError:
     return ConflictError(
-        "another kind of file is at the target of the reference set",
-        remedy="Remove it, or choose another name.",
+        "the target exists, and is not a reference set",
+        remedy="Remove it, or choose another name",
         store=place,
     )
 
 
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
-    """Replace a set by new files; leave no files if that fails."""
+    """Replace a set by new files; remove all of them if that fails."""
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
@@ -196,10 +196,10 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
             for name, data in items:
                 staging.put([(name, data)])
                 names.append(name)
-            # Of two names that are one here, the later file has replaced the earlier.
+            # If the file system treats two names as one, the later file has replaced the earlier.
             staging.check_new_keys(names, ())
         return
-    # Without the document, which is put last, the objects are no set.
+    # The document is written last: without it, the objects are not a set.
     folder.delete(".zmetadata")
     written: list[str] = []
     try:
@@ -231,7 +231,7 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
 
 
 def _all_keys(store: Store) -> Iterator[str]:
-    """Yield the keys of all objects; metadata imply them where the store cannot be listed."""
+    """Yield the keys of all objects; if the store cannot be listed, those implied by metadata."""
     keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]
@@ -253,7 +253,7 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return where those objects of a store are that the set is not to hold itself."""
+    """Return the targets of the objects that are not to be inlined."""
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
     return {key: Target(*address) for key, address in store.addresses(keys).items()}

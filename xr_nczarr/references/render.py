@@ -1,4 +1,4 @@
-"""References → a document of version 1, plain or with regular runs of chunks as ``gen``."""
+"""Render references as a document of version 1, plain or with regular runs of chunks as ``gen``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 
 _MIN_REFERENCES = 16
-"""References for each member of ``gen``, on average, that make it worth its look-ups."""
+"""Minimum average number of references per member of ``gen`` that is worth the lookups."""
 
 _MAX_BOXES = 64
-"""Members of ``gen`` for one array: a look-up tries them in turn."""
+"""Maximum number of members of ``gen`` per array, since a lookup tries them in turn."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
@@ -39,12 +39,12 @@ def render_references(references: References, *, generators: bool = False) -> by
     Parameters
     ----------
     generators
-        Whether regular runs of chunks become ``gen``, which refers to the same bytes.
+        Whether to render regular runs of chunks as ``gen``, which refers to the same bytes.
 
     Raises
     ------
     ReferenceSetError
-        When a key is declared twice.
+        If a key is declared twice.
 
     Examples
     --------
@@ -73,12 +73,10 @@ def render_references(references: References, *, generators: bool = False) -> by
 def tabulated(references: References) -> Table:
     """Return the table of all keys, with generators expanded.
 
-    `InlineBytes` are part of the set itself.
-
     Raises
     ------
     ReferenceSetError
-        When a key is declared twice.
+        If a key is declared twice.
     """
     if isinstance(references, Table):
         return references
@@ -95,13 +93,13 @@ def tabulated(references: References) -> Table:
 
 
 def portable(table: Table) -> Table:
-    """Return the same references with documents of Zarr v2 as kerchunk and VirtualiZarr take them.
+    """Return the same references, with Zarr v2 documents that kerchunk and VirtualiZarr understand.
 
-    A compressor is the last filter, as kerchunk writes it: VirtualiZarr before 2.8 knows no other.
-    Codecs have numbers, and a shuffle the size of its elements: netcdf-c writes text, and 0.
-    A float `_FillValue` is spelled as xarray does in Zarr v3, which VirtualiZarr makes of the set;
-    other readers of v2 mask by the array's own fill value. Documents that are not plain JSON,
-    which netcdf-c writes, stay as they are.
+    The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8 supports
+    nothing else. Parameters of codecs become numbers, and a shuffle gets the size of its elements,
+    where netcdf-c writes text and 0. A float `_FillValue` is spelled like xarray's in Zarr v3, to
+    which VirtualiZarr converts the set; other readers of v2 mask by the array's own fill value.
+    Documents of netcdf-c that are not plain JSON stay unchanged.
     """
     entries = dict(table.entries)
     for key, text in table.entries.items():
@@ -129,7 +127,7 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec of an array with the numbers that netcdf-c writes as text or as 0."""
+    """Return a codec with correct numbers in place of netcdf-c's text and zeros."""
     if not isinstance(codec, dict):
         return codec
     codec = {
@@ -143,9 +141,9 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
 
 
 def _with_packed_fill(attributes: str) -> str:
-    """Return the text of attributes with a number as `_FillValue` as the Base64 of a double.
+    """Return the text of attributes, with a numeric `_FillValue` as the Base64 of a double.
 
-    Everything else stays as it is spelled: netcdf-c's characters are read by their spelling.
+    All other text is unchanged, because netcdf-c's characters are recognized by their spelling.
     """
     value = _members(attributes).get("_FillValue")
     if isinstance(value, list) and len(value) == 1:
@@ -163,7 +161,7 @@ def _with_packed_fill(attributes: str) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return where the next value of an object begins."""
+    """Return the position at which the next value of an object begins."""
     while text[at] in " \t\r\n,:":
         at += 1
     return at
@@ -181,10 +179,10 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """Chunks from one index of the first dimension to another, at regular distances.
+    """Chunks between two indices of the first dimension, at regular distances in one file.
 
-    `url` is the URL of all of them, or the text before the key. `offset` is for the first chunk;
-    `strides` are in bytes along each dimension. All are -1 and 0 for whole objects.
+    `url` is the URL of all of them, or the text before the key. `offset` belongs to the first
+    chunk; `strides` are in bytes along each dimension. For whole objects, they are -1 and 0.
     """
 
     start: int
@@ -207,7 +205,7 @@ class _Box:
             terms += [
                 f"{step} * {name}" for step, name in zip(self.strides, names, strict=True) if step
             ]
-            # The space keeps a minus sign apart: "{{-" means something else.
+            # The space separates a minus sign, because "{{-" has another meaning.
             member["offset"] = f"{{{{ {' + '.join(terms)} }}}}"
             member["length"] = str(self.length)
         member["dimensions"] = {
@@ -218,7 +216,7 @@ class _Box:
 
 
 def _boxes(column: Column, beginning: str | None) -> list[_Box]:
-    """Return boxes that cover the column, an empty list for an irregular one."""
+    """Return boxes that cover the column, or an empty list for an irregular one."""
     rows = column.shape[0]
     if column.codes is not None:
         return []
@@ -253,7 +251,7 @@ def _boxes(column: Column, beginning: str | None) -> list[_Box]:
 
 
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the distance between neighbors along each dimension, None if it varies."""
+    """Return the distance between neighbors along each dimension, or None if it varies."""
     places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
     strides = tuple(
         distances.item(int(place)) if extent > 1 else 0
@@ -266,7 +264,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_beginning(column: Column) -> str | None:
-    """Return the text before the key in every URL of a column, None if it differs."""
+    """Return the text before the key in every URL of a column, or None if it differs."""
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
         url = column.row(row).url

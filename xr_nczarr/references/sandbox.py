@@ -1,7 +1,7 @@
-"""Templates in the whole language of jinja2's immutable sandbox, for sets that a caller trusts.
+"""Templates with all features of jinja2's immutable sandbox, for trusted sets.
 
-Results, powers and products are bounded. Time and memory are not: nested loops and repeated
-concatenations take as much as they need.
+Results, powers and products are bounded. Time and memory are not, because of nested loops and
+repeated concatenations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _NamedTemplate:
-    """A template as another one sees it: rendered where it is printed, or called."""
+    """A template that other templates can print or call."""
 
     def __init__(self, template: jinja2.Template, context: dict[str, Any]) -> None:
         self._template = template
@@ -46,7 +46,7 @@ class _NamedTemplate:
 
 @dataclass(frozen=True)
 class Sandboxed(ByFields):
-    """The function that a template is, of the values of its dimensions."""
+    """A compiled template, as a function of the values of its dimensions."""
 
     text: str
     templates: Mapping[str, str]

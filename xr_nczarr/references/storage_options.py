@@ -1,4 +1,4 @@
-"""The storage options of a reference set: its own, and those of the places that it refers to."""
+"""The storage options of a reference set and of the places to which it refers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from xr_nczarr.storage.url import (
 
 _CACHES = re.compile("^(?:(?:simplecache|filecache|blockcache|cached)(?:://)?::)+")
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols whose URLs name no host: credentials sign requests, and are never sent."""
+"""Protocols whose URLs do not contain a host: credentials sign requests, but are not sent."""
 _ALIASES = (("http", "https"), ("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"))
-# Options of fsspec for its own way to read reference sets.
+# Options that only apply to fsspec's own ReferenceFileSystem.
 _IGNORED = frozenset(
     {
         *("asynchronous", "loop", "protocol", "skip_instance_cache", "use_listings_cache"),
@@ -38,31 +38,31 @@ _CACHING = ("simplecache", "filecache", "blockcache", "cached")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
-    """The ``storage_options`` of a reference set, mostly in the spelling of fsspec.
+    """The ``storage_options`` of a reference set, most of them as in fsspec.
 
     Attributes
     ----------
     fo
-        The set, where the target is ``reference://``.
+        The set, if the target is ``reference://``.
     target_protocol, target_options
-        Of the document, and of targets at the same place.
+        Protocol and options of the document, and of targets at the same place.
     remote_protocol, remote_options
-        Of the targets. Without a protocol, the options are for all protocols.
+        Protocol and options of the targets. Without a protocol, the options apply to all protocols.
     template_overrides, templates
         See `parse_references`.
     allow
-        Prefixes of URLs, or paths, that a remote set may name besides the place where it is; any
-        set, of protocols that do more than carry bytes.
+        Prefixes of URLs, or paths, to which a remote set may refer besides its own place. Also
+        enables protocols that do more than transfer bytes, for any set.
     by_place
-        Storage options, or a filesystem of fsspec, by prefix of URLs (``"s3://bucket/"``) or by
-        protocol (``"s3"``). ``fs`` may hold those by protocol, or be one filesystem.
+        Storage options, or an fsspec filesystem, by prefix of URLs (``"s3://bucket/"``) or by
+        protocol (``"s3"``). ``fs`` may contain those by protocol, or be one filesystem.
     own
-        All other options, for the place of the document.
+        All other options, which apply to the place of the document.
     filesystem
-        Filesystem of the document in place of options: that of a mapper or an opened file.
+        Filesystem of the document in place of options, from an fsspec mapper or open file.
     access
-        How the document and its targets are read. Only if ``trusted``, the set may name more than
-        its own folder and `allow`.
+        Options for reading the document and its targets. Unless ``trusted``, the set may only refer
+        to its own folder and the places in `allow`.
     """
 
     fo: Any = None
@@ -82,7 +82,7 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Return the options of the set, separated from those of places.
 
-        `implied` are storage options that the target brings along.
+        `implied` are storage options that the target itself contains.
         """
         others = {**access.options, **implied}
         others |= others.pop("reference", {})
@@ -91,7 +91,7 @@ class ReferenceOptions:
         if (older := others.pop("ref_storage_args", None)) is not None:
             options["target_options"] = older
         if others.pop("mode", "r") not in ("r", "rb"):
-            raise UnsupportedError("a reference set is read only", remedy="Leave out mode.")
+            raise UnsupportedError("a reference set is read only", remedy="Leave out mode")
         by_place, protocol = _filesystems(others.pop("fs", None))
         if protocol is not None:
             options["remote_protocol"], options["remote_options"] = protocol, None
@@ -102,10 +102,10 @@ class ReferenceOptions:
                 del others[name]
         if options.get("remote_protocol") in _CACHING:
             raise UnsupportedError(
-                f"remote_protocol={options['remote_protocol']!r} says how to cache, and not where "
-                "the targets are",
-                remedy="Open the targets without a cache, with their options under their own "
-                'protocol: storage_options={"s3": {…}}.',
+                f"remote_protocol={options['remote_protocol']!r} is a cache, not "
+                "the protocol of the targets",
+                remedy="Open the targets without a cache, with options under their own "
+                'protocol: storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
             raise ValueError(f"templates={options['templates']!r} contradicts trust='none'")
@@ -115,7 +115,7 @@ class ReferenceOptions:
 
     def targets(self, document: str | None) -> Targets:
         """Return the rules for the targets of a set at `document`, or in memory (None)."""
-        # A cache of the document is no cache of its targets.
+        # A cache of the document does not apply to its targets.
         place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
         options = _by_prefix(
             {self.remote_protocol or "": self.remote_options or {}, **self.by_place}
@@ -123,7 +123,8 @@ class ReferenceOptions:
         allow = self.allow
         origin = None if local_path(place) is not None else origin_of(place)
         if origin is not None:
-            # Options for a place allow it, but options for a protocol do not allow any host.
+            # Options for a place also allow that place; options for a protocol do not allow its
+            # hosts.
             buckets = {f"{protocol}://" for protocol in _BUCKETS}
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
@@ -131,12 +132,13 @@ class ReferenceOptions:
                 options[origin] = self.document_only if self.filesystem is None else self.filesystem
         elif self.own:
             raise UnsupportedError(
-                f"the storage option {quote(next(iter(self.own)))} belongs to no place",
-                remedy="Options for what a local set refers to go into remote_options, or under "
-                "the prefix of its URLs.",
+                f"the storage option {quote(next(iter(self.own)))} does not apply to any place",
+                remedy="Pass options for the targets of a local set in remote_options, or "
+                "under the prefix of their URLs",
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
-        # A path is in a bucket; local paths and those on the web are relative to the document.
+        # A path can be in a bucket; local paths and paths on web servers are relative to the
+        # document.
         protocol = self.remote_protocol
         if protocol in ("file", "local", "http", "https"):
             protocol = None
@@ -161,19 +163,19 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options for the place of the document alone."""
+        """The storage options for the place of the document only."""
         return {**self.own, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
-        """Return the options for a set there, with those of its URL or target."""
+        """Return the options for a set at `location`, with those of its URL or target."""
         own = merge_options(location.storage_options, self.own)
         return replace(self, own=own, filesystem=location.filesystem)
 
     def document_options(self, folder: str) -> dict[str, Any]:
-        """Return the storage options that the document is fetched with.
+        """Return the storage options with which to fetch the document.
 
         A chain has options by protocol. Without options for the document itself, those of the
-        longest prefix hold.
+        longest matching prefix apply.
         """
         if "::" in folder:
             return {**self.by_place, **self.document_only}
@@ -183,7 +185,7 @@ class ReferenceOptions:
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
-    """Return fsspec's `fs` by protocol, and the protocol of URLs that name none.
+    """Return fsspec's `fs` by protocol, and the protocol of URLs without one.
 
     It is one filesystem, or a mapping of protocols to filesystems or their options.
     """
@@ -197,9 +199,9 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
             by_protocol[name], _ = plain_filesystem(value, "")
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(
-                f"the storage option fs holds a {type(value).__name__}",
-                remedy="Give a filesystem of fsspec, or a mapping of protocols to filesystems or "
-                "their options; below a folder, give remote_protocol or full URLs.",
+                f"the storage option fs has the type {type(value).__name__}",
+                remedy="Pass an fsspec filesystem, or a mapping of protocols to filesystems or "
+                "their options; below a folder, pass remote_protocol or full URLs",
             )
     default = by_protocol.pop(None, None)
     protocols = getattr(default, "protocol", ())

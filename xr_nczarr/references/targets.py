@@ -1,4 +1,4 @@
-"""The targets of a reference set: the stores that reach them, and their options."""
+"""The targets of a reference set, the stores that contain them, and their options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUCKETS = ("s3", "s3a", "gs", "gcs")
 
 
 class _WholePaths(FilesystemClient):
-    """A filesystem whose keys are whole paths in it; of a chain, its URL."""
+    """A client whose keys are whole paths in a filesystem; for a chain, URLs."""
 
     def path(self, key: str) -> str:
         return self.root + self.query if "::" in key else key
@@ -35,21 +35,21 @@ class _WholePaths(FilesystemClient):
 
 @dataclass(frozen=True)
 class Targets:
-    """Where the URLs of a reference set lead.
+    """The resolution of the URLs of a reference set.
 
     Attributes
     ----------
     document
-        Absolute path or URL of the document, which relative URLs start from.
+        Absolute path or URL of the document, to which relative URLs are relative.
     trust
-        What may be named.
+        The rules for allowed targets.
     protocol
-        Of URLs without one; None when they are relative to the document.
+        Protocol of URLs without one; None if they are relative to the document.
     options
-        Storage options, or a filesystem of fsspec, by the prefix of the URLs that they are for, the
-        longest first; an empty prefix is for all remote targets.
+        Storage options, or an fsspec filesystem, by the prefix of the URLs to which they apply, the
+        longest first; an empty prefix applies to all remote targets.
     max_object_bytes
-        References to more than this are refused before anything is allocated.
+        Larger references raise LimitError before anything is allocated.
     """
 
     document: str
@@ -65,7 +65,7 @@ class Targets:
         Raises
         ------
         RefusedError
-            If the set may not name it.
+            If the set may not refer to it.
         """
         remote = local_path(self.document) is None
         scheme, mark, rest = text.partition("://")
@@ -74,16 +74,16 @@ class Targets:
         elif self.protocol is not None and "::" not in text and not is_rooted(text):
             text = f"{self.protocol}://{text}"
         elif is_rooted(text) and remote:
-            self.trust.check(text)  # a local path, wherever the set is
+            self.trust.check(text)  # a local path, independent of the set
             return text
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
-            raise RefusedError(f"refers to {quote(text)}, above the root of where the set is")
+            raise RefusedError(f"refers to {quote(text)}, above the root of the set's place")
         self.trust.check(url)
         return url
 
     def is_local(self, text: str) -> bool:
-        """Return whether a reference leads to a local file."""
+        """Return whether a reference is to a local file."""
         if is_rooted(text):
             return True
         if "://" not in text and self.protocol is not None:
@@ -91,13 +91,13 @@ class Targets:
         return local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
-        """Return the longest prefix with options that a URL begins with, and these."""
+        """Return the longest prefix of a URL that has options, and these options."""
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
-        """Return the place of a URL, which one store reaches: a drive, or protocol and options.
+        """Return the place of a URL, which one store covers: a drive, or protocol and options.
 
-        A bucket is a place, and each chain of protocols.
+        A bucket is a place, and so is each chain of protocols.
         """
         path = local_path(url)
         if path is not None:
@@ -108,7 +108,7 @@ class Targets:
         return f"{bucket or url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> Store:
-        """Return the store that reaches all URLs of the place of `url`, without a request."""
+        """Return the store of all URLs in the place of `url`, without a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
         rules = Rules(retry=self.retry or Retry(), max_object_bytes=self.max_object_bytes)
@@ -122,7 +122,7 @@ class Targets:
 
 
 def key_in(store: Store, url: str) -> str:
-    """Return the key of a URL in the store that reaches it."""
+    """Return the key of a URL in the store that contains it."""
     if isinstance(store, LocalStore):
         return os.path.splitdrive(absolute_path(str(local_path(url))))[1].lstrip("/")
     assert isinstance(store, RemoteStore)
@@ -136,7 +136,7 @@ def key_in(store: Store, url: str) -> str:
 
 
 def _bucket_of(url: str) -> str | None:
-    """Return the URL of the bucket that holds an object, if it has a plain key there."""
+    """Return the URL of the bucket that contains an object, if the object has a plain key there."""
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}" if scheme in _BUCKETS and is_plain_key(key) else None

@@ -1,7 +1,7 @@
-"""The templates of a reference set: jinja2 parses them, and a short list of syntax is let through.
+"""Compile the templates of a reference set, which jinja2 parses, from a safe subset of syntax.
 
-That is names, constants, arithmetic, comparisons, conditional expressions, some filters, and the
-names and calls of other templates, which are put in place. Each template is compiled once.
+The subset has names, constants, arithmetic, comparisons, conditional expressions, some filters,
+and the names and calls of other templates, which are inlined. Each template is compiled once.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Language = Literal["safe", "jinja2"]
 _DEEPEST = 64
 _MAX_NODES = 10_000
 _PARSING = 64
-"""How many references that are listed as they are cost what parsing a template does."""
+"""Cost of parsing a template, in plain references."""
 _ORDINARY_TEXT = 128
-_LEAST = 1 << 14  # references' worth, however low the limit: some hundred templates
+_LEAST = 1 << 14  # minimum budget in references, enough for some hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Neg": operator.neg,
@@ -49,7 +49,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Functions of all fields of a node."""
+"""Functions whose arguments are all fields of a node."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -65,13 +65,13 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
-"""Functions of the node before it, and the most arguments that they take besides."""
+"""Filters, and the maximum number of their further arguments."""
 
 
 class _Scope(NamedTuple):
-    """What an expression may use: dimensions, and arguments as they stand where they are given.
+    """The names that an expression may use: dimensions, and arguments with the scope of the call.
 
-    The budget is shared by all scopes of one template: each syntax node takes one from it.
+    All scopes of one template share the budget, from which each syntax node takes one.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -83,7 +83,7 @@ class _Scope(NamedTuple):
 class Templates:
     """The named templates of one reference set.
 
-    A name stands for the innermost of: an argument of the call, a dimension, a template.
+    A name refers to an argument of the call, else to a dimension, else to a template.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Templates:
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
     most
-        How much may be parsed and rendered, in references that are listed as they are.
+        Limit of the work of parsing and rendering, in plain references.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class Templates:
         Raises
         ------
         RefusedError
-            For syntax beyond the list above.
+            For syntax outside the safe subset.
         ReferenceSetError
-            For a name that is neither a dimension nor a template, and for templates in a circle.
+            For a name that is neither a dimension nor a template, and for circular templates.
         """
         variables = {name: DimensionValue(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING)
@@ -131,7 +131,7 @@ class Templates:
 
     def render(self, text: str) -> str:
         """Return the text of a template without dimensions."""
-        # A set may have as many URLs as references, most of them with no or one plain name.
+        # A set may have as many URLs as references, most of them with at most one plain name.
         if _is_plain(text):
             return text
         plain = _NAME.sub(lambda match: self._texts.get(match[1], match[0]), text)
@@ -152,7 +152,7 @@ class Templates:
         if _is_plain(text):
             return [text]
         body = self._bodies.get(text) or _parse(text)
-        if scope.within:  # a named template, which may be used again
+        if scope.within:  # a named template may be used again
             self._bodies[text] = body
         return [self._expression(node, scope) for node in body]
 
@@ -160,7 +160,8 @@ class Templates:
         """Return the expression of a syntax node and its operands."""
         if scope.depth > _DEEPEST or next(scope.budget, None) is None:
             raise LimitError(
-                f"a template nests deeper than {_DEEPEST} or has more than {_MAX_NODES:,} terms"
+                f"a template nests deeper than {_DEEPEST} levels, or has more than "
+                f"{_MAX_NODES:,} terms"
             )
         scope = scope._replace(depth=scope.depth + 1)
         kind = type(node).__name__
@@ -201,7 +202,7 @@ class Templates:
 
 
 def _is_plain(text: str) -> bool:
-    # jinja2 also unifies line ends, and drops one at the end.
+    # jinja2 also normalizes line ends, and removes a trailing one.
     return "{" not in text and "\n" not in text and "\r" not in text
 
 
@@ -254,6 +255,6 @@ def _unpacks(node: Any) -> bool:
 
 def _refused(node: Any) -> RefusedError:
     return RefusedError(
-        f"a template contains {quote(type(node).__name__)}, more than names and arithmetic",
+        f"a template contains {quote(type(node).__name__)}, expected only names and arithmetic",
         remedy='If you trust the set, open it with templates="jinja2"',
     )

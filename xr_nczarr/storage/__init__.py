@@ -1,7 +1,8 @@
-"""Keys ⇄ bytes: the only layer that touches anything outside the process.
+"""Stores of keys and bytes: the only layer that touches anything outside the process.
 
-A store is four verbs (`fetch`, `put`, `list_names`, `delete`). An absent object is a value
-(``None``); a refused, failed, short or over-long answer is an error that names the key.
+A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. An absent object is a
+value (``None``). Denied access, failed requests, and answers that are too short or too long raise
+an error that names the key.
 """
 
 from xr_nczarr.storage.caching import EarlierStore, KeepingStore, PrefetchingStore, Wave

@@ -1,6 +1,6 @@
-"""What s3fs and botocore make of storage options, environment and configuration files.
+"""Translate storage options of s3fs, the environment and AWS configuration files to obstore.
 
-Names of environment variables and files are those of botocore's documentation.
+Environment variables and files are those in botocore's documentation.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FILES = {
 _PROFILES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-# Variables that are taken into account here, or that name where botocore finds credentials.
+# Variables that this module handles, or from which botocore finds credentials.
 _VARIABLES = {
     *_FILES,
     *_PROFILES,
     *_ENDPOINTS,
     *_CREDENTIALS,
     "AWS_DEFAULT_REGION",
-    "AWS_REGION",  # which botocore ignores
+    "AWS_REGION",  # ignored by botocore
     "AWS_EC2_METADATA_DISABLED",
     "AWS_ROLE_ARN",
     "AWS_ROLE_SESSION_NAME",
@@ -40,24 +40,24 @@ _VARIABLES = {
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-    "AWS_CA_BUNDLE",  # which `clients` takes into account
+    "AWS_CA_BUNDLE",  # handled in `clients`
     "AWS_CREDENTIAL_EXPIRATION",
     "AWS_EXECUTION_ENV",
     "AWS_PAGER",
 }
-# Keys of a profile that botocore's credentials and region come from.
+# Keys of a profile from which botocore takes credentials and region.
 _KEYS = {"region", "output", "cli_pager", "credential_source", "credential_process"}
 _PREFIXES_OF_KEYS = ("aws_", "role_", "sso_", "source_profile", "web_identity_token_file", "mfa_")
 _LIFETIME = timedelta(minutes=5)
 
 
-class Unlike(Exception):  # noqa: N818 (no failure: another client serves)
-    """Something that obstore has no exact counterpart of."""
+class NoEquivalent(Exception):  # noqa: N818 (control flow: fsspec is used instead)
+    """A setting has no exact equivalent in obstore."""
 
 
 @dataclass(frozen=True)
 class StaticCredentials:
-    """Credentials that the caller passed, as obstore requests them."""
+    """A credential provider for obstore with the credentials that the caller passed."""
 
     key: str
     secret: str
@@ -74,11 +74,11 @@ class StaticCredentials:
 
 
 class FoundCredentials:
-    """Credentials that botocore finds and refreshes, as obstore requests them.
+    """A credential provider for obstore with credentials that botocore finds and refreshes.
 
     Raises
     ------
-    Unlike
+    NoEquivalent
         If it finds none.
     """
 
@@ -86,15 +86,15 @@ class FoundCredentials:
         self.profile = profile
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise Unlike("no credentials")
+            raise NoEquivalent("no credentials")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FoundCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
-        """Return the credentials of today."""
+        """Return the current credentials."""
         frozen = self._credentials.get_frozen_credentials()
-        # botocore keeps them as long as they are valid, and renews them in time.
+        # botocore caches them, and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
             "expires_at": datetime.now(UTC) + _LIFETIME
         }
@@ -103,12 +103,12 @@ class FoundCredentials:
 def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of obstore's ``S3Store`` for storage options of s3fs.
 
-    Without a region in them, the store is on AWS, in the `bucket_region`.
+    If the result has no region, the store is on AWS, in the `bucket_region`.
 
     Raises
     ------
-    Unlike
-        If obstore would not do what s3fs does.
+    NoEquivalent
+        If obstore would behave differently from s3fs.
     """
     nested = options.get("client_kwargs") or {}
     _check_names({**options, "client_kwargs": None}, _OPTIONS, "the storage option")
@@ -142,11 +142,11 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
     for name, value in options.items():
         if value is not None and name not in known:
-            raise Unlike(f"{kind} {name}")
+            raise NoEquivalent(f"{kind} {name}")
 
 
 def _is_configured() -> bool:
-    """Return whether there are files of AWS with profiles."""
+    """Return whether an AWS configuration or credentials file exists."""
     return any(map(os.environ.get, _PROFILES)) or any(
         os.path.exists(os.path.expanduser(os.environ.get(name, path)))
         for name, path in _FILES.items()
@@ -154,35 +154,35 @@ def _is_configured() -> bool:
 
 
 def _static(words: Sequence[str | None]) -> StaticCredentials | None:
-    """Return credentials from key, secret and token, None without any of them."""
+    """Return credentials from key, secret and token, or None without any of them."""
     key, secret, token = words
     if key and secret:
         return StaticCredentials(key, secret, token)
     if any(words):
-        raise Unlike("a part of the credentials")
+        raise NoEquivalent("a part of the credentials")
     return None
 
 
 @lru_cache(256)
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
-    """Return the region of a bucket on AWS, which any endpoint of S3 says without credentials.
+    """Return the region of a bucket on AWS, which any S3 endpoint reports without credentials.
 
     Raises
     ------
-    Unlike
-        If it does not.
+    NoEquivalent
+        If the endpoint does not report it.
     """
     request = HttpRequest(f"{endpoint}/{bucket}", method="HEAD")  # noqa: S310 (https)
     try:
         with urlopen(request, timeout=10) as answer:  # noqa: S310
             headers = answer.headers
-    except HTTPError as error:  # also a redirect to the region, and a refusal
+    except HTTPError as error:  # redirects to the region and denials of access also report it
         headers = error.headers
     except OSError as error:
-        raise Unlike(f"the unknown region of the bucket ({error})") from error
+        raise NoEquivalent(f"the unknown region of the bucket ({error})") from error
     region = headers.get("x-amz-bucket-region")
     if not region:
-        raise Unlike("the unknown region of the bucket")
+        raise NoEquivalent("the unknown region of the bucket")
     return str(region)
 
 
@@ -191,8 +191,8 @@ def _region(profile: str | None) -> str | None:
 
     Raises
     ------
-    Unlike
-        If the profile says more than credentials and region.
+    NoEquivalent
+        If the profile sets more than credentials and region.
     """
     from botocore.exceptions import BotoCoreError
 
@@ -200,24 +200,24 @@ def _region(profile: str | None) -> str | None:
     try:
         keys = session.get_scoped_config()
     except BotoCoreError as error:
-        raise Unlike(f"the AWS profile ({error})") from error
+        raise NoEquivalent(f"the AWS profile ({error})") from error
     for key in keys:
         if key not in _KEYS and not key.startswith(_PREFIXES_OF_KEYS):
-            raise Unlike(f"{key} in the AWS profile")
+            raise NoEquivalent(f"{key} in the AWS profile")
     region: str | None = session.get_config_variable("region")
     return region
 
 
 def _session(profile: str | None) -> Any:
-    """Return a session of botocore.
+    """Return a botocore session.
 
     Raises
     ------
-    Unlike
-        Without botocore, which comes with s3fs.
+    NoEquivalent
+        If botocore, which s3fs depends on, is not installed.
     """
     try:
         from botocore.session import Session
     except ImportError as error:
-        raise Unlike("AWS profiles and roles, without botocore") from error
+        raise NoEquivalent("AWS profiles and roles, without botocore") from error
     return Session(profile=profile)

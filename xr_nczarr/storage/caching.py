@@ -1,4 +1,4 @@
-"""Stores in front of others: cached on a local disk, fetched in one wave, or as they were."""
+"""Stores that wrap others: to cache objects, to prefetch them, or to show an earlier state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BATCH_OBJECTS = 256
 
 
 class _FrontStore(Store):
-    """A store that reads objects of `source` in its own way; it cannot be written."""
+    """A read-only wrapper that changes how objects of `source` are read."""
 
     def __init__(self, source: Store) -> None:
         self.source = source
@@ -40,7 +40,7 @@ class _FrontStore(Store):
 
     @property
     def max_threads(self) -> int | None:
-        """How many threads that read one chunk each save time; None for one each processor."""
+        """Number of threads that read one chunk each; None for one per processor."""
         return self.source.max_threads
 
     def list_names(self, prefix: str) -> Listing:
@@ -50,7 +50,7 @@ class _FrontStore(Store):
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once if that saves time."""
+        """Yield ``work(item)`` for each item in order, concurrently if that saves time."""
         return self.source.at_once(work, items)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
@@ -58,7 +58,7 @@ class _FrontStore(Store):
         return self.source.sizes(prefix)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         return self.source.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
@@ -67,13 +67,13 @@ class _FrontStore(Store):
 
 
 class CachingStore(_FrontStore):
-    """A store whose objects are fetched whole and once: the meaning of ``simplecache::``.
+    """A store whose objects are fetched once, as a whole: the semantics of ``simplecache::``.
 
-    fsspec's own cache writes an object under its final name while it arrives. A second reader, or
-    the next one after a broken connection, would take the part for the whole.
+    fsspec's own cache writes an object under its final name during the download. A concurrent
+    reader, or the next one after a broken connection, would read a truncated object.
 
-    Absent objects are requested again each time. `folder` is a cache for many stores, in which
-    `url` separates the objects of this one; None for a cache of this process.
+    Absent objects are requested again each time. `folder` is a cache that several stores share,
+    where `url` identifies the objects of this one; None for a cache of this process.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -89,15 +89,15 @@ class CachingStore(_FrontStore):
         return CachingStore, (self.source, self.url, self.folder)
 
     def probing(self) -> CachingStore:
-        """Return the store for the search for metadata; see `Store.probing`."""
+        """Return the store with which to search for metadata; see `Store.probing`."""
         return CachingStore(self.source.probing(), self.url, self._cache.root)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         return self._fetch(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, and the error in place of one that is refused (403)."""
+        """Yield each object like `fetch`, or the error if access to it is denied (403)."""
         return self._fetch(keys, self.source.probe)
 
     def _fetch(
@@ -121,12 +121,12 @@ class CachingStore(_FrontStore):
                 raise
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         cached = self._cache.size(self._cached(key))
         return self.source.size(key) if cached is None else cached
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return where those objects are behind the cache that other programs can read."""
+        """Return the addresses, behind the cache, of the objects that other programs can read."""
         return self.source.addresses(keys)
 
     def _read_only(self) -> UnsupportedError:
@@ -135,9 +135,9 @@ class CachingStore(_FrontStore):
     def _fill(
         self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
     ) -> dict[str, _Answer]:
-        """Cache the objects that are not cached yet; return all other answers.
+        """Cache the objects that are not cached yet; return the other answers.
 
-        These are None, web pages and refusals.
+        The other answers are None, web pages and errors of denied access.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
@@ -151,42 +151,42 @@ class CachingStore(_FrontStore):
         return answers
 
     def _cached(self, key: str) -> str:
-        """Return the name in the cache: a digest, since a key can be too long for a file name."""
+        """Return the name of a key in the cache: a digest, because keys can be too long."""
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
 
 def cache_error(store: str) -> UnsupportedError:
-    """Return the error of writing through a cache."""
-    remedy = "Write to the URL behind the cache, and read through a new cache then"
-    return UnsupportedError("a store is not written through a cache", remedy=remedy, store=store)
+    """Return the error for writing through a cache."""
+    remedy = "Write to the URL behind the cache, then read through a new cache"
+    return UnsupportedError("a store cannot be written through a cache", remedy=remedy, store=store)
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that takes the objects of `wave` from there. It pickles as the source alone."""
+    """A store that reads objects from a shared `wave`. It pickles as its source."""
 
     def __init__(self, source: Store, wave: Wave) -> None:
         super().__init__(source)
         self.wave = wave
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _itself, (self.source,)
+        return _same_store, (self.source,)
 
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
-        """Return the store, with a source that pickles as the chunks of one array."""
+        """Return the store with a source that pickles only what the chunks of one array need."""
         return PrefetchingStore(self.source.narrowed(keys), self.wave)
 
     def bounded(self, max_bytes: int) -> PrefetchingStore:
-        """Return the store, with a source that reads no object of more than `max_bytes`."""
+        """Return the store with a source that refuses to read objects of more than `max_bytes`."""
         return PrefetchingStore(self.source.bounded(max_bytes), self.wave)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         fetched = self.wave.fetch(keys)
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, of the objects that are fetched as a whole anyway."""
+        """Yield each byte range in order, cut from the objects of the wave if possible."""
         fetched = self.wave.fetch([item.key for item in ranges])
         if fetched is None:
             return self.source.fetch_ranges(ranges)
@@ -194,10 +194,10 @@ class PrefetchingStore(_FrontStore):
 
 
 class Wave:
-    """Objects of a store that are fetched together when the first is requested, and kept.
+    """Objects of a store that are fetched together on the first request, and kept.
 
-    If that fails, or an object has more than `max_bytes`, none is kept: requested alone, a failure
-    concerns no other object.
+    If that fails, or an object has more than `max_bytes`, nothing is kept. Objects are then
+    requested one by one, so that a failure affects only its own object.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -207,7 +207,7 @@ class Wave:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
-        """Return objects; None unless all of them are kept."""
+        """Return objects of the wave; None unless all of them are in it."""
         if not self._keys.issuperset(keys):
             return None
         with self._lock:
@@ -222,9 +222,9 @@ class Wave:
 
 
 class KeepingStore(_FrontStore):
-    """A store that fetches each object once, and keeps it in `objects`: None for an absent one.
+    """A store that fetches each object once and keeps it in `objects`, with None if absent.
 
-    A web page is not kept: it may stand for an absent object.
+    Web pages are not kept, because they may stand for absent objects.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
@@ -232,19 +232,19 @@ class KeepingStore(_FrontStore):
         self.objects = objects
 
     def probing(self) -> KeepingStore:
-        """Return the store for the search for metadata; see `Store.probing`."""
+        """Return the store with which to search for metadata; see `Store.probing`."""
         return KeepingStore(self.source.probing(), self.objects)
 
     def bounded(self, max_bytes: int) -> KeepingStore:
-        """Return a store that fetches no object of more than `max_bytes`."""
+        """Return a store that refuses to read objects of more than `max_bytes`."""
         return KeepingStore(self.source.bounded(max_bytes), self.objects)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         return self._kept(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, and the error in place of an object that is refused."""
+        """Yield each object like `fetch`, or the error if access to it is denied."""
         return self._kept(keys, self.source.probe)
 
     def _kept(self, keys: Sequence[str], fetch: Callable[..., Iterator[Any]]) -> Iterator[Any]:
@@ -257,7 +257,7 @@ class KeepingStore(_FrontStore):
 
 
 class EarlierStore(_FrontStore):
-    """A store some of whose objects are read as they were `before`; None for absent ones."""
+    """A store that replaces some objects by their earlier content in `before`; None if absent."""
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
         super().__init__(source)
@@ -267,13 +267,13 @@ class EarlierStore(_FrontStore):
         return EarlierStore, (self.source, self.before)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         current = self.source.fetch([key for key in keys if key not in self.before])
         for key in keys:
             yield self.before[key] if key in self.before else next(current)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object does not exist."""
+        """Yield each byte range in order, or None if its object is absent."""
         current = self.source.fetch_ranges([item for item in ranges if item.key not in self.before])
         for item in ranges:
             if item.key in self.before:
@@ -282,5 +282,5 @@ class EarlierStore(_FrontStore):
                 yield next(current)
 
 
-def _itself(store: Store) -> Store:
+def _same_store(store: Store) -> Store:
     return store

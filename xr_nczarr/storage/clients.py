@@ -1,4 +1,4 @@
-"""Which library reaches a URL, and the storage options of fsspec → those of obstore."""
+"""Choose the library that reaches a URL, and translate storage options to obstore."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
-from xr_nczarr.storage.aws import Unlike, bucket_region, s3_arguments
+from xr_nczarr.storage.aws import NoEquivalent, bucket_region, s3_arguments
 from xr_nczarr.storage.filesystem import FilesystemClient
 from xr_nczarr.storage.obstore import ObstoreClient, process
 from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
@@ -29,9 +29,9 @@ _AZURE = {
     "anon": "skip_signature",
 }
 _AZURE_CREDENTIALS = ("account_key", "sas_token", "anon")
-# The headers that obstore removes where a server redirects to another one.
+# The headers that obstore removes when it follows a redirect to another server.
 _GUARDED_HEADERS = ("authorization", "cookie", "user-agent")
-# Of the environment, what obstore does not read: certificates, and what aiohttp does not.
+# Environment variables that obstore ignores (certificates) or that aiohttp ignores (proxies).
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NEVER = timedelta(days=365)
@@ -48,7 +48,7 @@ _KINDS = {
 
 
 class _Arguments(NamedTuple):
-    """A class of obstore, its bucket or URL, the path in it, and its keyword arguments."""
+    """The name of an obstore class, its bucket or URL, the path in it, and keyword arguments."""
 
     kind: str
     place: str
@@ -59,25 +59,25 @@ class _Arguments(NamedTuple):
 def connection(
     url: str, options: Mapping[str, Any], rules: Rules | None = None, trust: Trust | None = None
 ) -> Connection:
-    """Return the connection to a URL, by obstore if that does exactly what fsspec would.
+    """Return the connection to a URL, by obstore if that behaves exactly like fsspec.
 
     Parameters
     ----------
     options
-        Storage options, as s3fs, gcsfs, adlfs and fsspec's HTTP name them. The option ``client``
-        names the library to use.
+        Storage options of s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The option ``client``
+        selects the library.
     trust
-        Limits where a web server may redirect to; None for no limits.
+        Limits the places to which a web server may redirect; None for no limits.
 
     Raises
     ------
     ConflictError
         If ``client`` is neither fsspec nor obstore.
     UnsupportedError
-        If ``client`` is obstore, which is not installed or has no counterpart of an option.
+        If ``client`` is obstore, but obstore is not installed or has no equivalent of an option.
     """
     rules = rules or Rules()
-    # Only the client of fsspec can be limited.
+    # Only fsspec's client can limit redirects.
     limited = trust is not None and is_web(url)
     arguments = None if limited else _arguments(url, options, rules.retry)
     if arguments is None:
@@ -86,7 +86,7 @@ def connection(
 
 
 class _ByObstore(Connection):
-    """A URL that is reached by obstore, but by fsspec in a forked process.
+    """A connection by obstore, or by fsspec in a forked process.
 
     It is pickled as the arguments of `connection`.
     """
@@ -130,7 +130,7 @@ class _ByObstore(Connection):
         if kind == "S3Store" and "region" not in keywords["config"]:
             try:
                 region = bucket_region(place)
-            except Unlike as reason:
+            except NoEquivalent as reason:
                 _log.debug("%s: reached by fsspec, since obstore needs %s", self.name, reason)
                 return self._by_fsspec(self.rules)
             keywords = {**keywords, "config": {**keywords["config"], "region": region}}
@@ -149,43 +149,43 @@ class _ByObstore(Connection):
 
 
 def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
-    """Return how obstore reaches a URL; None if fsspec is to reach it."""
+    """Return the arguments for obstore, or None if fsspec has to be used."""
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
-            f"the storage option client is {client!r}", remedy='Choose "fsspec" or "obstore".'
+            f"the storage option client is {client!r}", remedy='Choose "fsspec" or "obstore"'
         )
     try:
         if client == "fsspec":
             _log.debug("%s: reached by fsspec, as the storage option client says", mask(url))
             return None
         if client is None and is_web(url):
-            raise Unlike("fsspec's checks of web servers")
+            raise NoEquivalent("fsspec's checks of web servers")
         if find_spec("obstore") is None:
-            raise Unlike("anything: it is not installed (xr-nczarr[obstore])")
+            raise NoEquivalent("anything: it is not installed (xr-nczarr[obstore])")
         return _translated(url, options, retry)
-    except Unlike as reason:
-        problem = f"obstore has no counterpart of {reason}"
+    except NoEquivalent as reason:
+        problem = f"obstore has no equivalent of {reason}"
         if client == "obstore":
-            remedy = 'Leave out "client", or choose "fsspec".'
+            remedy = 'Leave out "client", or choose "fsspec"'
             raise UnsupportedError(problem, remedy=remedy, store=mask(url)) from None
         _log.debug("%s: reached by fsspec, since %s", mask(url), problem)
         return None
 
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
-    """Return what `_arguments` does, or raise `Unlike`."""
+    """Return the arguments for obstore, or raise `NoEquivalent`."""
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if "::" in url or "@" in bucket or scheme not in _KINDS:
-        raise Unlike("this kind of URL")
+        raise NoEquivalent("this kind of URL")
     kind = _KINDS[scheme]
     own = {**_configured(kind), **options}
     own = {k: v for k, v in own.items() if k not in ("client", "asynchronous", "loop")}
     network: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=retry.timeout_seconds),
         "read_timeout": timedelta(seconds=retry.timeout_seconds),
-        "timeout": _NEVER,  # however long the object is
+        "timeout": _NEVER,  # no limit on the time of one request, however large the object
     }
     arguments: dict[str, Any] = {
         "client_options": network,
@@ -201,14 +201,14 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:
-            raise Unlike("a query in the URL")
+            raise NoEquivalent("a query in the URL")
         network["default_headers"] = _web_headers(own)
         bucket, path, server = url.rstrip("/"), "", url
     else:
         if ":" in bucket:  # of an access point, or a port
-            raise Unlike("this kind of URL")
+            raise NoEquivalent("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
-            raise Unlike("this kind of path")
+            raise NoEquivalent("this kind of path")
         arguments |= _ARGUMENTS[kind](own)
         server = arguments["config"].get("endpoint", "")
     network["allow_http"] = server.startswith("http://")
@@ -233,14 +233,14 @@ def _is_plain(part: str) -> bool:
 def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith(("GOOGLE_", "STORAGE_")))
     if options.get("token") != "anon":
-        raise Unlike("credentials of Google Cloud")
+        raise NoEquivalent("credentials of Google Cloud")
     return {"config": _renamed({**options, "token": True}, {"token": "skip_signature"})}
 
 
 def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith("AZURE_"))
     if "account_name" not in options or options.keys().isdisjoint(_AZURE_CREDENTIALS):
-        raise Unlike("default credentials of Azure")
+        raise NoEquivalent("default credentials of Azure")
     return {"config": _renamed(options, _AZURE)}
 
 
@@ -251,7 +251,7 @@ def _web_headers(options: Mapping[str, Any]) -> dict[str, str]:
     headers = {**(options.get("headers") or {}), **(nested.get("headers") or {})}
     for name in headers:
         if name.lower() not in _GUARDED_HEADERS:
-            raise Unlike(f"the header {name}")
+            raise NoEquivalent(f"the header {name}")
     return headers
 
 
@@ -263,14 +263,14 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return storage options by their names in obstore, or raise `Unlike`."""
+    """Return storage options by their names in obstore."""
     for name in options:
         if name not in names:
-            raise Unlike(f"the storage option {name}")
+            raise NoEquivalent(f"the storage option {name}")
     return {names[name]: value for name, value in options.items() if value is not None}
 
 
 def _check_environment(names: Iterable[str]) -> None:
     for name in names:
         if os.environ.get(name):
-            raise Unlike(f"the environment variable {name}")
+            raise NoEquivalent(f"the environment variable {name}")

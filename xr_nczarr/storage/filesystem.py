@@ -1,4 +1,4 @@
-"""Any fsspec filesystem as the client of a store."""
+"""The client of a store for any fsspec filesystem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", 
 
 
 class FilesystemClient(Transport):
-    """The files below a root in a filesystem of fsspec."""
+    """The files below a root in an fsspec filesystem."""
 
     _shows_folders = False
 
@@ -37,7 +37,7 @@ class FilesystemClient(Transport):
         rules: Rules | None = None,
         trust: Trust | None = None,
     ) -> Self:
-        """Return the client of a URL of fsspec, chained or not; see `filesystem_at`."""
+        """Return the client of an fsspec URL, chained or not; see `filesystem_at`."""
         rules = rules or Rules()
         filesystem, root = filesystem_at(url, storage_options or {}, rules, trust)
         return cls(filesystem, root, rules, name=mask(url))
@@ -46,10 +46,9 @@ class FilesystemClient(Transport):
     def within(
         cls, filesystem: Any, url: str, rules: Rules | None = None, trust: Trust | None = None
     ) -> Self:
-        """Return the client of a URL of a filesystem that the caller made.
+        """Return the client of a URL in a filesystem that the caller created.
 
-        A filesystem of plain HTTP is made again with the same options, so that its answers are
-        checked.
+        An HTTP filesystem is created again with the same options, so that its answers are checked.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
@@ -77,7 +76,7 @@ class FilesystemClient(Transport):
         return None
 
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; on the web, from the index page of a folder."""
+        """Return one level below `prefix`, sorted; for HTTP, from the index page of a folder."""
         if self.web:
             if not self.rules.pages_are_answers:
                 raise self.unlisted(prefix)
@@ -96,7 +95,7 @@ class FilesystemClient(Transport):
         """Yield every file below `prefix`."""
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
         for path, info in self._do(_files_below, folder, prefix).items():
-            if path.endswith("/"):  # an empty object that a console of S3 puts for a folder
+            if path.endswith("/"):  # an empty object that S3 consoles create for a folder
                 continue
             key, size = path.strip("/").removeprefix(f"{root}/"), info.get("size")
             marks = [str(info[name]) for name in _CHANGE_MARKS if info.get(name)]
@@ -105,27 +104,27 @@ class FilesystemClient(Transport):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove files, as far as they exist; of S3 1,000 in one request."""
+        """Remove files, if they exist; on S3, 1,000 in one request."""
         paths = [self.path(key) for key in keys]
         if len(paths) > 1 and hasattr(self.filesystem, "remove_files"):
             self._do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
             return
 
         def remove(key: str) -> None:
-            # Not `rm`, which takes names with * and ? for patterns.
+            # Not `rm`, which treats names with * and ? as patterns.
             self._do(_remove, self.path(key), key)
 
         for _ in self.at_once(remove, keys):
             pass
 
     def address(self, key: str) -> str:
-        """Return the URL of a file, as fsspec understands it."""
+        """Return the fsspec URL of a file."""
         return str(self.filesystem.unstrip_protocol(self.path(key)))
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
+        """Raise UnsupportedError for plain HTTP and for fsspec's caching filesystems."""
         super().check_writable()
-        if hasattr(self.filesystem, "_check_file"):  # of fsspec's caches
+        if hasattr(self.filesystem, "_check_file"):  # only in fsspec's caching filesystems
             raise cache_error(self.name)
 
     def _index(self, prefix: str) -> Listing:
@@ -133,11 +132,11 @@ class FilesystemClient(Transport):
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
-        # Below a cache it would be the page that was shown once.
+        # A cache would return an outdated page.
         kept = not is_http(self.filesystem)
         names = None if kept else names_in_index(self._page(url, prefix), url)
         if names is not None and not self._shows_folders:
-            # One that answers the same for a folder that cannot be there shows no folder.
+            # A server that answers likewise for a folder that cannot exist shows no folders.
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
             raise self.unlisted(
@@ -147,12 +146,12 @@ class FilesystemClient(Transport):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL; empty if the server has no page or refuses it."""
+        """Return the page at a URL; empty if the server has none or denies access."""
         return self._do(_page, url + self.query, prefix)
 
 
 def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
-    """Return an unpickled client; objects in the memory of a `process` are seen there alone."""
+    """Return an unpickled client; objects in the memory of a `process` exist only there."""
     client: FilesystemClient = rebuild(filesystem, root)
     client._elsewhere = process not in (None, os.getpid())
     return client
@@ -170,7 +169,9 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
 
 def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
-    files = filesystem.find(path, detail=True)  # where `path` is no folder, the object itself
+    files = filesystem.find(
+        path, detail=True
+    )  # if `path` is an object instead of a folder, the object itself
     return {name: entry for name, entry in files.items() if name.strip("/") != path.strip("/")}
 
 
@@ -188,7 +189,7 @@ def _page(filesystem: Any, url: str) -> bytes:
 
 def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
     if not filesystem.async_impl:
-        # Object stores have no folders, and s3fs would make a bucket.
+        # Object stores have no folders, and s3fs would create a bucket.
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data, **options)
 

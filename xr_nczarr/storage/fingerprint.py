@@ -1,4 +1,4 @@
-"""Fingerprints: texts that change whenever a file or a set of objects does."""
+"""Fingerprints, which change whenever a file or a set of objects does."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 
 def file_fingerprint(path: str) -> str:
-    """Return a fingerprint of a file, from its size and time."""
+    """Return a fingerprint of a file from its size and modification time."""
     status = os.stat(path)
     return digest([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of all files below a folder, from their sizes and times."""
+    """Return a fingerprint of all files below a folder, from sizes and modification times."""
     return digest([name, *sorted(_files(path))])
 
 

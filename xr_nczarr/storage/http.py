@@ -1,4 +1,4 @@
-"""Requests to web servers, and checks of their answers."""
+"""Check the requests to web servers, and their answers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from xr_nczarr.storage.trust import Trust, is_private
 
 MAX_REDIRECTS = 5
 MAX_EXTRA_BYTES = 16 << 20
-"""How much longer than the requested range an answer may be."""
+"""Number of bytes by which an answer may be longer than the requested range."""
 MAX_INDEX_BYTES = 64 << 20
-"""Length of the index page of a folder."""
+"""Maximum length of the index page of a folder."""
 
-_MAX_ERROR_BYTES = 64 << 10  # bytes of the page that comes with an error
+_MAX_ERROR_BYTES = 64 << 10  # bytes of an error page
 _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
 class _Request(NamedTuple):
-    """A request under way: the host that it was for, the one asked now, the longest answer."""
+    """A request in progress: its first host, the current one, and the maximum answer length."""
 
     first: str | None = None
     now: str | None = None
-    most_bytes: int | None = None
+    max_bytes: int | None = None
 
 
 _UNKNOWN = _Request()
@@ -46,26 +46,26 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
-    """An answer whose body is the bytes that were asked for, or an error.
+    """A response whose body has exactly the requested bytes; anything else is an error.
 
-    fsspec shows the bytes of an answer and not its headers; this is where aiohttp shows both.
+    fsspec exposes only the body of a response. This class of aiohttp has its headers as well.
     """
 
     async def read(self) -> bytes:
-        """Return the bytes asked for: the body, or a part of it where the server sent more.
+        """Return the requested bytes: the body, or a part of it if the server sent more.
 
         Raises
         ------
         LimitError
-            For a body that is too long, or much longer than the range; before anything is read
-            where the server announces its length.
+            For a body that is too long, or much longer than the range. If the server announces the
+            length, nothing is read.
         StorageError
             For a web page in place of a range.
         aiohttp.ClientPayloadError
-            For a body without the range, or of another length than its headers say. As for a body
-            that breaks off, the request is worth another try.
+            For a body without the range, or of another length than its headers declare. The request
+            may be retried, as for a body that ends early.
         """
-        most = self._most_bytes
+        most = self._max_bytes
         if most is not None and self._body is None:
             size, pieces = self.content_length or 0, []
             received = 0
@@ -77,23 +77,23 @@ class CheckedResponse(aiohttp.ClientResponse):
                 self.close()
                 if self.status >= 400:
                     return b""
-                if self._asked is None:
+                if self._requested is None:
                     raise too_large(f"the server sends {size:,} bytes or more", most)
                 raise LimitError(
-                    f"asked for {self.request_info.headers['Range']}, "
-                    f"the server sends {size:,} bytes or more",
-                    remedy="It does not know byte ranges: copy the object to where they are known.",
+                    f"requested {self.request_info.headers['Range']}, "
+                    f"but the server sends {size:,} bytes or more",
+                    remedy="Copy the object to a server that supports byte ranges",
                 )
             self._body = self._part(b"".join(pieces))
         return await super().read()
 
     def raise_for_status(self) -> None:
-        """Raise an error for any status but success, and for a range without the one asked for.
+        """Raise an error unless the status is success, and the range is the requested one.
 
         Raises
         ------
         aiohttp.ClientResponseError
-            Also for a redirect that does not say where to.
+            For an HTTP error, and for a redirect without a location.
         aiohttp.ClientPayloadError
             See `read`.
         """
@@ -109,8 +109,8 @@ class CheckedResponse(aiohttp.ClientResponse):
             self._check_range()
 
     def _part(self, body: bytes) -> bytes:
-        """Return the range that was asked for out of the body of an answer that holds it."""
-        if self._asked is None or self.status not in (200, 206):
+        """Return the requested range from the body of an answer that contains it."""
+        if self._requested is None or self.status not in (200, 206):
             return body
         begin = 0
         if self.status == 206:
@@ -119,26 +119,26 @@ class CheckedResponse(aiohttp.ClientResponse):
                 raise self._wrong(f"{len(body)} bytes as {self.headers['Content-Range']}")
         elif page := page_in(body):
             requested = self.request_info.headers["Range"]
-            raise page_error(f"asked for {requested}, got {len(body)} bytes", page)
+            raise page_error(f"requested {requested}, got {len(body)} bytes", page)
         else:
             size = len(body)
         first, last = self._bounds(size)
         return body[first - begin : last + 1 - begin]
 
     def _check_range(self) -> tuple[int, int, int]:
-        """Return first and last byte of a partial answer and the size of the object.
+        """Return the first and last byte of a partial answer, and the size of the object.
 
-        A range that begins elsewhere or contradicts the size is an error. One that ends too early
-        is noticed by its length.
+        A range that begins elsewhere or contradicts the size is an error. One that ends early is
+        detected later, by its length.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
-        if sent is None or self._asked is None:
+        if sent is None or self._requested is None:
             raise self._wrong(f"status 206 with the range {text!r}")
         begin, end = int(sent[1]), int(sent[2])
         size = end + 1 if sent[3] == "*" else int(sent[3])
         first, last = self._bounds(size)
-        is_suffix = self._asked[0] is None
+        is_suffix = self._requested[0] is None
         if is_suffix and (sent[3] == "*" or end < last):
             raise self._wrong(text)
         if not begin <= first <= end < size:
@@ -146,23 +146,20 @@ class CheckedResponse(aiohttp.ClientResponse):
         return begin, end, size
 
     def _bounds(self, size: int) -> tuple[int, int]:
-        """Return first and last byte asked for of an object of `size` bytes.
-
-        It may end before.
-        """
-        assert self._asked is not None
-        first, last = self._asked
+        """Return the first and last requested byte, cut at the end of an object of `size` bytes."""
+        assert self._requested is not None
+        first, last = self._requested
         if first is None:
             return max(0, size - (last or 0)), size - 1
         return first, size - 1 if last is None else last
 
     def _wrong(self, sent: str) -> aiohttp.ClientPayloadError:
         requested = self.request_info.headers.get("Range", "the whole object")
-        return aiohttp.ClientPayloadError(f"asked for {requested}, the server sent {sent}")
+        return aiohttp.ClientPayloadError(f"requested {requested}, the server sent {sent}")
 
     @property
-    def _asked(self) -> tuple[int | None, int | None] | None:
-        """First and last byte asked for, None for the end; of a suffix None and its length."""
+    def _requested(self) -> tuple[int | None, int | None] | None:
+        """First and last requested byte (None for the end), or None and the length of a suffix."""
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
         if requested is None:
             return None
@@ -170,21 +167,21 @@ class CheckedResponse(aiohttp.ClientResponse):
         return first, last
 
     @property
-    def _most_bytes(self) -> int | None:
+    def _max_bytes(self) -> int | None:
         if self.status >= 400:
             return _MAX_ERROR_BYTES
-        first, last = self._asked or (None, None)
+        first, last = self._requested or (None, None)
         if last is None:
-            return _request.get().most_bytes
+            return _request.get().max_bytes
         return last - (first or 0) + 1 + MAX_EXTRA_BYTES
 
 
 def names_in_index(page: bytes, url: str) -> list[str] | None:
-    """Return the names that the index page of the folder at `url` shows, sorted.
+    """Return the sorted names that the index page of the folder at `url` shows.
 
-    Names of folders end in a slash. Only links to files and folders directly in the folder count.
-    None for another page: the title of an index holds the folder's path, as all common servers
-    write it ("Index of /data/", "Directory listing for /data/").
+    Names of folders end in a slash. Only links to direct children count. The result is None for any
+    other page: the title of an index contains the folder's path, as all common servers write it
+    ("Index of /data/", "Directory listing for /data/").
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -194,13 +191,13 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
-    # Behind a proxy links can lead past the folder: an empty index is then none.
+    # Behind a proxy, links can point outside the folder: an empty index is then not trusted.
     whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
     return sorted(names) if names or whole else None
 
 
 def _name_below(link: str, url: str) -> str | None:
-    """Return the name directly below the folder at `url` that a link on its page leads to."""
+    """Return the child of the folder at `url` that a link points to; None for other links."""
     try:
         folder, target = urlsplit(url), urlsplit(urljoin(url, link))
     except ValueError:
@@ -215,7 +212,7 @@ def _name_below(link: str, url: str) -> str | None:
 
 
 class _IndexParser(HTMLParser):
-    """Collects the links and the headings of a page."""
+    """A parser that collects the links and headings of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,20 +238,20 @@ class _IndexParser(HTMLParser):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Create sessions for fsspec's HTTP that send credentials to no other server.
+    """A factory of aiohttp sessions that never forward credentials to another server.
 
     Attributes
     ----------
     trust
-        Servers that may be reached, also by redirects; None for a URL of the caller.
-    most_bytes
-        Limit of a whole object, unless the request has its own; None for no limit.
+        The servers that may be reached, also by redirects; None for no restriction.
+    max_bytes
+        Maximum size of a whole object, unless the request has its own limit; None for no limit.
     make
-        Creates a session from the options of aiohttp's.
+        Function that creates a session from the options of `aiohttp.ClientSession`.
     """
 
     trust: Trust | None = None
-    most_bytes: int | None = None
+    max_bytes: int | None = None
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
@@ -268,11 +265,11 @@ class Client:
         return await self.make(**options, trace_configs=traces)
 
     async def _begin(self, _session: Any, context: Any, sent: Any) -> None:
-        most = context.trace_request_ctx or self.most_bytes
+        most = context.trace_request_ctx or self.max_bytes
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, most))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, and remove headers that were for the first server."""
+        """Check a redirect, and remove headers that are private to the first server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -281,8 +278,9 @@ class Client:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "a server redirects to another one, and the cookie jar has cookies for all",
-                    remedy="Pass cookies as cookies, or with their domain.",
+                    "a server redirects to another one, but the cookie jar has cookies without a "
+                    "domain",
+                    remedy="Pass them as cookies, or set their domain",
                 )
         except RefusedError:
             sent.response.close()
@@ -293,7 +291,7 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """Resolve host names to addresses that a set may name; aiohttp connects to no others."""
+    """A resolver that returns only addresses to which a reference set may connect."""
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()
@@ -304,7 +302,7 @@ class _Resolver(ThreadedResolver):
     ) -> list[ResolveResult]:
         addresses = await super().resolve(host, port, family)
         first, now, _ = _request.get()
-        # Another host is the caller's proxy.
+        # Any other host is the caller's proxy.
         if host != now or self._trust.may_be_private(host, redirected=first != now):
             return addresses
         public = [item for item in addresses if not is_private(item["host"])]
@@ -312,27 +310,27 @@ class _Resolver(ThreadedResolver):
             raise RefusedError(
                 f"the host {quote(host)} has the address {quote(addresses[0]['host'])}, "
                 "which is not public",
-                remedy="If you trust the set, name that host: "
+                remedy="If you trust the set, allow that host: "
                 f'storage_options={{"allow": ["https://{quote(host)}/"]}}',
             )
         return public
 
 
 def web_options(
-    options: Mapping[str, Any], retry: Retry, trust: Trust | None, most_bytes: int | None
+    options: Mapping[str, Any], retry: Retry, trust: Trust | None, max_bytes: int | None
 ) -> dict[str, Any]:
-    """Return options of fsspec's HTTP for exact byte ranges, own retries, and `Client`."""
+    """Return options of fsspec's HTTP filesystem for exact byte ranges, without its retries."""
     silence = retry.timeout_seconds
-    # A connection becomes free when earlier requests have an answer, or time out.
+    # A connection becomes free when earlier requests end or time out, which can take that long.
     waiting = retry.attempts * retry.total_seconds
     timeout = aiohttp.ClientTimeout(
         total=None, connect=waiting, sock_connect=silence, sock_read=silence
     )
     client: dict[str, Any] = {"timeout": timeout, "response_class": CheckedResponse}
     client |= options.get("client_kwargs") or {}
-    # A byte range of a compressed answer is no range of the object.
+    # A byte range of a compressed answer is not a range of the object.
     headers = {"Accept-Encoding": "identity"}
-    # aiohttp sends both of these on to whichever server an answer names, but not so headers.
+    # aiohttp forwards both of these to any server of a redirect; headers can be removed.
     own = dict(options)
     if auth := client.pop("auth", None) or own.pop("auth", None):
         headers["Authorization"] = auth.encode()
@@ -344,5 +342,5 @@ def web_options(
         **own,
         "headers": {**headers, **options.get("headers", {})},
         "client_kwargs": client,
-        "get_client": Client(trust, most_bytes, options.get("get_client", get_client)),
+        "get_client": Client(trust, max_bytes, options.get("get_client", get_client)),
     }

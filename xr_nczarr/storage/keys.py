@@ -1,4 +1,4 @@
-"""Keys: which of them a store accepts, one level of them, and their locks."""
+"""Check, compare, list and lock the keys of a store."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ WRITER_LOCK = ".nczarr-writer.lock"
 
 
 class Listing(NamedTuple):
-    """One level of a store: names of objects and names of prefixes directly below a prefix."""
+    """One level of a store: the names of objects and of prefixes directly below a prefix."""
 
     objects: list[str]
     prefixes: list[str]
 
 
 def check_key(key: str, store: str) -> None:
-    """Raise RefusedError for a key that leads out of `store`, or that stores read differently."""
+    """Raise RefusedError for a key that leaves `store`, or that stores interpret differently."""
     if not is_plain_key(key):
         raise RefusedError(
-            f"the key {quote(repr(key))} is no plain relative path",
-            remedy="Keys are names joined by '/'; none is empty, '.' or '..'; no '\\\\', no NUL.",
+            f"the key {quote(repr(key))} is not a plain relative path",
+            remedy="Join names by '/'; no name may be empty, '.' or '..', or have '\\\\' or NUL",
             store=store,
         )
 
@@ -46,7 +46,7 @@ def is_plain_key(key: str) -> bool:
 
 
 class Alike(NamedTuple):
-    """Two names in `folder` that some file systems take for one; `name` is part of `key`."""
+    """Two names in `folder` that some file systems do not distinguish; `name` is part of `key`."""
 
     key: str
     folder: str
@@ -54,13 +54,13 @@ class Alike(NamedTuple):
     other: str
 
 
-def names_alike(new: Iterable[str], there: Iterable[str] = ()) -> Iterator[Alike]:
-    """Yield pairs of names that differ in case alone, or in how accents are spelled.
+def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Alike]:
+    """Yield pairs of names that differ only in case, or in the encoding of accents.
 
-    `new` and `there` are keys; each pair has a name of a new one.
+    `new` and `existing` are keys. Each pair contains a name from a new key.
     """
     names: dict[tuple[str, str], str] = {}
-    for key in there:
+    for key in existing:
         for folder, name in _names(key):
             names[folder, plain_name(name)] = name
     seen: set[tuple[str, str]] = set()
@@ -75,7 +75,7 @@ def names_alike(new: Iterable[str], there: Iterable[str] = ()) -> Iterator[Alike
 
 
 def _names(key: str) -> Iterator[tuple[str, str]]:
-    """Yield each name of a key, the last one first, behind the folder that it is in."""
+    """Yield (folder, name) of each name in a key, the last one first."""
     while key:
         folder, _, name = key.rpartition("/")
         yield folder, name
@@ -83,7 +83,7 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a form that is equal for all names that some file system takes for one."""
+    """Return a form that is equal for all names that some file system does not distinguish."""
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
@@ -101,7 +101,7 @@ def check_target(target: str, store: str) -> bool:
 
 
 def is_desktop_file(name: str) -> bool:
-    """Return whether a file is one that Finder, Explorer or Dolphin leaves in a folder it shows."""
+    """Return whether a name is one of the files that Finder, Explorer and Dolphin create."""
     return name.startswith("._") or name.casefold() in _DESKTOP_FILES
 
 
@@ -121,16 +121,16 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
 
 
 class KeyLocks:
-    """Locks by key that hold within this process; a copy in another process has its own."""
+    """Locks by key within this process; a copy in another process has its own."""
 
     def __init__(self) -> None:
         self._asking = ProcessLock()
-        # Locks without holder and waiter are forgotten.
+        # Locks that no thread holds or waits for are dropped.
         self._locks: WeakValueDictionary[Hashable, ProcessLock] = WeakValueDictionary()
 
     @contextmanager
     def __call__(self, key: Hashable) -> Iterator[None]:
-        """Wait for `key`, and hold it."""
+        """Hold the lock of `key`."""
         with self._asking:
             lock = self._locks.setdefault(key, ProcessLock())
         with lock:

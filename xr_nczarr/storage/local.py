@@ -1,6 +1,6 @@
-"""Plain files: the fast path, on strings and `os` calls alone.
+"""Stores of plain files, with strings and `os` calls only.
 
-Both pathlib and fsspec cost more than the read of a small chunk.
+pathlib and fsspec both cost more than reading a small chunk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from xr_nczarr.storage.replacing import (
     replace_directory,
     write_file,
 )
-from xr_nczarr.storage.retries import failing_as_ours, storage_error
+from xr_nczarr.storage.retries import storage_error, translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
 
@@ -56,14 +56,14 @@ class LocalStore(Store):
     root
         Absolute path of the directory.
     sync
-        When written bytes are forced to the disk: at every `flush` (``"commit"``), with every
-        object (``"all"``), or by the operating system (``"none"``).
+        When written bytes are flushed to the disk: at every `flush` (``"commit"``), with every
+        object (``"all"``), or whenever the operating system decides (``"none"``).
     must_exist
         Whether a missing root is an error rather than a store without objects.
     follow_symlinks
-        Whether links may lead out of `root`.
+        Whether symbolic links may lead out of `root`.
     max_object_bytes
-        Objects above it are refused before anything is allocated.
+        Larger objects raise LimitError before anything is allocated.
     """
 
     root: str
@@ -82,11 +82,11 @@ class LocalStore(Store):
         return self.root
 
     def bounded(self, max_bytes: int) -> LocalStore:
-        """Return the store that reads no object of more than `max_bytes`."""
+        """Return a store that refuses to read objects of more than `max_bytes`."""
         return replace(self, max_object_bytes=min(max_bytes, self.max_object_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         for key in keys:
             descriptor = self._open(key)
             if descriptor is None:
@@ -107,7 +107,7 @@ class LocalStore(Store):
         if descriptor is None:
             return None
         try:
-            # A read of one byte more shows whether the size is right.
+            # Reading one byte more shows whether the size is right.
             try:
                 size = system.readv(descriptor, (buffer, bytearray(1)))
             except OSError:
@@ -115,7 +115,7 @@ class LocalStore(Store):
             if size == buffer.nbytes:
                 return size
             size = self._measure(descriptor, key)
-            if size == buffer.nbytes:  # beyond what the system reads at once
+            if size == buffer.nbytes:  # more than the system reads in one call
                 memoryview(buffer).cast("B")[:] = self._read(descriptor, key, 0, size)
             return size
         finally:
@@ -148,7 +148,7 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads bytes of an object, all of the present file."""
+        """Yield a function that reads bytes of an object, always from the file that exists now."""
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None
@@ -165,7 +165,7 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes | None]:
-        """Yield each byte range in order, None where the object does not exist."""
+        """Yield each byte range in order, or None if its object is absent."""
         for key, group in groupby(ranges, itemgetter(0)):
             descriptor = self._open(key)
             if descriptor is None:
@@ -191,14 +191,14 @@ class LocalStore(Store):
         """Write objects, each whole or not at all, replacing older ones."""
         for key, data in items:
             path = self._path(key)
-            with failing_as_ours(self.name, key):
+            with translated_os_errors(self.name, key):
                 self._check_root()  # a removed store is not created again
                 write_file(path, data, sync=self.sync)
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects of another store, by their keys there and here; return their number.
+        """Copy objects of another store, by pairs of keys there and here; return their number.
 
-        Those of another directory need not pass through this process.
+        Between two directories, the operating system can copy the bytes.
 
         Raises
         ------
@@ -208,30 +208,30 @@ class LocalStore(Store):
         if not isinstance(source, LocalStore):
             return Store.copy_from(self, source, keys)
         copied = 0
-        for there, here in keys:
-            descriptor = source._open(there)
+        for source_key, key in keys:
+            descriptor = source._open(source_key)
             if descriptor is None:
                 continue
             try:
-                check_key(here, self.name)
-                size = source._measure(descriptor, there)
-                with failing_as_ours(self.name, here):
+                check_key(key, self.name)
+                size = source._measure(descriptor, source_key)
+                with translated_os_errors(self.name, key):
                     self._check_root()
-                    done = copy_file(descriptor, size, f"{self.root}/{here}", sync=self.sync)
+                    done = copy_file(descriptor, size, f"{self.root}/{key}", sync=self.sync)
                 if done < size:
-                    raise _cut(size, done, source.name, there)
+                    raise _cut(size, done, source.name, source_key)
             finally:
                 os.close(descriptor)
             copied += 1
         return copied
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty where nothing exists."""
+        """Return one level below `prefix`, sorted; empty if nothing exists."""
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
         prefixes: list[str] = []
-        with failing_as_ours(self.name, prefix):
+        with translated_os_errors(self.name, prefix):
             try:
                 with os.scandir(path) as entries:
                     for entry in entries:
@@ -246,7 +246,7 @@ class LocalStore(Store):
         is_object = check_target(prefix, self.name)
         path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
-        with failing_as_ours(self.name, prefix), missing:
+        with translated_os_errors(self.name, prefix), missing:
             if is_object:
                 system.unlink(path)
             elif prefix and os.path.isdir(path):
@@ -258,9 +258,9 @@ class LocalStore(Store):
                 system.sync_directory(os.path.dirname(path) if prefix else path)
 
     def flush(self) -> None:
-        """Force everything written so far to the disk, unless `sync` is ``"none"``."""
+        """Flush everything written so far to the disk, unless `sync` is ``"none"``."""
         if self.sync != "none" and os.path.isdir(self.root):
-            with failing_as_ours(self.name):
+            with translated_os_errors(self.name):
                 system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
@@ -277,10 +277,10 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Keep other writers of `key` out, in all processes; an empty key is the writer lock."""
+        """Exclude other writers of `key` in all processes; an empty key is the writer lock."""
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
-            with failing_as_ours(self.name, key):
+            with translated_os_errors(self.name, key):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 held.enter_context(system.locked(path))
             yield
@@ -288,12 +288,12 @@ class LocalStore(Store):
     def staging(self, *, empty: bool = True) -> LocalStore:
         """Return a store beside this one, which `commit` puts in its place.
 
-        It begins with hard links to the objects of this one, which never change in place. If
-        `empty`, it begins with the files that a file manager left at the root.
+        It starts with hard links to the objects of this store, which never change in place. If
+        `empty`, it starts only with the files that a file manager left at the root.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
-        with failing_as_ours(self.name):
+        with translated_os_errors(self.name):
             if empty or not os.path.isdir(self.root):
                 os.makedirs(root)
                 for name in desktop_files(self.root):
@@ -305,7 +305,7 @@ class LocalStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Replace this store by a finished `staging`, atomically, and remove the old one.
 
-        A process that is killed leaves the old or the new store.
+        If the process is killed, either the old or the new store remains.
 
         Raises
         ------
@@ -314,7 +314,7 @@ class LocalStore(Store):
         """
         target = os.path.realpath(self.root)
         staging.flush()
-        with failing_as_ours(self.name):
+        with translated_os_errors(self.name):
             try:
                 replace_directory(staging.root, target, exclusive=exclusive)
             except OSError as error:
@@ -339,13 +339,13 @@ class LocalStore(Store):
         return Store.is_same(self, other)
 
     def is_within(self, other: Store) -> bool:
-        """Return whether this directory lies in that of `other`."""
+        """Return whether this directory is inside the directory of `other`."""
         parent = os.path.dirname(self.root)
         return isinstance(other, LocalStore) and system.is_inside(parent, other.root)
 
     def fingerprint(self) -> str:
         """Return a text that changes whenever a file does."""
-        with failing_as_ours(self.name):
+        with translated_os_errors(self.name):
             return folder_fingerprint(self.root, self.name)
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
@@ -354,9 +354,9 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            For a name that the operating system has no files of; the error holds the key.
+            For a name that the operating system does not allow; the error has the key.
         ConflictError
-            For names that differ in case or in the spelling of accents, and are one name here.
+            For names that differ in case or accents, and that the file system does not distinguish.
         """
         new = list(new)
         for key in new:
@@ -365,26 +365,26 @@ class LocalStore(Store):
         while not os.path.isdir(folder) and folder != os.path.dirname(folder):
             folder = os.path.dirname(folder)
         for key, _, name, other in names_alike(new, existing):
-            with failing_as_ours(self.name):
+            with translated_os_errors(self.name):
                 same = system.are_one_name(folder, name, other)
             if same:
                 raise ConflictError(
                     f"{quote(repr(name))} and {quote(repr(other))} are one name on this file "
                     "system, so that one would replace the other",
-                    remedy="Rename one of them, or write to a file system that tells upper from "
-                    "lower case, or to an object store",
+                    remedy="Rename one of them, or write to a case-sensitive file "
+                    "system or to an object store",
                     store=self.name,
                     key=key,
                 )
 
     def _path(self, key: str) -> str:
-        """Return the path of an object that may be looked at."""
+        """Return the path of an object, after checking that it may be accessed."""
         check_key(key, self.name)
         why = system.why_refused(key)
         if why is not None:
             raise RefusedError(
                 f"no file can have this name: {why}",
-                remedy="Rename the variable or group, or use an object store.",
+                remedy="Rename the variable or group, or use an object store",
                 store=self.name,
                 key=key,
             )
@@ -396,8 +396,8 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        It is in the directory, since the folder around it may not be writable, and moves with the
-        directory. Where open directories cannot be moved, it is beside the directory.
+        It is in the directory, because the parent may not be writable, and moves with it. On
+        systems that cannot move open directories, it is beside the directory.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
@@ -415,21 +415,21 @@ class LocalStore(Store):
             raise storage_error(error, store=self.name, key=key) from error
 
     def _measure(self, descriptor: int, key: str) -> int:
-        """Return the size of an opened object, if it is a plain file within the limit."""
+        """Return the size of an open object; raise an error if it is not a file or too large."""
         return self._checked_size(os.fstat(descriptor), key)
 
     def _checked_size(self, status: os.stat_result, key: str) -> int:
-        """Return the size of an object, if it is a plain file within the limit."""
+        """Return the size of an object; raise an error if it is not a file or too large."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
-            problem = "a directory or a device is in the place of a plain file"
+            problem = "found a directory or a device, expected a plain file"
             raise StorageError(problem, store=self.name, key=key)
         problem = f"the file has {status.st_size:,} bytes"
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
-        """Read exactly `length` bytes, in as many reads as it takes."""
+        """Read exactly `length` bytes, in several calls if necessary."""
         parts: list[bytes] = []
         missing = length
         try:
@@ -453,12 +453,12 @@ class LocalStore(Store):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Raise StorageError for a link to nothing: its target may be unmounted."""
+        """Raise StorageError for a dangling link, whose target may be unmounted."""
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):
                 raise StorageError(
-                    f"the symbolic link {quote(path)} leads to nothing",
-                    remedy="Fetch or mount its target, or remove the link.",
+                    f"the symbolic link {quote(path)} has no target",
+                    remedy="Restore or mount its target, or remove the link",
                     store=self.name,
                     key=key,
                 )
@@ -471,7 +471,7 @@ class LocalStore(Store):
         if not system.is_inside(path, self.root):
             raise RefusedError(
                 "a symbolic link leads out of the store",
-                remedy="If you trust the store, open it without trust='none'.",
+                remedy="If you trust the store, open it without trust='none'",
                 store=self.name,
                 key=key,
             )
@@ -480,7 +480,7 @@ class LocalStore(Store):
 def _cut(expected: int, actual: int, store: str, key: str) -> StorageError:
     return StorageError(
         f"expected {expected} bytes, got {actual}",
-        remedy="The file was cut while it was read. Read it again.",
+        remedy="The file was truncated while it was read. Read it again",
         store=store,
         key=key,
     )

@@ -1,4 +1,4 @@
-"""A target → its location: paths, fsspec URLs, NCZarr URLs, and store objects of other packages."""
+"""Locate targets: paths, fsspec URLs, NCZarr URLs, and store objects of other packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask
 Medium = Literal["file", "zip", "s3"]
 Format = Literal["nczarr", "zarr"]
 
-# The words of ``mode=``: one of each line.
+# The words of ``mode=``: at most one of each line.
 _CHOICES = {
     "format": ("nczarr", "zarr"),
     "medium": ("file", "zip", "s3"),
@@ -39,13 +39,12 @@ _AMAZON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The place of a store, and the options that its URL contains.
+    """The location of a store, and the options in its URL.
 
     Attributes
     ----------
     url
-        An absolute path, or a URL that fsspec understands, without fragment; empty for a target
-        without either.
+        An absolute path, or an fsspec URL without fragment; empty for a target that has neither.
     medium, format, zarr_format
         From the fragment; None by default. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
     consolidated
@@ -61,7 +60,7 @@ class Location:
         The filesystem of a target that has one: a mapper or an opened file of fsspec. Otherwise
         None, and the URL determines the filesystem.
     folder
-        Whether the location is known to be a folder, as that of a mapper is.
+        Whether the location is known to be a folder, as for a mapper.
     read_only
         Whether the target is a store object that was opened read-only.
     target
@@ -91,7 +90,7 @@ class Location:
         if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
             raise ConflictError(
                 f"mode={self.medium} in the fragment of the URL contradicts the rest of the URL",
-                remedy=f"Leave out {self.medium}.",
+                remedy=f"Leave out {self.medium}",
                 store=mask(self.url) or None,
             )
 
@@ -139,7 +138,7 @@ def _location(target: object) -> Location:
         return Location(absolute_path(url))
     url, options = _split_fragment(url)
     if not url:
-        raise MetadataError("the path or URL is empty", remedy="The current folder is '.'.")
+        raise MetadataError("the path or URL is empty", remedy="The current folder is '.'")
     chosen: dict[str, Any] = _choices(options.get("mode", ""), url)
     place = _place(url, chosen.get("medium"))
     return replace(
@@ -171,7 +170,7 @@ def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
     if names and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
             f"the fragment of the URL has {names[0]}, which only applies to URLs of S3",
-            remedy="Leave it out; pass the profile of a chained URL as a storage option.",
+            remedy="Leave it out; pass the profile of a chained URL as a storage option",
             store=mask(place.url),
         )
     return {"profile": options[names[0]]} if names else {}
@@ -192,7 +191,7 @@ def _of_filesystem(target: Any) -> Location:
     if getattr(target, "_items", {}).keys() - {".zmetadata"}:
         raise UnsupportedError(
             "the reference mapper has unsaved changes",
-            remedy="Call its flush() first.",
+            remedy="Call its flush() first",
             store=mask(filesystem.unstrip_protocol(path)),
         )
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
@@ -206,11 +205,11 @@ def _of_filesystem(target: Any) -> Location:
 
 
 def _of_store_object(target: Any) -> Location:
-    """Return the location of a store of zarr-python or obstore, of a path in it, or of a group.
+    """Return the location of a zarr-python or obstore store, of a path in it, or of a group.
 
-    Places for which this package has a store class of its own are opened with that class, which
-    makes writes durable, checks answers, and retries. Neither package is imported here unless
-    one of its objects was passed.
+    If this package has its own class for the same kind of store, that class is used: it makes
+    writes durable, checks answers, and retries. Neither package is imported unless one of its
+    objects was passed.
     """
     if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
         return _of_obstore_store(target, "", read_only=False)
@@ -263,14 +262,14 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    Options with which the target's own filesystem was made may be repeated.
+    Options with which the target's own filesystem was created may be repeated.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
         if name not in ("asynchronous", "loop") and (name not in same or same[name] != value):
             raise UnsupportedError(
                 f"the storage option {quote(name)} has no effect on this target",
-                remedy="Leave it out: storage options apply to URLs, with the names of fsspec.",
+                remedy="Leave it out: storage options apply to URLs, and have the names of fsspec",
                 store=None if location is None else mask(location.url) or None,
             )
 
@@ -288,7 +287,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
         if sign and name not in ("mode", *_PROFILE):
             raise MetadataError(
                 f"the fragment of the URL has the unknown key {quote(repr(name))}",
-                remedy=f"Known keys are: mode, {', '.join(_PROFILE)}.",
+                remedy=f"Known keys are: mode, {', '.join(_PROFILE)}",
                 store=mask(base),
             )
         if sign and name != "mode":
@@ -299,20 +298,20 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Return the choices that ``mode=`` makes, by kind of choice."""
+    """Return the settings in ``mode=`` by kind."""
     chosen: dict[str, str] = {}
     for word in filter(None, (part.strip().lower() for part in mode.split(","))):
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
         if choice is None:
             raise MetadataError(
                 f"the fragment of the URL has the unknown mode {quote(repr(word))}",
-                remedy=f"Known modes are: {', '.join(_WORDS)}.",
+                remedy=f"Known modes are: {', '.join(_WORDS)}",
                 store=mask(url),
             )
         if chosen.setdefault(choice, word) != word:
             raise MetadataError(
                 f"the fragment of the URL has both {chosen[choice]} and {word}",
-                remedy=f"Use one of {', '.join(_CHOICES[choice])}.",
+                remedy=f"Use one of {', '.join(_CHOICES[choice])}",
                 store=mask(url),
             )
     return chosen
@@ -320,7 +319,7 @@ def _choices(mode: str, url: str) -> dict[str, str]:
 
 def _is_local(url: str) -> bool:
     scheme = re.match(r"(\w[\w+.-]*)(::|://|:/)", url)
-    # One letter is a drive of Windows.
+    # A single letter is a Windows drive.
     return (
         scheme is None
         or len(scheme[1]) == 1

@@ -1,4 +1,4 @@
-"""A plain mapping of keys to bytes as a store."""
+"""Stores in memory: mappings of keys to bytes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.store import Store
 
 NOT_SHARED = (
-    "Name a place that all workers see, as a directory or S3; or compute in this process: "
-    'dask.config.set(scheduler="threads")'
+    "Write to a place that all workers share, such as a directory or S3, or compute in this "
+    'process: dask.config.set(scheduler="threads")'
 )
 
 _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -32,10 +32,9 @@ _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def within_process(
     item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return how to pickle something that only this process sees; `token` is its own.
+    """Return the reduction with which to pickle an object of this process, identified by `token`.
 
-    It stays the same where it arrives in this process again. Another process gets
-    ``elsewhere(*arguments)``.
+    Unpickling it in this process returns the same object, in any other ``elsewhere(*arguments)``.
     """
     _sent[token] = item
     return _arrived, (token, os.getpid(), elsewhere, arguments)
@@ -50,9 +49,9 @@ def _arrived(
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore(Store):
-    """Any mapping of keys to bytes; an immutable one is read only.
+    """A store in any mapping of keys to bytes; an immutable mapping is read only.
 
-    In another process it is a copy of a dictionary, which is read only.
+    In another process it is a copy, which is read only.
     """
 
     mapping: Mapping[str, Any]
@@ -66,7 +65,7 @@ class MemoryStore(Store):
         return within_process(self, self.token, _copy, self.mapping, self.name)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         return map(self._object, keys)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
@@ -97,12 +96,12 @@ class MemoryStore(Store):
             del mapping[key]
 
     def check_writable(self) -> None:
-        """Raise an error if the mapping is immutable or a copy that a worker got."""
+        """Raise an error if the mapping is immutable, or a worker's copy."""
         self._changeable()
 
     @property
     def identity(self) -> str:
-        """A text that two stores of the same mapping share."""
+        """A text that is equal for stores of the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
@@ -120,18 +119,18 @@ class MemoryStore(Store):
         try:
             return memoryview(data).cast("B")
         except TypeError as error:
-            problem = f"the mapping holds {type(data).__name__}, expected bytes"
+            problem = f"the mapping contains {type(data).__name__}, expected bytes"
             raise StorageError(problem, store=self.name, key=key) from error
 
     def _changeable(self) -> MutableMapping[str, Any]:
         if not isinstance(self.mapping, MutableMapping):
             raise UnsupportedError("the mapping cannot be changed", store=self.name)
         if self.copied:
-            problem = "a worker holds a copy of the dictionary; changes to it would be lost"
+            problem = "the worker has a copy of the dictionary; changes to it would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping
 
 
 def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Return the store of a mapping that another process sent."""
+    """Return the read-only store of a mapping from another process."""
     return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

@@ -1,4 +1,4 @@
-"""obstore as the client of a store: blocking requests from plain threads, no event loop."""
+"""The obstore client of a store: blocking requests from threads, without an event loop."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from xr_nczarr.storage.remote import (
     cut_error,
 )
 from xr_nczarr.storage.retries import (
-    DENIED,
+    CHECK_CREDENTIALS,
     TRANSIENT_STATUS,
+    TRY_LATER,
     missing_bucket_error,
     page_error,
     page_in,
@@ -47,7 +48,7 @@ _MIN_IN_FLIGHT = 8
 _BYTES_AHEAD = 256 << 20
 _STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})|HTTP status (\d{3})|\((\d{3}) ")
 _REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
-# How long the request took, of which messages are not to speak.
+# The duration of the request, which messages leave out.
 _REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _MISSING_BUCKET = "NoSuchBucket"
 _ABSENT = (404,)  # of what is listed or removed
@@ -78,12 +79,12 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class ObstoreClient(RemoteClient):
-    """The objects below a path in a store of obstore.
+    """The objects below a path in an obstore store.
 
     Parameters
     ----------
     store
-        An instance of a class of ``obstore.store``. It retries by itself.
+        An instance of a class of ``obstore.store``, which retries requests itself.
     path
         Folder in it; empty for the whole store.
     rules
@@ -91,7 +92,7 @@ class ObstoreClient(RemoteClient):
     name
         For messages; a URL without secrets.
     substitute
-        Returns the client of the same place by fsspec, which decides about answers of web servers
+        Function that returns the fsspec client of the same place. It handles answers of web servers
         that obstore rejects, and lists their folders.
     """
 
@@ -118,7 +119,7 @@ class ObstoreClient(RemoteClient):
         self._substitute = substitute
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not self.shared:  # which obstore does not pickle
+        if not self.shared:  # obstore does not pickle these
             return within_process(self, self.token, _not_here, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 
@@ -128,12 +129,12 @@ class ObstoreClient(RemoteClient):
         Raises
         ------
         StorageError
-            In a forked process, where obstore would wait forever.
+            In a forked process, where obstore would hang.
         """
         if process.forked and self.remote:
             raise StorageError(
-                "obstore does not work in a process that was forked after it was imported",
-                remedy='Start processes by "spawn" or "forkserver", or use threads.',
+                "obstore does not work in a process that was forked after importing it",
+                remedy='Start processes with "spawn" or "forkserver", or use threads',
                 store=self.name,
             )
         return self
@@ -146,13 +147,13 @@ class ObstoreClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A text that two clients share if they reach the same objects."""
+        """A text that is equal for clients of the same objects."""
         return self.name if self.shared else f"{self.name} {id(self.store)}"
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield what is requested in order, while threads wait for the next answers.
+        """Yield the answers in order, while threads wait for the next ones.
 
-        Of large objects fewer are requested ahead.
+        Fewer large objects than small ones are requested ahead.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -182,7 +183,7 @@ class ObstoreClient(RemoteClient):
                 future.cancel()
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
         check_key(key, self.name)
         try:
             answer = self._end(key, max_bytes)
@@ -195,12 +196,12 @@ class ObstoreClient(RemoteClient):
     def _end(self, key: str, max_bytes: int) -> Versioned | None:
         if type(self.store).__name__ != "AzureStore":
             return self._part(key, {"suffix": max_bytes})
-        size = self.size(key)  # Azure has no such requests
+        size = self.size(key)  # Azure does not support suffix requests
         length = min(size or 0, max_bytes)
         return None if size is None else self._range(Request(key, size - length, length))
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object in one request: parts would not be atomic where they are cut off."""
+        """Write an object in one request: an interrupted multipart upload is not atomic."""
         check_key(key, self.name)
         self._do(
             key, lambda path: self.store.put(path, bytes(data), use_multipart=False), missing=()
@@ -222,7 +223,7 @@ class ObstoreClient(RemoteClient):
         return True
 
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; on the web, as fsspec does."""
+        """Return one level below `prefix`, sorted; for HTTP, by fsspec."""
         if self.web:
             if self._substitute is None:
                 raise self.unlisted(prefix)
@@ -247,20 +248,20 @@ class ObstoreClient(RemoteClient):
 
         for item in self._do(prefix, listed, missing=_ABSENT) or []:
             path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
-            # An empty object that a console of S3 puts for a folder.
+            # An empty object that S3 consoles create for a folder.
             if not path.endswith("/") and path != folder:
                 key = path.removeprefix(f"{self.folder}/" if self.folder else "")
                 yield ListedObject(key, item["size"], mark)
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, as far as they exist."""
+        """Remove objects, if they exist."""
         paths = [self._path(key) for key in keys]
         if paths:
             key = keys[0] if len(keys) == 1 else ""
             self._do(key, lambda _: self.store.delete(paths), missing=_ABSENT)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         check_key(key, self.name)
         try:
             meta = self._do(key, self.store.head)
@@ -291,7 +292,7 @@ class ObstoreClient(RemoteClient):
             return next(self._by_fsspec.answers([request]))
 
     def _is_final(self, error: StorageError) -> bool:
-        """Return whether fsspec would raise it too: it accepts more answers of web servers."""
+        """Return whether fsspec would fail as well; it accepts more answers of web servers."""
         return not self.web or self._substitute is None or type(error) is not StorageError
 
     def _whole(self, key: str) -> Versioned | None:
@@ -314,7 +315,7 @@ class ObstoreClient(RemoteClient):
     def _range(self, request: Request) -> Versioned | None:
         key, start, length = request
         assert start is not None
-        if start >= 0 and not length:  # obstore knows no empty ranges
+        if start >= 0 and not length:  # obstore does not support empty ranges
             size = self.size(key)
             if size is not None and start > size:
                 raise cut_error(request, 0, self.name)
@@ -327,7 +328,7 @@ class ObstoreClient(RemoteClient):
         return answer and Versioned(answer.data[:length], answer.version)
 
     def _part(self, key: str, span: Any) -> Versioned | None:
-        """Return the bytes that a range of obstore's selects, with the entity tag."""
+        """Return the bytes in an obstore range, with the entity tag."""
         result = self._do(key, lambda path: self.store.get(path, options={"range": span}))
         data = result and self._do(key, lambda _: memoryview(result.bytes()))
         if result is None or data is None:
@@ -345,10 +346,10 @@ class ObstoreClient(RemoteClient):
         *,
         missing: Collection[int] | None = None,
     ) -> _Result | None:
-        """Do something with the path of an object; return None if it does not exist.
+        """Call `action` with the path of an object; return None if the object does not exist.
 
-        `missing` are the HTTP answers that mean so; None for those of the rules, which apply to
-        reading alone.
+        `missing` are the HTTP statuses that mean *not found*; None for those of the rules, which
+        apply only to reading.
         """
         try:
             return action(self._path(key))
@@ -360,7 +361,7 @@ class ObstoreClient(RemoteClient):
             raise self._failure(error, key) from (None if "?" in str(error) else error)
 
     def _failure(self, error: Exception, key: str) -> NczarrError:
-        """Return a NczarrError for an error of obstore, without addresses that hold secrets."""
+        """Return the NczarrError for an obstore error, without URLs that contain secrets."""
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         text = mask(_REQUEST.sub("", str(error).partition("\n")[0]))
@@ -371,11 +372,11 @@ class ObstoreClient(RemoteClient):
             return storage_error(error, store=self.name, key=key or None)
         refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         if refused or status in (401, 403):
-            kind, remedy = AccessDeniedError, DENIED
+            kind, remedy = AccessDeniedError, CHECK_CREDENTIALS
         elif "timed out" in text or "timeout" in text or status in (408, 504):
-            kind, remedy = StorageTimeoutError, "The retries are used up: try again later."
+            kind, remedy = StorageTimeoutError, TRY_LATER
         elif "error sending request" in text or status in TRANSIENT_STATUS:
-            kind, remedy = StorageConnectionError, "The retries are used up: try again later."
+            kind, remedy = StorageConnectionError, TRY_LATER
         reason = _REASON.search(text)
         if status is not None:
             text = f"the server answered {status} ({reason[1].strip() if reason else text})"
@@ -388,7 +389,7 @@ def _not_here(name: str) -> NoReturn:
 
 
 def _url_of(store: Any) -> str:
-    """Return the URL of a store of obstore as far as it says so, else its kind."""
+    """Return the URL of an obstore store, or its class name if it does not reveal one."""
     if hasattr(store, "url"):
         return str(store.url).rstrip("/")
     config = getattr(store, "config", {})
@@ -415,6 +416,6 @@ def _is_missing(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def _status(error: Exception) -> int | None:
-    """Return the HTTP status that the text of an error of obstore holds."""
+    """Return the HTTP status in the text of an obstore error."""
     match = _STATUS.search(str(error).partition("\n")[0])
     return None if match is None else int(next(filter(None, match.groups())))

@@ -1,4 +1,4 @@
-"""A location → the store there."""
+"""Open the store at a location."""
 
 from __future__ import annotations
 
@@ -39,26 +39,30 @@ from xr_nczarr.storage.zip import ZipStore
 _NCZARR_MARKS = (b"_nczarr_", b"_NCZARR_", b"nczarr_version")
 _ROOT_KEYS = (".zattrs", ".zgroup", ".nczarr", "zarr.json", ".zmetadata")
 _SNIFFED_BYTES = 64 << 10
-_OURS = ("retry", "missing_status", "sync")  # storage options, beside `client`
-# Of fsspec's simplecache, which say how long it keeps objects: here as long as there is its folder.
+_OWN_OPTIONS = (
+    "retry",
+    "missing_status",
+    "sync",
+)  # storage options of this package, besides `client`
+# Options of fsspec's simplecache on expiry, without effect: objects are kept with their folder.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How stores are reached and read.
+    """The options with which stores are accessed.
 
     Attributes
     ----------
     storage_options
-        For fsspec; they go before those of the URL itself. Of a reference set: `ReferenceOptions`.
-        Those of this package are `retry` and `missing_status`, see `Rules`, `sync`, see
-        `LocalStore`, and the client.
+        Options for fsspec, which override those in the URL; for a reference set,
+        `ReferenceOptions`. This package adds `retry` and `missing_status` (see `Rules`), `sync`
+        (see `LocalStore`) and `client`.
     limits
-        Larger objects are refused before anything is allocated.
+        Larger objects raise LimitError before anything is allocated.
     trusted
-        Whether local links may be followed, servers redirect to other places, and a reference set
-        name more than its own folder.
+        Whether symbolic links may leave a directory, servers may redirect to other places, and
+        reference sets may refer to places outside their own folder.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -72,14 +76,14 @@ class Access:
     def options(self) -> dict[str, Any]:
         """The storage options for the filesystem."""
         options = self.storage_options or {}
-        return {name: options[name] for name in options if name not in _OURS}
+        return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 
     @property
     def retry(self) -> Retry:
-        """How failed requests are tried again."""
+        """The rules for retrying failed requests."""
         retry = (self.storage_options or {}).get("retry") or {}
         if not isinstance(retry, Retry | Mapping):
-            raise ValueError(f"retry is a Retry or a mapping; found {retry!r}")
+            raise ValueError(f"retry must be a Retry or a mapping; found {retry!r}")
         return retry if isinstance(retry, Retry) else Retry(**retry)
 
     @property
@@ -87,21 +91,23 @@ class Access:
         """The HTTP statuses that mean *not found*."""
         statuses = (self.storage_options or {}).get("missing_status", (404,))
         if not isinstance(statuses, list | tuple) or not all(isinstance(s, int) for s in statuses):
-            raise ValueError(f"missing_status has numbers such as (403, 404); found {statuses!r}")
+            raise ValueError(
+                f"missing_status must be numbers such as (403, 404); found {statuses!r}"
+            )
         return tuple(statuses)
 
     @property
     def sync(self) -> Sync:
-        """When to flush to the local disk."""
+        """When to flush files to the local disk."""
         sync = (self.storage_options or {}).get("sync", "commit")
         if sync not in get_args(Sync):
             choices = ", ".join(map(repr, get_args(Sync)))
-            raise ValueError(f"sync is one of {choices}; found {sync!r}")
+            raise ValueError(f"sync must be one of {choices}; found {sync!r}")
         return sync  # type: ignore[no-any-return]
 
     @property
     def max_object_bytes(self) -> int:
-        """Size of the largest object that may be read."""
+        """Maximum size of an object."""
         return max(self.limits.max_chunk_bytes, self.limits.max_consolidated_bytes)
 
 
@@ -116,7 +122,7 @@ def open_store(
     Parameters
     ----------
     must_exist
-        Whether the store has to exist; otherwise it may be a new one.
+        Whether the store must exist; otherwise it may be a new one.
 
     Raises
     ------
@@ -125,7 +131,7 @@ def open_store(
     ConflictError
         If the fragment of the URL contradicts the rest.
     UnsupportedError
-        If the target is no kind of store; for options that have no use.
+        If the target is not a store, or an option has no effect.
     """
     if not location.url:
         check_unused(access.options, location)
@@ -135,7 +141,7 @@ def open_store(
     largest = access.max_object_bytes
     if location.path is not None:
         local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)
-        # fsspec would overwrite files in place: a killed write would leave half of one.
+        # fsspec overwrites files in place, so that a killed write would leave a truncated file.
         return local if location.folder else _open_local(location, local)
     rules = Rules(
         retry=access.retry,
@@ -159,11 +165,10 @@ def open_store(
 
 
 def has_nczarr_metadata(target: Any) -> bool:
-    """Return whether `target` certainly is NCZarr. Nothing remote is requested.
+    """Return whether `target` is certainly NCZarr. Nothing remote is requested.
 
-    Certain are URLs whose fragment says so, remote ones that end in ``.nczarr``, and local stores
-    with NCZarr metadata at the root.
-    Damaged stores are not.
+    This is certain for URLs whose fragment says so, remote URLs that end in ``.nczarr``, and
+    local stores with NCZarr metadata at the root, unless these are damaged.
     """
     if not isinstance(target, str | os.PathLike):
         return False
@@ -191,7 +196,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         medium: Medium = "file"
     elif not os.path.lexists(path):
         if local.must_exist:
-            raise NotFoundError("it does not exist", store=path)
+            raise NotFoundError("the path does not exist", store=path)
         medium = "zip" if (location.medium or path[-4:]) in ("zip", ".zip") else "file"
     elif _is_zip(path):
         medium = "zip"
@@ -199,15 +204,16 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         raise AccessDeniedError("Permission denied", store=path)
     else:
         raise UnsupportedError(
-            f"this is {_kind_of_file(path)}, expected a directory, a zip file or a reference set",
-            remedy="Open it with another engine of xarray, or make a store of it with nczarr copy",
+            f"found {_kind_of_file(path)}, expected a directory, a zip file or a reference set",
+            remedy="Open it with another xarray engine, or convert it with nczarr copy",
             store=path,
         )
     if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
-            f"the URL says {location.medium} ({names[location.medium]}), found {names[medium]}",
-            remedy=f"Say mode={medium}, or leave it out.",
+            f"found {names[medium]}, but the URL has mode={location.medium} "
+            f"({names[location.medium]})",
+            remedy=f"Use mode={medium}, or leave it out",
             store=path,
         )
     if medium == "zip":
@@ -216,7 +222,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
 
 
 def _kind_of_file(path: str) -> str:
-    """Return what a file is, by how it begins."""
+    """Return a description of a file's format, from its first bytes."""
     beginning = _beginning(path)
     kinds = {
         b"\x89HDF": "a netCDF-4 or HDF5 file",
@@ -228,20 +234,20 @@ def _kind_of_file(path: str) -> str:
 
 
 def _open_object(target: Any) -> Store:
-    """Return the store that a mapping is, or a store itself."""
+    """Return the store for a mapping, or `target` itself if it is a store."""
     if isinstance(target, Mapping):
         return MemoryStore(target)
     if isinstance(target, Store):
         return target
     raise UnsupportedError(
-        f"a {type(target).__name__} does not name a store",
-        remedy="Give a path, a URL with storage_options, a mapping, a mapper of fsspec, or a file "
-        "that fsspec opened",
+        f"found a {type(target).__name__}, which does not name a store",
+        remedy="Pass a path, a URL with storage_options, a mapping, an fsspec mapper, or an open "
+        "fsspec file",
     )
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return the URL of a remote place; raise an error for parts and options without a use."""
+    """Return the URL of a remote place; raise an error for parts and options without effect."""
     url = location.url
     check_chain(url)
     location.check_medium("s3", "zip")
@@ -257,7 +263,7 @@ def _open_remote(
     connect: Callable[[str, Mapping[str, Any]], Store],
     largest: int,
 ) -> Store:
-    """Return the store at a URL of fsspec; zip files and simple caches are not left to it."""
+    """Return the store at an fsspec URL; zip files and ``simplecache`` have classes here."""
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "zip":
@@ -297,7 +303,7 @@ def _behind(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link, which are not named by a protocol."""
+    """Return the options for the first link: those that are not grouped under a protocol."""
     return {name: options[name] for name in options if not is_protocol(name)}
 
 

@@ -1,4 +1,4 @@
-"""Byte ranges: where they lie, how long they may be, and which of them travel in one request."""
+"""Check, cut and merge byte ranges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ByteRange(NamedTuple):
 
 
 class Versioned(NamedTuple):
-    """Bytes of an object, and a text that changes whenever it does, if the store says one."""
+    """Bytes of an object, and its version: a text that changes with it; empty if unknown."""
 
     data: Bytes
     version: str | None = None
@@ -38,11 +38,11 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError for a range that no object can have."""
+    """Raise StorageError for a range that is invalid for any object."""
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
-            f"{item.length} bytes from {item.start} are not a range",
-            remedy="Its index is damaged.",
+            f"{item.length} bytes from {item.start} are not a valid range",
+            remedy="The index that contains the range is damaged; write the object again",
             store=store,
             key=item.key,
         )
@@ -53,25 +53,26 @@ def too_large(
 ) -> LimitError:
     """Return the error for an object of more than `max_bytes`."""
     remedy = (
-        "It is damaged or hostile. If not, pass limits=Limits(max_chunk_bytes=…), or "
-        "max_metadata_bytes or max_consolidated_bytes for a document"
+        "The object may be damaged or hostile. If it is not, pass "
+        "limits=Limits(max_chunk_bytes=…), or max_metadata_bytes or max_consolidated_bytes for a "
+        "document"
     )
     return LimitError(f"{problem}, the limit is {max_bytes:,}", remedy=remedy, store=store, key=key)
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return where a range begins in its object of `size` bytes.
+    """Return the first byte of a range in its object of `size` bytes.
 
     Raises
     ------
     StorageError
-        If the range leaves the object.
+        If the range exceeds the object.
     """
     first = item.start + size if item.start < 0 else item.start
     if first < 0 or item.length < 0 or first + item.length > size:
         raise StorageError(
-            f"the object has {size} bytes, {item.length} bytes from {item.start} were expected",
-            remedy="It was cut or changed after its index was written.",
+            f"expected {item.length} bytes from {item.start}, but the object has {size}",
+            remedy="The object was changed after its index was written; write it again",
             store=store,
             key=item.key,
         )
@@ -81,7 +82,7 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield each range of its object, None for an absent object."""
+    """Yield each range, cut from its object; None for an absent object."""
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)
         yield None if data is None else memoryview(data)[first : first + item.length]
@@ -90,18 +91,18 @@ def cut_ranges(
 def merge_ranges(
     ranges: Sequence[ByteRange], *, max_gap: int = 64 << 10, max_length: int = 16 << 20
 ) -> list[MergedRange]:
-    """Merge ranges of the same object that overlap, touch or nearly do.
+    """Merge ranges of the same object that overlap, or are at most `max_gap` bytes apart.
 
     Parameters
     ----------
     max_gap
-        Unneeded bytes that are cheaper to fetch than another request.
+        Number of unneeded bytes that are cheaper to fetch than another request.
     max_length
         Ranges are not merged beyond this many bytes, so that several requests share the work.
 
     Returns
     -------
-    Requests ordered by object and start; ranges that count from the end stay alone.
+    Requests ordered by object and start; ranges that count from the end are not merged.
     """
     merged: list[MergedRange] = []
     for position in sorted(range(len(ranges)), key=lambda index: ranges[index][:2]):
@@ -121,7 +122,7 @@ def merge_ranges(
 def windows(
     ranges: Sequence[ByteRange], *, max_count: int = 1024, max_bytes: int = 64 << 20
 ) -> Iterator[Sequence[ByteRange]]:
-    """Cut a list of ranges into stretches that are fetched, and kept in memory, at once."""
+    """Split a list of ranges into batches that are fetched and kept in memory together."""
     first, size = 0, 0
     for position, item in enumerate(ranges):
         if position > first and (position - first >= max_count or size + item.length > max_bytes):

@@ -1,4 +1,4 @@
-"""Any object store or web server as a store, whichever library reaches it."""
+"""Stores on object stores and web servers, independent of the client library."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def cut_error(request: Request, size: int, store: str) -> StorageError:
     """Return the error for an answer of `size` bytes in place of a range."""
     return StorageError(
         f"expected {request.length} bytes from {request.start}, got {size}",
-        remedy="The object was cut or changed, or the server does not know byte ranges.",
+        remedy="The object was changed, or the server does not support byte ranges",
         store=store,
         key=request.key,
     )
 
 
 class ListedObject(NamedTuple):
-    """An object in a listing; `mark` is a text that changes whenever the object does."""
+    """An object in a listing; `mark` is a text that changes with the object."""
 
     key: str
     size: int | None
@@ -58,16 +58,16 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What answers mean and how often they are requested.
+    """The interpretation of answers, and the retries of requests.
 
     Attributes
     ----------
     retry
-        How transient failures are tried again.
+        How to retry transient failures.
     missing_status
-        HTTP answers that mean *not found*. Some stores answer 403 for absent objects.
+        HTTP statuses that mean *not found*. Some stores answer 403 for absent objects.
     max_object_bytes
-        Larger objects are errors, and no more than that is read; None for no limit.
+        Larger objects raise an error, and are not read further; None for no limit.
     pages_are_answers
         Whether a web page in place of a whole object is an answer; otherwise it is an error.
     objects_are_small
@@ -82,7 +82,7 @@ class Rules:
 
 
 class Connection(ABC):
-    """A place, and how its answers are taken.
+    """A remote place, and the rules for its answers.
 
     Attributes
     ----------
@@ -128,9 +128,9 @@ class RemoteClient(Connection):
     Attributes
     ----------
     pooled
-        Whether a request keeps nothing but its thread waiting, so that many threads make requests.
+        Whether a request only blocks its thread, so that many threads can make requests.
     alone
-        Whether requests are made one after another.
+        Whether requests are made one at a time.
     """
 
     pooled: bool = False
@@ -146,17 +146,17 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield what is requested in order, with exactly the bytes of a range; None if absent."""
+        """Yield the answers in order, with exactly the requested bytes; None if absent."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
         size = self.size(key)
         length = min(size or 0, max_bytes)
         requests = [] if size is None else [Request(key, size - length, length)]
         return _data(next(self.answers(requests), None))
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, and the error in place of one that is refused (403)."""
+        """Yield the answers in order, or the error if access is denied (403)."""
         return self.at_once(self._probe, requests)
 
     def _probe(self, request: Request) -> Bytes | AccessDeniedError | None:
@@ -168,7 +168,7 @@ class RemoteClient(Connection):
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once unless `alone`."""
+        """Yield ``work(item)`` for each item in order, concurrently unless `alone`."""
         if self.alone or len(items) < 2:
             yield from map(work, items)
             return
@@ -188,7 +188,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty where nothing exists."""
+        """Return one level below `prefix`, sorted; empty if nothing exists."""
 
     @abstractmethod
     def below(self, prefix: str) -> Iterator[ListedObject]:
@@ -200,11 +200,11 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
 
     @abstractmethod
     def address(self, key: str) -> str | None:
-        """Return the URL of an object for other programs, None if it has none."""
+        """Return the URL of an object for other programs, or None if it has none."""
 
     def check_writable(self) -> None:
         """Raise UnsupportedError if objects can never be written."""
@@ -215,14 +215,14 @@ class RemoteClient(Connection):
         """Return the error of listing a place that cannot be listed."""
         return UnsupportedError(
             problem,
-            remedy="Give consolidated metadata, or another URL of the same data.",
+            remedy="Consolidate the metadata, or pass another URL of the same data",
             store=self.name,
             key=prefix or None,
         )
 
 
 class RemoteStore(Store):
-    """The objects that the client of `connection` reaches."""
+    """The objects at a `connection`."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -242,17 +242,17 @@ class RemoteStore(Store):
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes may write to it at the same time, object by object."""
+        """Whether other processes may write single objects concurrently."""
         return self.connection.shared
 
     @property
     def max_threads(self) -> int | None:
-        """How many threads that read one chunk each save time; None for one each processor."""
+        """Number of threads that read one chunk each; None for one per processor."""
         return IN_FLIGHT if self._client.pooled else None
 
     @property
     def max_puts(self) -> int:  # type: ignore[override]
-        """How many objects are best encoded and put at once."""
+        """Number of objects to encode and put concurrently."""
         return IN_FLIGHT if self.remote and not self._client.alone else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -262,12 +262,12 @@ class RemoteStore(Store):
         return pickle.dumps(self.connection) if self.shared else self.connection.token
 
     def bounded(self, max_bytes: int) -> RemoteStore:
-        """Return the store that reads no object of more than `max_bytes`."""
+        """Return a store that refuses to read objects of more than `max_bytes`."""
         limit = min(max_bytes, self.connection.rules.max_object_bytes or max_bytes)
         return self._with(max_object_bytes=limit)
 
     def probing(self) -> RemoteStore:
-        """Return the store for the search for metadata; see `Store.probing`."""
+        """Return the store with which to search for metadata; see `Store.probing`."""
         return self._with(pages_are_answers=self.connection.web, objects_are_small=True)
 
     def of_small_objects(self) -> RemoteStore:
@@ -278,22 +278,22 @@ class RemoteStore(Store):
         return RemoteStore(self.connection.with_rules(replace(self.connection.rules, **changes)))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         for answer in self._client.answers([Request(key) for key in keys]):
             yield _data(answer)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, and the error in place of one that is refused (403)."""
+        """Yield each object like `fetch`, or the error if access to it is denied (403)."""
         return self._client.probes([Request(key) for key in keys])
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once where the client can."""
+        """Yield ``work(item)`` for each item in order, concurrently if the client allows it."""
         return self._client.at_once(work, items)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object does not exist."""
+        """Yield each byte range in order, or None if its object is absent."""
         for answer in self.fetch_versions(ranges):
             yield _data(answer)
 
@@ -302,7 +302,7 @@ class RemoteStore(Store):
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
-        # A suffix is requested as such: its first byte is unknown.
+        # A range counted from the end stays as it is: its first byte is unknown.
         answers = self._client.answers(
             [Request(*item.range) for _, merged in plans for item in merged]
         )
@@ -317,13 +317,13 @@ class RemoteStore(Store):
             yield from results
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
         return self._client.end(key, max_bytes)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects, each in one request, replacing older ones.
 
-        Several are under way at once. Write the last object of a commit by a call of its own.
+        Several are written concurrently: write the last object of a commit with another call.
         """
         self.check_writable()
         client, source = self._client, iter(items)
@@ -334,8 +334,8 @@ class RemoteStore(Store):
     def create(self, key: str, data: bytes) -> bool:
         """Write an object unless it exists; return whether `data` is stored now.
 
-        Where the store has conditional requests, as S3 does, one of two concurrent writers wins.
-        Elsewhere the object is looked up first.
+        If the store supports conditional requests, as S3 does, exactly one of two concurrent
+        writers succeeds. Otherwise this first checks whether the object exists.
         """
         self.check_writable()
         created = self._client.create(key, data)
@@ -356,7 +356,7 @@ class RemoteStore(Store):
         return digest([self.name, *map(tuple, entries)])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty where nothing exists."""
+        """Return one level below `prefix`, sorted; empty if nothing exists."""
         check_prefix(prefix, self.name)
         return self._client.children(prefix)
 
@@ -370,7 +370,7 @@ class RemoteStore(Store):
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the key of every object below `prefix`."""
-        if self.connection.web:  # by its index pages
+        if self.connection.web:  # listed by its index pages
             return super().list_keys(prefix)
         return (key for key, _ in self.sizes(prefix))
 
@@ -383,12 +383,12 @@ class RemoteStore(Store):
             self.remove(entry.key for entry in self._client.below(prefix))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects in any order, in few requests where the client can."""
+        """Remove objects in any order, in few requests if the client supports that."""
         self.check_writable()
         self._client.remove(list(keys))
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         return self._client.size(key)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:

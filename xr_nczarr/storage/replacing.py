@@ -1,4 +1,4 @@
-"""Files and directories that are replaced in one step."""
+"""Replace files and directories atomically."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from xr_nczarr.storage.system import Sync, syncs_each
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
-    """Return a path beside `path` that no store lists, and that is short enough for any disk."""
+    """Return a sibling of `path` that stores do not list, with a name short enough for any disk."""
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
     return os.path.join(folder, f".{name[:48]}{token}.{ending}")
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file is one that writing leaves beside the objects for a while."""
+    """Return whether a name is that of a temporary file of a writer."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
 def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -> None:
-    """Write a file so that no reader sees half of it; create folders as needed.
+    """Write a file atomically for readers; create folders as needed.
 
-    With ``"all"`` it is on the disk before it gets its name, and its name as well. With
-    ``"commit"`` the disk begins to write a large one, so that the flush finds less to do.
+    With ``"all"``, the content is flushed before the file gets its name, and then the name. With
+    ``"commit"``, writing a large file to the disk starts early, so that the flush takes less time.
     """
     view = memoryview(data).cast("B")
     _make_file(path, len(view), lambda descriptor: system.write(descriptor, view), sync)
 
 
 def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
-    """Write a file as `write_file` does, of bytes of an opened one from where it is read next.
+    """Write a file like `write_file`, from the current position of an open file.
 
-    Returns how many of the `size` bytes there were; if they are fewer, no file is written.
+    Return the number of bytes available, at most `size`; with fewer, no file is written.
     """
     return _make_file(path, size, lambda descriptor: system.copy(source, descriptor, size), sync)
 
@@ -75,7 +75,7 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Create a folder and those above it; `sync` forces their names to the disk."""
+    """Create a folder and its parents; `sync` flushes their names to the disk."""
     there = path
     while not os.path.isdir(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
@@ -86,15 +86,15 @@ def _make_folders(path: str, *, sync: bool) -> None:
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
-    """Replace the directory `old` by `new`, and remove it last.
+    """Replace the directory `old` by `new`, then remove the old one.
 
-    Where the system can exchange two names, one of both always exists. Elsewhere a process that is
+    If the system can exchange two names, one of both always exists. Otherwise, a process that is
     killed in between leaves the old one under a hidden name.
 
     Raises
     ------
     OSError
-        If `exclusive`, and `old` has other files than a file manager's, which `new` has too.
+        If `exclusive`, and `old` contains files other than those of a file manager.
     """
     if exclusive or not os.path.lexists(old):
         for name in desktop_files(old):
@@ -116,7 +116,7 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
 
 
 def desktop_files(folder: str) -> list[str]:
-    """Return the names of the files that a file manager left in a directory, if it is one."""
+    """Return the names of files that a file manager left in a directory; empty if there is none."""
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
@@ -127,15 +127,15 @@ def made_meanwhile(name: str) -> ExistsError:
     """Return the error for a store that another writer created at the same time."""
     return ExistsError(
         "another writer created it at the same time",
-        remedy="Look at it first. Pass mode='w' to replace it",
+        remedy="Check it first. Pass mode='w' to replace it",
         store=name,
     )
 
 
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
-    """Create a directory of the files of another one, without leftovers; see `link_or_copy`.
+    """Create a directory with the files of another one, except for temporary files.
 
-    `sync` forces all to the disk.
+    See `link_or_copy`. `sync` flushes everything to the disk.
     """
 
     def copy(file: str, name: str) -> None:
@@ -149,7 +149,7 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 
 
 def link_or_copy(file: str, name: str, *, sync: bool) -> None:
-    """Link a file to another name; copy it where the file system has no hard links."""
+    """Link a file to another name, or copy it if the file system has no hard links."""
     try:
         os.link(file, name)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a failure means: which pass by themselves, how long to wait for that, whose error it is."""
+"""Classify failures of storage, retry transient ones, and translate the others."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.storage.ranges import Bytes
 
-DENIED = (
-    "This is not taken for a missing object. Check the credentials; where the store answers so for "
-    "objects that are not there, add missing_status=(403, 404) to storage_options."
+CHECK_CREDENTIALS = (
+    "Check the credentials. If the server answers so for objects that do not exist, add "
+    "missing_status=(403, 404) to storage_options"
 )
-"""What to do about an answer 401 or 403."""
+"""The remedy for answers 401 and 403."""
+TRY_LATER = "All retries failed: try again later"
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Error classes outside OSError, of transports that need not be installed.
+# Error classes that are not OSError, from libraries that may not be installed.
 _FOREIGN = (
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
@@ -36,7 +37,7 @@ _FOREIGN = (
     ("gcsfs.retry", "HttpError"),
     ("azure.core.exceptions", "AzureError"),
 )
-# Names of their classes for connections that failed or broke.
+# Names of their classes for failed or broken connections.
 _BROKEN = {
     "ClientConnectionError",
     "ClientPayloadError",
@@ -55,19 +56,20 @@ _PAGE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and for how long, a failed request is tried again: the storage option ``retry``.
+    """How often, and for how long, to retry a failed request: the storage option ``retry``.
 
     Attributes
     ----------
     attempts
-        Tries of one request, the first included.
+        Attempts of one request, including the first.
     total_seconds
-        No try begins that would end later than this after the first began, if it takes as long
-        as the one before. All five of the default fit, of a server that stays silent as well.
+        Limit of all attempts together. No attempt starts that would exceed it by taking as long as
+        the previous one. The five default attempts fit even if the server never answers.
     first_wait, max_wait
-        Seconds; the wait doubles from try to try, and is cut by up to half at random.
+        Seconds to wait. The wait doubles after each attempt, and is randomly shortened by up to
+        half.
     timeout_seconds
-        How long a server may stay silent in one try.
+        How long a server may stay silent in one attempt.
 
     Examples
     --------
@@ -86,15 +88,14 @@ class Retry:
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or self.attempts < 1:
             raise ValueError(
-                f"attempts of retry is an integer above 0, the first included; "
-                f"found {self.attempts!r}"
+                f"attempts of retry must be an integer above 0; found {self.attempts!r}"
             )
         for name in ("total_seconds", "first_wait", "max_wait", "timeout_seconds"):
             if not isinstance(getattr(self, name), int | float):
-                raise ValueError(f"{name} of retry is a number; found {getattr(self, name)!r}")
+                raise ValueError(f"{name} of retry must be a number; found {getattr(self, name)!r}")
 
     def tries(self) -> Iterator[int]:
-        """Count the tries, waiting before each but the first."""
+        """Yield the number of each attempt, waiting before all but the first."""
         end = time.monotonic() + self.total_seconds
         for attempt in range(self.attempts):
             begin = time.monotonic()
@@ -107,22 +108,22 @@ class Retry:
 
 
 def foreign_errors() -> tuple[type[Exception], ...]:
-    """Return the classes that filesystems raise: OSError, and those of loaded transports."""
+    """Return the exceptions that filesystems raise: OSError, and those of loaded libraries."""
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
     return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that `error` or one of its causes holds."""
+    """Return the HTTP status of `error` or of one of its causes."""
     for cause in _causes(error):
         if _is_broken(cause):
-            # Below it lie errors of a parser, with codes of its own making.
+            # Its causes are parser errors, whose codes are not HTTP statuses.
             return None
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            # The first of them alone: aiohttp warns when its `code` is looked at.
+            # Only the first that exists, because aiohttp warns when `code` is accessed.
             names = ("status", "status_code", "code")
             status = next((getattr(cause, name) for name in names if hasattr(cause, name)), None)
         if isinstance(status, int) and 100 <= status < 600:
@@ -131,7 +132,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same request may succeed a moment later."""
+    """Return whether the same request may succeed if it is retried."""
     status = status_of(error)
     if status is not None and status >= 400:
         return status in TRANSIENT_STATUS
@@ -142,7 +143,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_unknown_host(error: BaseException) -> bool:
-    """Return whether the name of the host has no address."""
+    """Return whether the host name cannot be resolved."""
     from socket import gaierror
 
     return any(isinstance(cause, gaierror) for cause in _causes(error))
@@ -158,7 +159,7 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Return the StorageError for an error of a filesystem."""
+    """Return the StorageError for an exception of a filesystem."""
     status = status_of(error)
     kind: type[StorageError] = StorageError
     remedy = ""
@@ -166,15 +167,15 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     if status in (401, 403) or isinstance(error, PermissionError) or read_only:
         kind = AccessDeniedError
         if status is not None:
-            remedy = DENIED
+            remedy = CHECK_CREDENTIALS
     elif isinstance(error, TimeoutError) or status in (408, 504):
         kind = StorageTimeoutError
     elif is_transient(error):
         kind = StorageConnectionError
     elif type(error).__name__ == "NoCredentialsError":
         remedy = (
-            'Give them in storage_options, the environment or a profile; {"anon": True} in '
-            "storage_options asks without any, as public buckets allow."
+            "Pass credentials in storage_options, the environment or a profile. For a public "
+            'bucket, pass {"anon": True} in storage_options'
         )
     elif is_missing_bucket(error):
         return missing_bucket_error(store, key)
@@ -186,11 +187,13 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
 
 def missing_bucket_error(store: str, key: str | None) -> StorageError:
     """Return the error for a bucket that does not exist."""
-    return StorageError("the bucket does not exist", remedy="Check its name.", store=store, key=key)
+    return StorageError(
+        "the bucket does not exist", remedy="Check the name of the bucket", store=store, key=key
+    )
 
 
 def page_in(data: Bytes) -> str:
-    """Return how a web page begins that came in place of an object; empty for any other data."""
+    """Return the beginning of a web page received in place of an object; empty for other data."""
     beginning = bytes(data[:_PAGE_BYTES])
     if not _PAGE.match(beginning):
         return ""
@@ -202,17 +205,17 @@ def page_error(
 ) -> StorageError:
     """Return the error for a web page that begins with `page`."""
     return StorageError(
-        f"{problem}; the answer is a web page that begins with {quote(page)}",
-        remedy="Either the object is not there and the server does not say so, or it asks to sign "
-        "in: open the URL in a browser.",
+        f"{problem}; the server sent a web page that begins with {quote(page)}",
+        remedy="Open the URL in a browser: either the object does not exist, or the server "
+        "requires a login",
         store=store,
         key=key,
     )
 
 
 @contextmanager
-def failing_as_ours(store: str, key: str | None = None) -> Iterator[None]:
-    """Raise errors of the operating system as ours."""
+def translated_os_errors(store: str, key: str | None = None) -> Iterator[None]:
+    """Translate errors of the operating system to errors of this package."""
     try:
         yield
     except NczarrError:

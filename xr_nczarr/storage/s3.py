@@ -1,4 +1,4 @@
-"""Options for S3: many small objects at once, and retries of this package alone."""
+"""The S3 filesystem of s3fs, tuned for many small objects, with this package's retries only."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from s3fs import S3FileSystem
 
 from xr_nczarr.storage.retries import Retry
 
-_MAX_REMOVED = 1000  # objects, as S3 accepts them in a request
+_MAX_REMOVED = 1000  # the maximum of S3
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
-    """The filesystem of s3fs, without its own five tries, and with one LIST for a listing."""
+    """The filesystem of s3fs, without its own retries, and with one LIST request per listing."""
 
     retries = 1
 
     async def _ls(
         self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False
     ) -> list[Any]:
-        """Return what is below a prefix; empty where nothing is.
+        """Return the entries below a prefix; empty if there are none.
 
-        That of s3fs then looks for an object of this name, and lists the whole parent folder.
+        In that case, s3fs would look for an object of this name, and list its whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:
@@ -32,7 +32,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
         return entries if detail else sorted(entry["name"] for entry in entries)
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove objects of one bucket, 1,000 in a request; that of s3fs ignores refusals.
+        """Remove objects of one bucket, 1,000 per request; s3fs would ignore objects not removed.
 
         Raises
         ------
@@ -45,21 +45,21 @@ class S3(S3FileSystem):  # type: ignore[misc]
             answer = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
             for error in answer.get("Errors", ()):
                 refused = error.get("Code") == "AccessDenied"
-                kind = PermissionError if refused else ConnectionError  # which may pass
+                kind = PermissionError if refused else ConnectionError  # transient
                 raise kind(f"{error.get('Key')} was not removed: {error.get('Message')}")
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Return options of `S3` for many small objects, and retries of this package."""
+    """Return options of `S3` for many small objects, with `retry` in place of its own retries."""
     options = apply_config(S3, dict(options))
     config = {
         "max_pool_connections": connections,
-        "retries": {"total_max_attempts": 1},  # others would multiply the tries of `Retry`
+        "retries": {"total_max_attempts": 1},  # more would multiply the attempts of `Retry`
         "connect_timeout": retry.timeout_seconds,
         "read_timeout": retry.timeout_seconds,
     }
     return {
-        # s3fs asks for the size of each object before it fetches it, unless told otherwise.
+        # By default, s3fs requests the size of each object before fetching it.
         "max_concurrency": 1,
         **options,
         "config_kwargs": {**config, **options.get("config_kwargs", {})},

@@ -1,4 +1,4 @@
-"""Values that all threads of a process load once, and of which the last ones are kept."""
+"""A bounded cache of values that all threads of a process share."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SharedCache(Generic[_Key, _Value]):
     Parameters
     ----------
     max_weight
-        Of all values together. The last one is kept whatever it weighs.
+        Maximum total weight. The last value is kept, whatever its weight.
     weigh
-        Returns the weight of a value; 0 for one that is not kept.
+        Function that returns the weight of a value; 0 for a value that is not kept.
     """
 
     def __init__(self, max_weight: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
@@ -39,13 +39,13 @@ class SharedCache(Generic[_Key, _Value]):
         *,
         again: bool = False,
     ) -> dict[_Key, _Value]:
-        """Return the values of `keys`, after loading those that are not kept, or all `again`."""
+        """Return the values of `keys`, loading those that are not cached, or all if `again`."""
         wanted = sorted(set(keys))
         values = {} if again else self._held(wanted)
         if len(values) == len(wanted):
             return values
         with ExitStack() as loading:
-            for key in wanted:  # in the order that every thread takes
+            for key in wanted:  # every thread locks in the same order
                 loading.enter_context(self._loading(key))
             values = {} if again else self._held(wanted)  # another thread may have loaded some
             missing = [key for key in wanted if key not in values]
@@ -57,7 +57,7 @@ class SharedCache(Generic[_Key, _Value]):
     def _held(self, keys: list[_Key]) -> dict[_Key, _Value]:
         with self._lock:
             values = {key: self._values.pop(key) for key in keys if key in self._values}
-            self._values |= values  # as the last that were used
+            self._values |= values  # marked as recently used
         return values
 
     def _keep(self, key: _Key, value: _Value) -> None:

@@ -1,4 +1,4 @@
-"""The abstract store: four verbs that each kind has, and what a kind may do better."""
+"""The abstract base class of stores: four basic methods, and methods with defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _locks = KeyLocks()
 
 
 class Address(NamedTuple):
-    """Where an object's bytes are: all of a path or URL, or `length` bytes of it from `offset`."""
+    """The location of an object's bytes: a whole file or URL, or `length` bytes from `offset`."""
 
     url: str
     offset: int | None = None
@@ -27,41 +27,40 @@ class Address(NamedTuple):
 
 
 class Store(ABC):
-    """A mapping of keys to bytes. Stores are cheap to make, pickle small, and survive a fork.
+    """A mapping of keys to bytes. Stores are cheap to create, pickle small, and survive a fork.
 
     A new kind of store implements `fetch` and `list_names`, and `put` and `delete` if it can be
-    written. Everything else has a default that needs no more than these; a kind overrides what it
-    does better.
+    written. All other methods have defaults built on these, which a kind of store can override.
 
     Attributes
     ----------
     name
         A URL or path without secrets, for messages.
     remote
-        Whether a request costs a round trip, so that concurrency pays.
+        Whether a request costs a round trip, so that concurrency pays off.
     reads_in_place
         Whether `fetch_into` and `fetch_ranges_into` read into the buffer without another copy.
     zero_fill_is_missing
-        Whether a fill value of 0 marks missing values. Writers of reference sets put it where the
+        Whether a fill value of 0 marks missing values. Writers of reference sets use 0 if the
         original file declares no fill value.
     shared
-        Whether other processes may write to it at the same time, object by object.
+        Whether other processes may write single objects concurrently.
     locks_processes
-        Whether `lock` also keeps other processes out, until this one ends.
+        Whether `lock` also excludes other processes, until this one ends.
     replaceable
         Whether `in_one_step` can replace its whole content atomically.
     max_puts
-        How many objects are best encoded and put at once, each by a thread of its own that waits.
+        Number of objects to encode and put concurrently, each in its own thread.
     single_file
-        Whether any change replaces its whole content.
+        Whether any change replaces the whole file.
     transactional
-        Whether changes are seen by nobody until the caller commits them. Metadata are put before
-        chunks then: icechunk accepts no chunk of an array that it does not know.
+        Whether changes are invisible until the caller commits them. Metadata are then written
+        before chunks, because icechunk rejects chunks of unknown arrays.
     answers_with_pages
-        Whether web pages come in place of objects; see `probing`.
+        Whether web pages are returned in place of objects; see `probing`.
     consolidated
-        Whether all metadata come from one document already, so that no consolidated metadata are
-        looked for.
+        Whether all metadata already come from one document, so that consolidated metadata are not
+        needed.
     """
 
     __slots__ = ()
@@ -89,12 +88,12 @@ class Store(ABC):
 
     @property
     def max_threads(self) -> int | None:
-        """How many threads that read one chunk each save time; None for one each processor."""
+        """Number of threads that read one chunk each; None for one per processor."""
         return None
 
     @abstractmethod
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one.
+        """Yield each object in the order of `keys`, or None if it is absent.
 
         Raises
         ------
@@ -121,7 +120,7 @@ class Store(ABC):
         raise self._read_only()
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects in any order, in few requests where the store can."""
+        """Remove objects in any order, in few requests if the store supports that."""
         for key in keys:
             self.delete(key)
 
@@ -137,16 +136,16 @@ class Store(ABC):
                 yield key, data
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, and the error in place of an object that is refused.
+        """Yield each object like `fetch`, or the error if access to it is denied.
 
-        A store that cannot tell which object is refused raises the error, as `fetch` does.
+        A store that cannot identify the object raises the error, as `fetch` does.
         """
         return self.fetch(keys)
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, several at once if that saves round trips.
+        """Yield ``work(item)`` for each item in order, concurrently if that saves round trips.
 
         `work` makes requests of this store.
         """
@@ -159,12 +158,12 @@ class Store(ABC):
         return self.fetch([keys.key(chunk) for chunk in chunks])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, None where the object does not exist.
+        """Yield each byte range in order, or None if its object is absent.
 
         Raises
         ------
         StorageError
-            If an object ends before its range does.
+            If a range exceeds its object.
         """
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
@@ -174,7 +173,7 @@ class Store(ABC):
             yield None if data is None else Versioned(data)
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, all of a shorter one; None if it is absent."""
+        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
         size = self.size(key)
         if size is None:
             return None
@@ -196,14 +195,14 @@ class Store(ABC):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of an object, by first byte and length, each into its buffer of bytes.
+        """Read ranges of an object (first byte, length), each into its buffer of bytes.
 
         Return False if the object does not exist.
 
         Raises
         ------
         StorageError
-            If the object ends before a range does.
+            If a range exceeds the object.
         """
         ranges = [ByteRange(key, start, length) for start, length in spans]
         for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
@@ -213,10 +212,10 @@ class Store(ABC):
         return True
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context whose value reads bytes of an object, by first byte and length.
+        """Return a context manager that yields a function to read ranges of an object.
 
-        It returns None if the object does not exist. Where the store can, all reads are of the
-        same object, even if another one replaces it.
+        The function takes the first byte and the length, and returns None if the object does not
+        exist. If possible, all reads are from the same version, even if the object is replaced.
         """
         return nullcontext(
             lambda start, length: next(self.fetch_ranges([ByteRange(key, start, length)]))
@@ -230,7 +229,7 @@ class Store(ABC):
             yield from self.list_keys(f"{prefix}{name}/")
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         (data,) = self.fetch([key])
         return None if data is None else len(data)
 
@@ -241,7 +240,7 @@ class Store(ABC):
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield key and size in bytes of every object below `prefix`.
 
-        The size is None where it takes a request for the object.
+        The size is None if determining it takes a request.
 
         Raises
         ------
@@ -252,22 +251,22 @@ class Store(ABC):
             yield key, None if self.remote else self.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the sizes of objects as far as they are known without a request.
+        """Return the sizes of objects that are known without a request.
 
-        0 stands for an absent object and None for an unknown size. The result is None if all
-        sizes take a request.
+        0 stands for an absent object and None for an unknown size. The result is None if no size
+        is known.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return in how many requests byte ranges are fetched.
+        """Return the number of requests that fetch byte ranges.
 
         A range of negative length stands for the whole object.
         """
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return where those objects are that other programs can read directly.
+        """Return the addresses of the objects that other programs can read directly.
 
         Raises
         ------
@@ -277,36 +276,36 @@ class Store(ABC):
         return {}
 
     def bounded(self, max_bytes: int) -> Store:
-        """Return a store that reads no object of more than `max_bytes`, if it can check that."""
+        """Return a store that refuses to read objects of more than `max_bytes`, if it can."""
         return self
 
     def probing(self) -> Store:
-        """Return the store for the search for metadata.
+        """Return the store with which to search for metadata.
 
-        On the web it returns web pages in place of objects, which are errors otherwise: the caller
-        decides from them whether an object exists. It lists folders by their index pages, which
-        may hide objects whose names begin with a dot.
+        For a web server, it returns web pages in place of objects instead of raising an error, so
+        that the caller decides whether an object exists. It lists folders by their index pages,
+        which may hide objects whose names begin with a dot.
         """
         return self
 
     def of_small_objects(self) -> Store:
-        """Return a store that fetches more objects at once, for those that fit in memory."""
+        """Return a store that fetches more objects concurrently, if many of them fit in memory."""
         return self
 
     def narrowed(self, keys: ChunkKeys) -> Store:
-        """Return a store that pickles as no more than the chunks of one array need."""
+        """Return a store that pickles only what the chunks of one array need."""
         return self
 
     def is_same(self, other: Store) -> bool:
-        """Return whether both stores hold the same objects."""
+        """Return whether both stores refer to the same objects."""
         return self.remote == other.remote and self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
-        """Return whether this store lies in a folder of `other`."""
+        """Return whether this store is inside a folder of `other`."""
         return False
 
     def fingerprint(self) -> str | None:
-        """Return a text that changes whenever an object does; None if only reading can tell."""
+        """Return a text that changes whenever an object does; None if that takes reading them."""
         return None
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
@@ -315,20 +314,20 @@ class Store(ABC):
         Raises
         ------
         RefusedError
-            For a name that the operating system has no files of; the error holds the key.
+            For a name that the operating system does not allow; the error has the key.
         ConflictError
-            For names that differ in case or in the spelling of accents, and are one name here.
+            For names that differ in case or accents, and that the file system does not distinguish.
         """
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects of another store, by their keys there and here; return their number.
+        """Copy objects of another store, by pairs of keys there and here; return their number.
 
-        Absent objects are left out. Each object is written whole or not at all.
+        Absent objects are left out. Each object is written atomically.
         """
         pairs = list(keys)
-        fetched = source.fetch([theirs for theirs, _ in pairs])
+        fetched = source.fetch([source_key for source_key, _ in pairs])
         items = [
-            (ours, data) for (_, ours), data in zip(pairs, fetched, strict=True) if data is not None
+            (key, data) for (_, key), data in zip(pairs, fetched, strict=True) if data is not None
         ]
         self.put(items)
         return len(items)
@@ -341,33 +340,35 @@ class Store(ABC):
         return stored is None or bytes(stored) == data
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Keep other writers of the object out while it is read, merged and put.
+        """Exclude other writers of an object while it is read, merged and written.
 
-        An empty key is the lock of those who write metadata. By default it holds within this
-        process.
+        An empty key is the writer lock of the store. By default, locks exclude the threads of
+        this process only.
         """
         return _locks(f"{self.identity}\0{key}")
 
     def flush(self) -> None:
-        """Force everything written so far to the disk."""
+        """Flush everything written so far to the disk."""
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a store whose content replaces that of this one when the block ends well.
+        """Yield a store whose content replaces the content of this one when the block succeeds.
 
-        It begins `empty`, or with the objects of this one.
+        It starts `empty`, or with the objects of this store.
 
         Raises
         ------
         ExistsError
-            If `exclusive`, and another writer made the store.
+            If `exclusive`, and another writer has created the store.
         """
         staging = self.staging(empty=empty)
         try:
             yield staging
             self.commit(staging, exclusive=exclusive)
         except NczarrError as error:
-            if error.store == staging.name:  # a name that is gone when the message is read
+            if (
+                error.store == staging.name
+            ):  # the staging store no longer exists when the message is read
                 error.store = self.name
             raise
         finally:
@@ -378,11 +379,11 @@ class Store(ABC):
         self._not_replaceable()
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
-        """Replace the content of this store by that of `staging`, atomically."""
+        """Atomically replace the content of this store by the content of `staging`."""
         self._not_replaceable()
 
     def _read_only(self) -> UnsupportedError:
         return UnsupportedError("this store is read only", store=self.name)
 
     def _not_replaceable(self) -> NoReturn:
-        raise UnsupportedError("the store cannot be replaced in one step", store=self.name)
+        raise UnsupportedError("the store cannot be replaced atomically", store=self.name)

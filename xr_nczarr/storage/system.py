@@ -1,7 +1,7 @@
-"""Calls of the operating system for files, and substitutes where a system lacks them.
+"""System calls for files, and substitutes on systems that lack them.
 
-No other module of the layer depends on the system. docs/reference/versions.md lists the
-substitutes.
+No other module of this package depends on the operating system. docs/reference/versions.md lists
+the substitutes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OFFSET = ctypes.c_int64
 _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-_MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # of one call
-_MIN_EARLY_BYTES = 256 << 10  # smaller files are written together when the disk is flushed
-# Seconds. Readers of a chunk, virus scanners and indexers close a file within moments.
+_MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # per call
+_MIN_EARLY_BYTES = 256 << 10  # smaller files wait until the disk is flushed
+# In seconds. Readers of a chunk, virus scanners and indexers soon close a file.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
 _LOCK_WAIT = 0.01
 
@@ -67,7 +67,7 @@ def _c_library() -> Any:
 
 
 _library = _c_library()
-# Not in Python: the first three are of Linux, the last of macOS.
+# Missing from Python: the first three belong to Linux, the last one to macOS.
 _renameat2 = getattr(_library, "renameat2", None)
 _syncfs = getattr(_library, "syncfs", None)
 _sync_file_range = getattr(_library, "sync_file_range", None)
@@ -78,7 +78,7 @@ _renamex_np = getattr(_library, "renamex_np", None)
 
 
 def open_to_read(path: str) -> int:
-    """Return a descriptor of a file; opening a pipe or a device does not block."""
+    """Return a descriptor of an existing file; opening a pipe or a device does not block."""
     try:
         return os.open(path, _READ)
     except PermissionError:
@@ -89,20 +89,20 @@ def open_to_read(path: str) -> int:
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Read into the first buffer and count one byte more, where there is no ``readv``."""
+    """Substitute ``readv``: read into the first buffer, and count at most one more byte."""
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
         return count + len(file.read(1) if count == buffers[0].nbytes else b"")
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Read once from `start`, where there is no ``pread``."""
+    """Substitute ``pread``: seek to `start`, and read once."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Read once from `start` into the first buffer, where there is no ``preadv``."""
+    """Substitute ``preadv``: seek to `start`, and read once into the first buffer."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)
@@ -125,9 +125,9 @@ def write(descriptor: int, view: memoryview) -> int:
 
 
 def copy(source: int, target: int, size: int) -> int:
-    """Copy bytes between files from where they are, and return how many of `size` there were.
+    """Copy up to `size` bytes between files at their current positions; return the number copied.
 
-    They stay in the kernel where the system and the file system can copy so.
+    The kernel copies the bytes if the system and the file system support that.
     """
     done = 0
     for copier in _copiers:
@@ -154,7 +154,7 @@ def _read_and_write(source: int, target: int, count: int) -> int:
     return write(target, memoryview(os.read(source, min(count, _MAX_READ_BYTES))))
 
 
-# Elsewhere than on Linux, files are not sent to files.
+# Only Linux supports sendfile between two files.
 _copiers = (*((_copy_range, _send) if sys.platform == "linux" else ()), _read_and_write)
 
 
@@ -162,27 +162,27 @@ _copiers = (*((_copy_range, _send) if sys.platform == "linux" else ()), _read_an
 
 
 def open_to_create(path: str) -> int:
-    """Return a descriptor of a new file, to be written."""
+    """Return a descriptor of a new file for writing."""
     return os.open(path, _CREATE, 0o666)
 
 
 def replace(source: str, target: str) -> None:
-    """Rename a file, in place of the one that is there."""
+    """Rename a file, replacing an existing one."""
     _patiently(os.replace, source, target)
 
 
 def rename(source: str, target: str) -> None:
-    """Rename a file or directory to a name that is free."""
+    """Rename a file or directory to an unused name."""
     _patiently(os.rename, source, target)
 
 
 def rename_onto_empty(source: str, target: str) -> None:
-    """Rename a directory to a name that is free or that of an empty directory.
+    """Rename a directory to an unused name, or onto an empty directory.
 
     Raises
     ------
     OSError
-        With EEXIST, ENOTEMPTY or ENOTDIR when something else has the name.
+        With EEXIST, ENOTEMPTY or ENOTDIR if anything else has the name.
     """
     if _WINDOWS:  # which never renames onto a directory
         with suppress(FileNotFoundError):
@@ -196,12 +196,12 @@ def unlink(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and all that is below it."""
+    """Remove a directory and everything below it."""
     _patiently(shutil.rmtree, path)
 
 
 def exchange(name: str, other: str) -> bool:
-    """Swap two names in one step; False where the system or the file system cannot."""
+    """Atomically exchange two names; return False if the system does not support that."""
     paths = os.fsencode(name), os.fsencode(other)
     if _renameat2 is not None:
         return bool(_renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE) == 0)
@@ -209,7 +209,7 @@ def exchange(name: str, other: str) -> bool:
 
 
 def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
-    """Run an operation again while Windows refuses it because another program has a file open."""
+    """Retry an operation that Windows denies because another program has a file open."""
     for wait in _WAITS:
         with suppress(PermissionError):
             return operation(*arguments)
@@ -222,31 +222,32 @@ def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
         raise
 
 
-# ---- Forcing to the disk
+# ---- Flushing to the disk
 
 
 def syncs_each(sync: Sync) -> bool:
-    """Return whether each file is forced to the disk when it is written.
+    """Return whether each file is flushed to the disk when it is written.
 
-    It is for ``"all"``, and for ``"commit"`` where no call syncs a whole file system.
+    This is the case for ``"all"``, and for ``"commit"`` on systems that cannot sync a whole file
+    system.
     """
     return sync == "all" or (sync == "commit" and _syncfs is None)
 
 
 def start_sync(descriptor: int, size: int) -> None:
-    """Let the disk begin with a large file, so that `sync_filesystem` finds less to do.
+    """Start writing a large file to the disk, so that `sync_filesystem` takes less time.
 
-    Nothing is waited for; a failure is reported by `sync_filesystem` again.
+    This does not wait, and ignores failures, which `sync_filesystem` reports again.
     """
     if _sync_file_range is not None and size >= _MIN_EARLY_BYTES:
         _sync_file_range(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
 
 
 def sync_filesystem(path: str) -> None:
-    """Force the file system of the directory `path` to the disk; see `syncs_each`.
+    """Flush the file system of the directory `path` to the disk; see `syncs_each`.
 
-    Without ``syncfs`` only the cache of the drive is left to be emptied, for which macOS alone has
-    a call of its own.
+    Without ``syncfs``, every file was flushed on its own. Then only the cache of the drive
+    remains, which macOS flushes by a separate call.
     """
     if _syncfs is None:
         if _FULL_SYNC is not None:
@@ -260,27 +261,29 @@ def sync_filesystem(path: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Force a file to the disk."""
-    with _opened(path, os.O_RDWR) as descriptor:  # Windows syncs none that is opened to be read
+    """Flush a file to the disk."""
+    with _opened(
+        path, os.O_RDWR
+    ) as descriptor:  # Windows cannot sync a file that is open for reading
         os.fsync(descriptor)
         if _FULL_SYNC is not None:
             _empty_drive_cache(descriptor)
 
 
 def sync_directory(path: str) -> None:
-    """Force the names in a directory to the disk; Windows cannot, and journals them."""
+    """Flush the names in a directory to the disk; not on Windows, which journals them."""
     if not _WINDOWS:
         with _opened(path) as descriptor:
             os.fsync(descriptor)
 
 
 def _empty_drive_cache(descriptor: int) -> None:
-    """Do what ``fsync`` leaves out on macOS."""
+    """Flush the cache of the drive on macOS, where ``fsync`` does not."""
     try:
         _fcntl.fcntl(descriptor, _FULL_SYNC)
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
-            raise  # file systems of other machines do not know it
+            raise  # not supported by network file systems
 
 
 @contextmanager
@@ -299,10 +302,10 @@ _process_locks = KeyLocks()
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold a lock that excludes other processes and threads, as a file that is gone afterwards.
+    """Hold a lock file that excludes other processes and threads, and remove it afterwards.
 
-    The lock ends with its process. A system with neither ``flock`` nor ``msvcrt.locking`` (none
-    that is known runs more than one process) excludes threads alone.
+    The lock ends with its process. A system with neither ``flock`` nor ``msvcrt.locking``
+    excludes threads only; no known system of this kind runs more than one process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):
@@ -336,14 +339,14 @@ def _wait_for(descriptor: int) -> None:
     while True:
         try:
             _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
-        except PermissionError:  # LK_LOCK would look once a second, and give up after ten
+        except PermissionError:  # LK_LOCK would try once a second, and give up after ten tries
             time.sleep(_LOCK_WAIT)
         else:
             return
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Remove the file unless it was moved; a file that stays can be locked again."""
+    """Remove the lock file, unless it was moved; a remaining file can be locked again."""
     try:
         with suppress(OSError):
             if _fcntl is None:
@@ -369,7 +372,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def why_refused(key: str) -> str | None:
-    """Return why no file can have the names of a key, None if it can. Only Windows refuses any.
+    """Return why the names in a key are invalid as file names (on Windows), or None if valid.
 
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
@@ -379,16 +382,16 @@ def why_refused(key: str) -> str | None:
         shown = quote(repr(name))
         wrong = sorted(_REFUSED_CHARACTERS.intersection(name))
         if wrong:
-            return f"Windows allows no {wrong[0]!r} in {shown}"
+            return f"Windows does not allow {wrong[0]!r} in {shown}"
         if name.endswith((".", " ")):
-            return f"Windows drops the {name[-1]!r} at the end of {shown}"
+            return f"Windows removes {name[-1]!r} from the end of {shown}"
         if name.partition(".")[0].rstrip(" ").upper() in _DEVICES:
-            return f"Windows takes {shown} for a device"
+            return f"Windows treats {shown} as a device"
     return None
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path without links is of the system, or of one of its devices."""
+    """Return whether an absolute path without links belongs to the system or to a device."""
     if not _WINDOWS:
         return f"{path}/".startswith(_SYSTEM_FOLDERS)
     drive, names = os.path.splitdrive(path.replace(os.sep, "/"))
@@ -396,7 +399,7 @@ def is_device(path: str) -> bool:
 
 
 def are_one_name(folder: str, name: str, other: str) -> bool:
-    """Return whether the file system of `folder` takes two names for the same, by trying it."""
+    """Return whether the file system of `folder` treats two names as one, by creating files."""
     first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)
     path, alias = (f"{folder}/.{token}{name[first : first + 32]}.tmp" for name in (name, other))
@@ -408,23 +411,23 @@ def are_one_name(folder: str, name: str, other: str) -> bool:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return whether a path leads to a folder, or to something below it, links followed."""
+    """Return whether a path, after following links, is a folder or below it."""
     real, parent = (os.path.normcase(os.path.realpath(item)) for item in (path, folder))
     return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
 
 
 def is_same_place(name: str, other: str) -> bool:
-    """Return whether two paths lead to the same file or directory, or would."""
+    """Return whether two paths are the same file or directory, existing or not."""
     try:
         return os.path.samefile(name, other)
-    except OSError:  # one does not exist
+    except OSError:  # at least one does not exist
         return is_inside(name, other) and is_inside(other, name)
 
 
 def boot() -> str:
-    """Return an identifier of the time since the machine started, empty if unknown.
+    """Return an identifier of the current boot of the machine; empty if unknown.
 
-    Until the next start, files keep their content even if it was not forced to the disk.
+    Until the next boot, files keep their content even if it was not flushed to the disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

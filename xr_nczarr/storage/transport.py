@@ -1,4 +1,4 @@
-"""Requests to a filesystem of fsspec: many at once, and again after transient failures."""
+"""Concurrent requests to an fsspec filesystem, with retries of transient failures."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from xr_nczarr.storage.memory import NOT_SHARED
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, RemoteClient, Request, Rules, cut_error
 from xr_nczarr.storage.retries import (
+    TRY_LATER,
     foreign_errors,
     is_missing_bucket,
     is_transient,
@@ -47,25 +48,25 @@ _BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # of each helper
 _SMALL_BATCH = 64  # of each helper, for documents
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
-_BYTES_AHEAD = 64 << 20  # of each batch, as far as the sizes are known
-_FIRST_BATCH = 8  # while they are not
+_BYTES_AHEAD = 64 << 20  # per batch, if the sizes are known
+_FIRST_BATCH = 8  # as long as they are unknown
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), "azure"),
 }
-"""Protocol → our extra that installs its filesystem."""
+"""Extra of this package that installs the filesystem of each protocol."""
 
 
 class Transport(RemoteClient):
-    """A filesystem of fsspec, reached through its public batch calls alone.
+    """An fsspec filesystem, used only through its public batch methods.
 
     Parameters
     ----------
     filesystem
-        An instance of fsspec. It is made again in a forked process, where fsspec's own would fail.
+        An fsspec filesystem. It is created again in a forked process, where it would fail.
     root
-        Path in the filesystem, as fsspec strips it.
+        Path in the filesystem, without the protocol.
     rules
         See `Rules`.
     name
@@ -89,7 +90,7 @@ class Transport(RemoteClient):
         self._filesystem = filesystem
         self._elsewhere = False
         self._process = os.getpid()
-        # Caches and filesystems without concurrency of their own need not be safe in threads.
+        # Caches and synchronous filesystems may not be thread-safe.
         self.alone = not filesystem.async_impl or hasattr(filesystem, "fs")
         self._turn = ProcessLock() if self.alone else nullcontext()
 
@@ -115,7 +116,7 @@ class Transport(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield what is requested in order, cut from the whole object if the server sent that."""
+        """Yield the answers in order, cut from the whole object if the server sent all of it."""
         for request, answer in zip(requests, self._answers(requests), strict=True):
             if answer is None or request.start is None:
                 yield None if answer is None else Versioned(answer)
@@ -123,7 +124,7 @@ class Transport(RemoteClient):
                 yield Versioned(self._exactly(request, answer))
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of a file, all of a shorter one; None if it is absent."""
+        """Return the last `max_bytes` of a file, or all of a shorter one; None if absent."""
         (answer,) = self._answers([Request(key, -max_bytes, max_bytes)])
         if answer is not None and (page := page_in(answer)):
             raise page_error("expected an object", page, store=self.name, key=key)
@@ -162,18 +163,18 @@ class Transport(RemoteClient):
             helpers.shutdown(wait=True, cancel_futures=True)
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, and the error in place of one that is refused (403)."""
+        """Yield the answers in order, or the error if access is denied (403)."""
         refusals: dict[int, AccessDeniedError] = {}
         answers = self._request(requests, refusals)
         return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
-        """Do something with a path of the filesystem, again as long as its failure may pass."""
+        """Call `action` with the filesystem and a path; retry transient failures."""
         for _ in self.rules.retry.tries():
             try:
                 return action(self.filesystem, path)
             except NotImplementedError as error:
-                problem = "the filesystem cannot do that"
+                problem = "the filesystem does not support this operation"
                 raise UnsupportedError(problem, store=self.name, key=key) from error
             except foreign_errors() as error:
                 failure = error
@@ -183,7 +184,7 @@ class Transport(RemoteClient):
         raise self._failure(failure, Request(key))
 
     def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
+        """Return the size of a file in bytes, or None if it does not exist."""
         size = self._do(self._size, self.path(key), key)
         if size is None or size >= 0:
             return size
@@ -191,12 +192,12 @@ class Transport(RemoteClient):
         return None if answer is None else len(answer)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return a size, None for an absent file, and -1 where a web server does not say it."""
-        filesystem.invalidate_cache()  # of an older listing
+        """Return a size, None for an absent file, and -1 if a web server does not report it."""
+        filesystem.invalidate_cache()  # from an older listing
         try:
             size = filesystem.info(path)["size"]
         except FileNotFoundError as error:
-            # fsspec's HTTP calls each failure so.
+            # fsspec's HTTP filesystem raises it for every failure.
             cause = error.__cause__ if self.web else None
             if not isinstance(cause, Exception) or self._is_missing(cause):
                 return None
@@ -211,7 +212,8 @@ class Transport(RemoteClient):
     ) -> list[bytes | None]:
         """Return all answers, None for absent files; transient failures are tried again.
 
-        `refusals` takes the errors of requests that are answered by status 403, by their number.
+        Errors of requests that are answered with status 403 are added to `refusals`, by their
+        number.
         """
         answers: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -241,7 +243,7 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Remove the failures by status 403 from `failed`, and return their errors."""
+        """Remove the failures with status 403 from `failed`, and return their errors."""
         refusals = {}
         for index in [index for index in failed if status_of(failed[index]) == 403]:
             error = self._failure(failed.pop(index), requests[index])
@@ -260,7 +262,7 @@ class Transport(RemoteClient):
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
         if self.web and not self.alone:
-            # Which our own client finds there.
+            # `http.Client` finds it there.
             options["trace_request_ctx"] = self.rules.max_object_bytes
         paths = [self.path(request.key) for request in requests]
         try:
@@ -271,24 +273,24 @@ class Transport(RemoteClient):
                 self._forget(path)
             if len(requests) == 1:
                 return [error]
-        # The caching filesystems fail as a whole when one object is not there.
+        # Caching filesystems fail for all objects if one is absent.
         return [self._cat([request])[0] for request in requests]
 
     def _log_retry(self, error: Exception, key: str) -> None:
-        """Log a failure that may pass, without its text, which can hold secrets of the URL."""
+        """Log a transient failure, without its text, which can contain secrets of the URL."""
         status = status_of(error)
         reason = type(error).__name__ if status is None else f"status {status}"
         _log.info("%s: %s: request failed (%s), retrying", self.name, key, reason)
 
     def _forget(self, path: str) -> None:
-        """Remove what ``simplecache`` keeps of a file: it has its name before it is whole."""
+        """Remove a file from ``simplecache``, where an incomplete file has its final name."""
         kept = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(kept, str):
             with suppress(FileNotFoundError):
                 os.unlink(kept)
 
     def _checked(self, answer: bytes, request: Request) -> bytes:
-        """Return an answer, unless a whole object is longer than may be, or a web page.
+        """Return an answer; raise an error for a web page or an object that is too large.
 
         Raises
         ------
@@ -322,7 +324,7 @@ class Transport(RemoteClient):
         raise cut_error(request, len(answer), self.name)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
-        """Return whether an object has no bytes to give some of: S3 says so by an error."""
+        """Return whether a range failed because the object is empty, which is an error on S3."""
         if request.start is not None or status_of(error) != 416:
             return False
         return self.size(request.key) == 0
@@ -330,29 +332,31 @@ class Transport(RemoteClient):
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return not is_missing_bucket(error)
-        if isinstance(error, KeyError):  # of zipfile: fsspec's chained zips hand it on, until 2026
+        if isinstance(
+            error, KeyError
+        ):  # zipfile's error, which fsspec's chained zips did not translate before 2026
             return "There is no item named" in str(error)
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Return a NczarrError for `error`, without its text where that can hold secrets.
+        """Return the NczarrError for `error`, without its text if that can contain secrets.
 
-        An error of aiohttp is not chained: it holds the headers of the request, and does not
-        pickle.
+        An error of aiohttp is not chained: it contains the headers of the request, and cannot be
+        pickled.
         """
         key = request.key or None
         if isinstance(error, NczarrError):
             return error.located(store=self.name, key=key)
-        ours = storage_error(error, store=self.name, key=key)
+        failure = storage_error(error, store=self.name, key=key)
         if is_transient(error):
-            ours.remedy = "The retries are used up: try again later."
+            failure.remedy = TRY_LATER
             if is_unknown_host(error):
-                ours.remedy = "Check the name of the host."
-        ours.place = request.place or ours.place
-        ours.problem = mask(ours.problem) if "://" in ours.problem else ours.problem
-        ours.__cause__ = None if self._secret or hasattr(error, "request_info") else error
-        return ours
+                failure.remedy = "Check the name of the host"
+        failure.place = request.place or failure.place
+        failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
+        failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
+        return failure
 
 
 def is_http(filesystem: Any) -> bool:
@@ -370,11 +374,11 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
 ) -> tuple[Any, str]:
-    """Return the filesystem of a URL of fsspec, chained or not, and the path in it.
+    """Return the filesystem of an fsspec URL, chained or not, and the path in it.
 
-    Only an archive in a chain is requested now. `trust` limits redirects of a web server.
+    Nothing is requested except for an archive in a chain. `trust` limits redirects of web servers.
     """
-    # Event loops of the caller are for asynchronous calls.
+    # Synchronous calls cannot use the caller's event loop.
     options = {
         k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop", "client")
     }
@@ -399,14 +403,14 @@ def filesystem_at(
     except ImportError as error:
         extra = _EXTRAS.get(url.partition("://")[0])
         raise UnsupportedError(
-            f"a package for this kind of URL is missing ({error})",
+            f"the package for this kind of URL is not installed ({error})",
             remedy=f"Install it, or xr-nczarr[{extra}]" if extra else "Install it",
             store=mask(url),
         ) from error
     except ValueError as error:
         raise UnsupportedError(str(error), store=mask(url)) from error
-    except FileNotFoundError as error:  # an archive in the chain is opened at once
-        raise NotFoundError("it does not exist", store=mask(url)) from error
+    except FileNotFoundError as error:  # an archive in the chain is opened immediately
+        raise NotFoundError("the archive does not exist", store=mask(url)) from error
     except OSError as error:
         raise storage_error(error, store=mask(url), key=None) from error
     return plain_filesystem(filesystem, root)

@@ -1,4 +1,4 @@
-"""The URLs that a reference set may point at, by the place of the set itself."""
+"""The URLs to which a reference set may refer, depending on its own location."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.storage import system
 from xr_nczarr.storage.url import local_path, mask
 
-# NUL, and halves of characters but those by which Python spells bytes that are no UTF-8.
+# NUL, and surrogates except those with which Python represents bytes that are not UTF-8.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _PROTOCOL = re.compile(r"([^/]+)://|[a-z]+$")
-# Protocols that only carry bytes. Others of fsspec run code (dask) or templates (reference).
+# Protocols that only transfer bytes. Others of fsspec run code (dask) or templates (reference).
 _CARRIERS = frozenset(
     {
         *("file", "local", "memory", "data", "http", "https", "ftp", "sftp", "ssh", "smb"),
@@ -29,17 +29,17 @@ _CARRIERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The places that a set may name.
+    """The places to which a reference set may refer.
 
     Attributes
     ----------
     origin
-        Scheme and host (or bucket) of a remote set, which may name URLs there alone. None for a
-        set of this machine, which may name all but devices and unusual protocols.
+        Scheme and host (or bucket) of a remote set, which may only refer to URLs there. None for a
+        local set, which may refer to everything except devices and unusual protocols.
     allow
-        Prefixes of URLs, or absolute paths, that the caller lets the set name as well.
+        Prefixes of URLs, or absolute paths, that the caller allows in addition.
     narrow
-        Whether `origin` is the folder of an untrusted set, which may name files in it alone.
+        Whether `origin` is the folder of an untrusted set, which may only refer to files in it.
     """
 
     origin: str | None = None
@@ -47,7 +47,7 @@ class Trust:
     narrow: bool = False
 
     def narrowed(self, document: str | None) -> Trust:
-        """Return the rules for an untrusted set at an absolute path or URL; None for no place."""
+        """Return the rules for an untrusted set at an absolute path or URL, or in memory (None)."""
         if document is None:
             return Trust("nowhere:", self.allow, narrow=True)
         path = local_path(document)
@@ -58,11 +58,11 @@ class Trust:
 
     @classmethod
     def below(cls, url: str) -> Trust:
-        """Return the rules for an untrusted store: redirects lead to URLs below its own alone."""
+        """Return the rules for an untrusted store, whose redirects must stay below its own URL."""
         return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
-        """Raise an error for an absolute path or URL that the set may not name.
+        """Raise an error for an absolute path or URL to which the set may not refer.
 
         Raises
         ------
@@ -70,15 +70,15 @@ class Trust:
             With the option that would allow it.
         """
         if _NO_NAME.search(url):
-            raise RefusedError(f"refers to {quote(url)}, which no file can be called")
+            raise RefusedError(f"refers to {quote(url)}, which is not a valid name")
         paths = [local_path(link) for link in url.split("::")]
         near = all(path is None or self._may_resolve(path) for path in paths)
         for path in filter(None, paths if near else ()):
             real = os.path.realpath(path)
-            # What opens the file of a chain asks nothing: not even whether it ever ends.
+            # Opening the file of a chain does not check its kind: a pipe or a device may never end.
             odd = len(paths) > 1 and _is_special(real)
             if odd or system.is_device(real):
-                raise RefusedError(f"refers to {quote(path)}, which is no plain file")
+                raise RefusedError(f"refers to {quote(path)}, which is not a plain file")
         if self.origin is None and _CARRIERS.issuperset(_protocols(url)):
             return
         if near and self._is_allowed(url):
@@ -86,16 +86,20 @@ class Trust:
         shown = quote(mask(url))
         raise RefusedError(
             f"refers to {shown}, "
-            + ("no plain protocol" if self.origin is None else "which is not where the set is"),
-            remedy="If you trust the set, name that place: "
+            + (
+                "not an allowed protocol"
+                if self.origin is None
+                else "which is not where the set is"
+            ),
+            remedy="If you trust the set, allow that place: "
             f'storage_options={{"allow": [{_folder(shown)!r}]}}',
         )
 
     def check_redirect(self, url: str, target: str) -> None:
-        """Raise an error rather than follow an answer of the server of `url` to `target`.
+        """Raise an error for a redirect from `url` to `target` that must not be followed.
 
-        The same host may send to itself, also from ``http`` to ``https``, but not a stranger's; a
-        set of this machine may be sent to any public host.
+        A host may redirect to itself, also from ``http`` to ``https``, unless it is untrusted. For
+        a local set, redirects to any public host are allowed.
         """
         web = target.startswith(("http://", "https://"))
         if web and not self.narrow and _server(url) == _server(target):
@@ -104,27 +108,27 @@ class Trust:
             self.check(target)
             return
         if self.narrow:
-            right, place = web and self._is_allowed(target), "outside of the opened place"
+            right, place = web and self._is_allowed(target), "outside the opened place"
         else:
-            right, place = web and not is_private(_host(target)), "no public host"
+            right, place = web and not is_private(_host(target)), "not a public host"
         if not right:
             raise RefusedError(
                 f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {place}",
-                remedy="If that is right, name that URL itself.",
+                remedy="If you trust that URL, open it instead",
             )
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
-        """Return whether the name of a host may stand for a private address.
+        """Return whether the name of a host may resolve to a private address.
 
-        Hosts of the caller may, including the host of the set. For a set of this machine, all hosts
-        may, except by redirects.
+        It may for hosts that the caller names, including the host of the set. For a local set, it
+        may for all hosts except by redirects.
         """
         if self.origin is None:
             return not redirected
         return host in map(_host, (self.origin, *self.allow))
 
     def _may_resolve(self, path: str) -> bool:
-        """Return whether a path may be looked at: Windows logs in to the server of a share."""
+        """Return whether a path may be accessed: for a share, Windows logs in to the server."""
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
             return True
@@ -150,7 +154,7 @@ class Trust:
 
 
 def _protocols(url: str) -> list[str]:
-    """Return the protocols of a URL, chained or not, as fsspec understands it."""
+    """Return the fsspec protocols of a URL, chained or not."""
     matches = map(_PROTOCOL.match, url.split("::"))
     return [(match[1] or match[0]).lower() for match in matches if match]
 
@@ -158,14 +162,14 @@ def _protocols(url: str) -> list[str]:
 def origin_of(url: str) -> str:
     """Return the scheme and host (or bucket) of a URL, the last one of a chain: ``s3://bucket``.
 
-    The memory of a process has no hosts: it is one place.
+    ``memory://`` has no host, and is a single origin.
     """
     last = url.rpartition("::")[2]
     return "memory://" if last.startswith("memory://") else "/".join(last.split("/")[:3])
 
 
 def is_below(url: str, prefix: str) -> bool:
-    """Return whether a URL is at or below a prefix; an empty prefix is above all."""
+    """Return whether a URL is at or below a prefix; every URL is below an empty one."""
     return (
         not prefix
         or url == prefix
@@ -191,17 +195,17 @@ def is_private(host: str) -> bool:
 
 
 def _host(url: str) -> str:
-    """Return the host of a URL, as servers and their clients understand it; empty for none."""
+    """Return the host of a URL as HTTP clients parse it; empty if there is none."""
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
 
 def _server(url: str) -> str:
-    """Return host and port as a URL spells them."""
+    """Return host and port in the spelling of a URL."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def _folder(url: str) -> str:
-    """Return the value of `allow` that permits a URL; a chain is permitted as a whole."""
+    """Return the value of `allow` that permits a URL; a chain can only be allowed as a whole."""
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 
 

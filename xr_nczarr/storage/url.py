@@ -1,4 +1,4 @@
-"""The text of paths and URLs, and the filesystems that fsspec has for them."""
+"""Parse paths and URLs, and find their fsspec filesystems."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
 
-# A scheme of a single letter is a drive of Windows.
+# A scheme of a single letter is a Windows drive.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute path with ``/`` between its names, as all local paths are kept."""
+    """Return an absolute path with ``/`` as separator, the form of all local paths here."""
     return os.path.abspath(path).replace(os.sep, "/")
 
 
@@ -32,18 +32,18 @@ def local_path(url: str) -> str | None:
     path = _FILE.sub("", url)
     if path == url and _SCHEME.match(url):
         return None
-    # The path of file:///C:/data has a slash too many.
+    # The path of file:///C:/data has one slash too many.
     drive = os.path.splitdrive(path[1:])[0] if path != url else ""
     return (path[1:] if drive else path).replace(os.sep, "/")
 
 
 def is_rooted(path: str) -> bool:
-    """Return whether a path is absolute, or begins at a root or drive."""
+    """Return whether a path is absolute, or starts with a root or drive."""
     return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
 
 
 def is_filesystem(value: object) -> bool:
-    """Return whether a value is a filesystem of fsspec, which local stores never import."""
+    """Return whether a value is an fsspec filesystem, without importing fsspec."""
     if value is None:
         return False
     from fsspec import AbstractFileSystem
@@ -69,7 +69,7 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
         elif (
             filesystem.async_impl and filesystem.asynchronous and filesystem.protocol != "reference"
         ):
-            # It runs in the caller's event loop, and cannot be called from here.
+            # It runs in the caller's event loop, so it cannot be called from here.
             options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
             options["asynchronous"] = False
             filesystem = type(filesystem)(*filesystem.storage_args, **options)
@@ -80,8 +80,8 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
 def check_chain(url: str) -> None:
     """Raise UnsupportedError for a chained URL with a link that fsspec would ignore.
 
-    That is a link after a protocol that wraps no other, a path of a cache, or references that do
-    not come first.
+    These are a link after a protocol that does not wrap another, a path of a cache, and references
+    that do not come first.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -102,7 +102,7 @@ def check_chain(url: str) -> None:
                 problem = f"{protocol} does not wrap another URL in a chain"
         if problem:
             raise UnsupportedError(
-                problem, remedy="Leave out that part of the URL.", store=mask(url)
+                problem, remedy="Leave out that part of the URL", store=mask(url)
             )
 
 
@@ -113,11 +113,11 @@ def _is_wrapper(kind: type) -> bool:
     return any(names & signature(init).parameters.keys() for init in own if init is not None)
 
 
-def merge_options(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return merged storage options; `theirs` win, also within ``client_kwargs``."""
-    merged = {**ours, **theirs}
-    if "client_kwargs" in ours and "client_kwargs" in theirs:
-        merged["client_kwargs"] = {**ours["client_kwargs"], **theirs["client_kwargs"]}
+def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return merged storage options; `overrides` win, also within ``client_kwargs``."""
+    merged = {**options, **overrides}
+    if "client_kwargs" in options and "client_kwargs" in overrides:
+        merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
     return merged
 
 
@@ -129,12 +129,12 @@ def is_protocol(name: str) -> bool:
 
 
 def mask(url: str) -> str:
-    """Return a URL for messages, without user, password and query, which can be secrets."""
+    """Return a URL for messages, without user, password and query, which can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Return the folder of a URL without query, and its last name, decoded if it is from the web.
+    """Return the folder of a URL without query, and its last name, decoded for http(s).
 
     Examples
     --------
@@ -155,6 +155,6 @@ def is_web(url: str) -> bool:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Return an http(s) URL without its query, and the query with its ``?``, empty for others."""
+    """Return an http(s) URL without its query, and the query with its ``?``; empty for others."""
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query

@@ -1,4 +1,4 @@
-"""zarr-python's stores as the client of a store: also those of icechunk and VirtualiZarr."""
+"""The client of a store for zarr-python stores, including icechunk's and VirtualiZarr's."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from xr_nczarr.storage.remote import (
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
-# Stores that hold Zarr v3 alone raise errors for all other keys.
+# Stores limited to Zarr v3 raise errors for all other keys.
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
 
 
 class ZarrPythonClient(RemoteClient):
-    """The objects below a path in a store of zarr-python.
+    """The objects below a path in a zarr-python store.
 
-    Its methods are asynchronous. They run in zarr-python's own event loop, several at once.
+    Its asynchronous methods run concurrently in zarr-python's own event loop.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class ZarrPythonClient(RemoteClient):
     path
         Folder in it; empty for the whole store.
     rules
-        See `Rules`. The store retries by itself.
+        See `Rules`. The store retries requests itself.
 
     Notes
     -----
-    In stores that hold Zarr v3 alone (icechunk), the objects that mark an unfinished write stay in
-    this process: there the user's commit is the transaction.
+    In stores limited to Zarr v3 (icechunk), the objects that mark an unfinished write are kept in
+    this process, since the user's commit is the transaction.
     """
 
     def __init__(self, store: Any, path: str = "", rules: Rules | None = None) -> None:
@@ -58,7 +58,7 @@ class ZarrPythonClient(RemoteClient):
         in_memory = type(store).__name__ in ("MemoryStore", "ManagedMemoryStore", "GpuMemoryStore")
         self.remote = not in_memory and type(store).__name__ != "ZipStore"
         self.alone = not self.remote
-        # Sessions of icechunk and stores in memory are seen by this process alone.
+        # icechunk sessions and stores in memory exist only in this process.
         self.shared = not (in_memory or ("icechunk" in packages and not store.read_only))
         self.token = uuid.uuid4().hex
         self.transactional = "icechunk" in packages
@@ -74,7 +74,7 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A text that two clients share if they reach the same objects."""
+        """A text that is equal for clients of the same objects."""
         is_url = self.shared and "://" in self.name
         return self.name if is_url else f"{self.name} {id(self.store)}"
 
@@ -85,7 +85,7 @@ class ZarrPythonClient(RemoteClient):
         return client
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield what is requested in order."""
+        """Yield the answers in order."""
         for request in requests:
             check_key(request.key, self.name)
         for first in range(0, len(requests), IN_FLIGHT):
@@ -106,7 +106,7 @@ class ZarrPythonClient(RemoteClient):
             self._marks[key] = bytes(data)
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists; return False, since zarr-python does not say which."""
+        """Write an object unless it exists; return False, because the outcome is unknown."""
         check_key(key, self.name)
         if self._holds(key):
             action = self.store.set_if_not_exists
@@ -120,7 +120,7 @@ class ZarrPythonClient(RemoteClient):
         if not self.store.supports_listing:
             raise UnsupportedError(
                 f"a {type(self.store).__name__} cannot list objects",
-                remedy="Pass a store with consolidated metadata.",
+                remedy="Pass a store with consolidated metadata",
                 store=self.name,
             )
         ((objects, prefixes),) = self._run(self._list, [prefix])
@@ -144,16 +144,16 @@ class ZarrPythonClient(RemoteClient):
             self._marks.pop(key, None)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         check_key(key, self.name)
         (size,) = self._run(self._size, [key])
         return size  # type: ignore[no-any-return]
 
     def address(self, key: str) -> None:
-        """Return None: other programs do not reach the objects of a Python object."""
+        """Return None: other programs cannot read the objects of a Python object."""
 
     def check_writable(self) -> None:
-        """Raise an error if the store is read only, or a copy that a worker got.
+        """Raise an error if the store is read only, or a worker's copy.
 
         Raises
         ------
@@ -162,28 +162,28 @@ class ZarrPythonClient(RemoteClient):
         kind = type(self.store).__name__
         if self.store.read_only or not self.store.supports_writes:
             raise UnsupportedError(
-                "this store is read only", remedy="Open it for writing.", store=self.name
+                "this store is read only", remedy="Open it for writing", store=self.name
             )
         if not self.store.supports_deletes:
             raise UnsupportedError(
                 f"a {kind} cannot replace or remove objects",
-                remedy="Pass its path instead.",
+                remedy="Pass its path instead",
                 store=self.name,
             )
         if self._copied:
-            problem = "a worker holds a copy of the store; changes to it would be lost"
+            problem = "the worker has a copy of the store; changes to it would be lost"
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
-        """Return whether the store can hold an object of that name."""
+        """Return whether the store accepts a key."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless a key is that of a mark of an unfinished write."""
+        """Raise UnsupportedError unless a key is that of a marker of an unfinished write."""
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
-                f"a {type(self.store).__name__} holds Zarr v3 alone",
-                remedy="Pass zarr_format=3.",
+                f"a {type(self.store).__name__} is limited to Zarr v3",
+                remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,
             )
@@ -192,7 +192,7 @@ class ZarrPythonClient(RemoteClient):
         return f"{self.folder}/{key}" if self.folder else key
 
     def _run(self, action: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> list[Any]:
-        """Return the results of an action on requests or keys, in zarr-python's event loop."""
+        """Return the results of an action on items, concurrently in zarr-python's event loop."""
         from zarr.core.sync import sync
 
         async def gather() -> list[Any]:
@@ -211,10 +211,10 @@ class ZarrPythonClient(RemoteClient):
         return results
 
     def _failure(self, error: Exception, key: str) -> NczarrError:
-        ours = storage_error(error, store=self.name, key=key or None)
+        failure = storage_error(error, store=self.name, key=key or None)
         if not isinstance(error, OSError):
-            ours.problem = f"{type(self.store).__name__}: {ours.problem}"[:_MESSAGE_LENGTH]
-        return ours
+            failure.problem = f"{type(self.store).__name__}: {failure.problem}"[:_MESSAGE_LENGTH]
+        return failure
 
     async def _answer(self, request: Request) -> Bytes | None:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
@@ -222,7 +222,7 @@ class ZarrPythonClient(RemoteClient):
         key, start, length = request
         if start is None:
             return await self._whole(key)
-        if length == 0 or not self._holds(key):  # zarr-python knows no empty ranges
+        if length == 0 or not self._holds(key):  # zarr-python does not support empty ranges
             ranges = [ByteRange(key, start, length)]
             return next(cut_ranges(ranges, [await self._whole(key)], self.name))
         part = SuffixByteRequest(-start) if start < 0 else RangeByteRequest(start, start + length)
@@ -279,7 +279,7 @@ class ZarrPythonClient(RemoteClient):
 
 
 def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
-    """Return the client of a copy of a store that another process sent."""
+    """Return the client of a copy of a store from another process."""
     client = ZarrPythonClient(store, path, rules)
     client._copied = True
     return client

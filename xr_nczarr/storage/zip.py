@@ -1,4 +1,4 @@
-"""Zip files: one file that holds a whole store."""
+"""Stores in zip files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
 from xr_nczarr.storage.replacing import hidden_path, is_hidden, made_meanwhile
-from xr_nczarr.storage.retries import failing_as_ours
+from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.zip_index import (
@@ -33,11 +33,11 @@ from xr_nczarr.storage.zip_index import (
 class ZipStore(Store):
     """The entries of a zip file, read in place.
 
-    Both flavours are read: keys at the root (zarr-python), and all below one leading folder
-    (netcdf-c). Of entries with the same name the last counts.
+    Two layouts are read: keys at the root (zarr-python), and all keys below one folder (netcdf-c).
+    If several entries have the same name, the last one counts.
 
-    The file is the object `key` of the store `folder`. Objects of more than `max_object_bytes` are
-    refused before anything is allocated.
+    The file is the object `key` of the store `folder`. Objects of more than `max_object_bytes`
+    raise LimitError before anything is allocated.
     """
 
     shared = False
@@ -71,13 +71,13 @@ class ZipStore(Store):
         return ZipStore, (self.folder, self.key, self.max_object_bytes)
 
     def bounded(self, max_bytes: int) -> ZipStore:
-        """Return the store that reads no object of more than `max_bytes`."""
+        """Return a store that refuses to read objects of more than `max_bytes`."""
         store = ZipStore(self.folder, self.key, min(max_bytes, self.max_object_bytes))
         store._index, store._sorted, store._end = self._entries(), self._sorted, self._end
         return store
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield each object in the order of `keys`, None for an absent one."""
+        """Yield each object in the order of `keys`, or None if it is absent."""
         entries = [self._entry(key) for key in keys]
         spans = self._read([(entry.offset, entry.span) for entry in entries if entry])
         for key, entry in zip(keys, entries, strict=True):
@@ -99,7 +99,7 @@ class ZipStore(Store):
                 yield from cut_ranges([item], self.fetch([item.key]), self.name)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, None if it does not exist."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         entry = self._entry(key)
         return None if entry is None else entry.info.file_size
 
@@ -115,8 +115,8 @@ class ZipStore(Store):
         for key in keys:
             if key not in places:
                 raise UnsupportedError(
-                    "the entry of the zip file is deflated, so that its bytes have no address",
-                    remedy="Pack the store without compression, or raise inline_below.",
+                    "the entry of the zip file is deflated, so its bytes cannot be referenced",
+                    remedy="Pack the store without compression, or raise inline_below",
                     store=self.name,
                     key=key,
                 )
@@ -124,9 +124,9 @@ class ZipStore(Store):
         return {key: Address(file.url, *places[key]) for key in keys}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return offset and length in the file of the objects that are not deflated.
+        """Return the offset and length in the file of the objects that are not deflated.
 
-        The local headers, which hold them, are fetched together.
+        The local headers, which contain the offsets, are fetched together.
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
@@ -148,19 +148,19 @@ class ZipStore(Store):
                 yield key, entry.info.file_size
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects: a new file replaces this one. Many objects are better staged."""
+        """Write objects by replacing the file. Use `staging` to write many objects."""
         with self.in_one_step(empty=False) as staging:
             staging.put(items)
 
     def delete(self, prefix: str) -> None:
-        """Remove objects: a new file replaces this one."""
+        """Remove objects by replacing the file."""
         with self.in_one_step(empty=False) as staging:
             staging.delete(prefix)
 
     def staging(self, *, empty: bool = False) -> LocalStore:
-        """Return a directory beside the file with its objects, for `commit` to pack."""
+        """Return a directory beside the file, with its objects, that `commit` packs."""
         target = self._target()
-        # Only the file is forced to the disk, once it is packed.
+        # Only the packed file is flushed to the disk.
         staging = LocalStore(target, "none").staging()
         if not empty and os.path.lexists(target):
             try:
@@ -172,15 +172,15 @@ class ZipStore(Store):
         return staging
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
-        """Pack `staging` and put it in place of this file in one step, then remove it.
+        """Pack `staging` into a file that atomically replaces this one, then remove `staging`.
 
-        Entries are stored, each name once, below a folder named as the file, directories first:
-        netcdf-c reads no other layout, and zarr-python reads it with that folder as the path.
+        Entries are uncompressed, below a folder named after the file, directories first. netcdf-c
+        reads no other layout, and zarr-python reads it with that folder as the path.
         """
         folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
         try:
-            with failing_as_ours(self.name):
+            with translated_os_errors(self.name):
                 with zipfile.ZipFile(temporary, "x", strict_timestamps=False) as file:
                     _pack(file, staging.root, f"{self.key.removesuffix('.zip')}/")
                 if folder.sync != "none":
@@ -198,15 +198,15 @@ class ZipStore(Store):
         staging.discard()
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError unless the zip file is a local one."""
+        """Raise UnsupportedError unless the zip file is local."""
         self._local_folder()
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
-        """Raise an error for keys that the staging directory cannot hold side by side."""
+        """Raise an error for keys that the staging directory cannot contain together."""
         LocalStore(os.path.dirname(self._target())).check_new_keys(new, existing)
 
     def fingerprint(self) -> str | None:
-        """Return a text that changes whenever the zip file does; None for a remote one."""
+        """Return a text that changes with the zip file; None for a remote one."""
         if not isinstance(self.folder, LocalStore):
             return None
         return file_fingerprint(f"{self.folder.root}/{self.key}")
@@ -218,40 +218,40 @@ class ZipStore(Store):
         if not isinstance(self.folder, LocalStore):
             raise UnsupportedError(
                 "only zip files on a local disk can be written",
-                remedy="Write it to a local path and copy it.",
+                remedy="Write to a local path, then copy the file",
                 store=self.name,
             )
         return self.folder
 
     def _read(self, places: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """Yield the bytes of the file at each (offset, length), as far as possible from memory."""
+        """Yield the bytes of the file at each (offset, length), from memory if possible."""
         held = [self._end.cut(*place) for place in places]
         missing = [place for place, data in zip(places, held, strict=True) if data is None]
         fetched = self.folder.fetch_ranges([ByteRange(self.key, *place) for place in missing])
         for data in held:
             data = next(fetched) if data is None else data
             if data is None:
-                raise NotFoundError("the zip file is no longer there", store=self.name)
+                raise NotFoundError("the zip file no longer exists", store=self.name)
             yield data
 
     def _entries(self) -> dict[str, Entry]:
-        """Return the entries by key; they are read once."""
+        """Return the entries by key; they are read only once."""
         if self._index is None:
             end = self.folder.fetch_end(self.key, END_BYTES)
             if end is None:
-                raise NotFoundError("there is no such zip file", store=self.name)
+                raise NotFoundError("the zip file does not exist", store=self.name)
             self._end = FileEnd(end)
             self._index = read_index(self._read, self._end.size, self.name)
         return self._index
 
     def _keys(self) -> list[str]:
-        """Return the sorted keys; they are sorted once."""
+        """Return the sorted keys; they are sorted only once."""
         if self._sorted is None:
             self._sorted = sorted(self._entries())
         return self._sorted
 
     def _entry(self, key: str) -> Entry | None:
-        """Return an entry that can be decoded within the limits, None if it does not exist."""
+        """Return an entry that can be decoded within the limits, or None if it does not exist."""
         check_key(key, self.name)
         entry = self._entries().get(key)
         if entry is None:
@@ -260,12 +260,12 @@ class ZipStore(Store):
         if info.flag_bits & 1 or not (entry.deflated or info.compress_type == zipfile.ZIP_STORED):
             raise UnsupportedError(
                 "the entry is encrypted, or neither stored nor deflated",
-                remedy="Pack the store again, without compression: its chunks have their own.",
+                remedy="Pack the store again, without compression",
                 store=self.name,
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            raise damaged("the entry is stored, and its two sizes differ", self.name, key)
+            raise damaged("the entry is uncompressed, but its two sizes differ", self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
             problem = f"the entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
             raise too_large(problem, self.max_object_bytes, self.name, key)

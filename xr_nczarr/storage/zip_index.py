@@ -1,4 +1,4 @@
-"""The entries of a zip file: where each lies, and what its bytes are. Nothing is believed."""
+"""Locate and decode the entries of a zip file, which is treated as untrusted."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import Bytes
 
 Read = Callable[[Sequence[tuple[int, int]]], Iterator[Bytes]]
-"""Returns the bytes of a file at each (offset, length)."""
+"""Function that yields the bytes of a file at each (offset, length)."""
 
 HEADER = 30
-"""Bytes of a local header before its name."""
+"""Size in bytes of a local header before its name."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
 END_BYTES = 64 << 10
-"""Bytes at the end of a file, where its directory mostly fits."""
+"""Number of bytes at the end of a file that usually contain its directory."""
 
 _JUNK = "__MACOSX/"
-_EMPTY_GROUP_BYTES = 64  # of a document that says no more than the version
+_EMPTY_GROUP_BYTES = 64  # limit for the document of a group without attributes
 
 
 class Entry(NamedTuple):
-    """The place of an object in the file: from its local header, up to `span` bytes."""
+    """An object in the file: at most `span` bytes from `offset`, including its local header."""
 
     offset: int
     span: int
@@ -37,17 +37,17 @@ class Entry(NamedTuple):
 
     @property
     def deflated(self) -> bool:
-        """Whether its bytes in the file are not its content."""
+        """Whether the entry is compressed."""
         return self.info.compress_type == zipfile.ZIP_DEFLATED
 
 
 class FileEnd:
-    """The last bytes of a zip file, which say how large it is.
+    """The last bytes of a zip file, which imply its size.
 
     Parameters
     ----------
     data
-        At most the last `END_BYTES`. A larger file has to begin with its first entry.
+        The last bytes, at most `END_BYTES`. A larger file must begin with its first entry.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -55,14 +55,14 @@ class FileEnd:
         self.size = len(data) if len(data) < END_BYTES else _implied_size(bytes(data))
 
     def cut(self, offset: int, length: int) -> Bytes | None:
-        """Return bytes of the file, None unless all of them are at its end."""
+        """Return bytes of the file, or None unless all of them are in `data`."""
         first = offset - self.size + len(self.data)
         inside = 0 <= first <= len(self.data) - length
         return memoryview(self.data)[first : first + length] if inside else None
 
 
 def _implied_size(end: bytes) -> int:
-    """Return the size of the file that ends so, as its directory says: 0 if there is none.
+    """Return the size of a file from the directory in its last bytes; 0 if there is none.
 
     Source: PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16.
     """
@@ -75,21 +75,21 @@ def _implied_size(end: bytes) -> int:
 
 
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
-    """Return the entries of a file of `size` bytes by key, without the folder of the store.
+    """Return the entries of a file of `size` bytes by key, relative to the folder of the store.
 
     Raises
     ------
     StorageError
-        For damage, and for entries that overlap.
+        If the file is damaged, or entries overlap.
     RefusedError
-        For names that lead elsewhere.
+        For a name that leaves the store.
     """
     source: Any = _RangeFile(read, size)
     try:
         with zipfile.ZipFile(source) as file:
             infos, end = file.infolist(), file.start_dir
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error) as error:
-        raise damaged(f"found no readable zip file ({reason_of(error)})", store) from error
+        raise damaged(f"the zip file cannot be read ({reason_of(error)})", store) from error
     infos = [info for info in infos if not info.orig_filename.startswith(_JUNK)]
     starts = sorted(info.header_offset for info in infos)
     room = {start: after - start for start, after in pairwise([*starts, end])}
@@ -99,7 +99,7 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
         check_key(name.removesuffix("/"), store)
         needed = HEADER + len(name) + info.compress_size
         if room[start] < needed or len(room) < len(infos):
-            raise damaged("entries of the file overlap: it is hostile", store, name)
+            raise damaged("entries of the zip file overlap", store, name)
         if not info.is_dir():
             span = min(room[start], needed + 3 * len(name) + _MAX_EXTRA_BYTES)
             entries[name] = Entry(start, span, info)
@@ -110,11 +110,11 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
 
 
 def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
-    """Return the folder of the store, with a slash behind it; empty for the top of the archive.
+    """Return the folder of the store with a trailing slash; empty for the root of the archive.
 
-    It is a folder around all entries. netcdf-c takes the folder of the first entry. So does this
-    function if that folder has the archive's name, and only the document of an empty group is
-    outside of it.
+    The folder contains all entries. netcdf-c always uses the folder of the first entry. This
+    function does so as well if that folder has the archive's name, and the only entry outside of
+    it is the document of an empty group.
     """
     tops = {name.partition("/")[0] if "/" in name else "" for name in entries}
     if len(tops) == 1 and "" not in tops:
@@ -127,7 +127,7 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
-    """Return the object from the bytes of its local header and what follows."""
+    """Return the object from the bytes that start with its local header."""
     size, start = entry.info.file_size, data_start(data, entry, key, store)
     content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
     if entry.deflated:
@@ -135,33 +135,30 @@ def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
         try:
             content = decoder.decompress(content, size + 1)
         except zlib.error as error:
-            raise damaged(f"the entry does not inflate ({error})", store, key) from error
+            raise damaged(f"the entry cannot be decompressed ({error})", store, key) from error
     if len(content) != size or zlib.crc32(content) != entry.info.CRC:
-        problem = f"the entry's {len(content)} bytes (expected {size}) have a wrong checksum"
+        problem = f"the entry's {len(content)} bytes (expected {size}) have the wrong checksum"
         raise damaged(problem, store, key)
     return content
 
 
 def data_start(data: Bytes, entry: Entry, key: str, store: str) -> int:
-    """Return the bytes from an entry's local header to its data."""
+    """Return the distance in bytes from an entry's local header to its data."""
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
-    # With this flag the checksum follows the data.
+    # With this flag, the checksum follows the data.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
-        raise damaged("the entry is not where the directory of the file says", store, key)
+        raise damaged("the entry is not where the directory of the zip file locates it", store, key)
     return int(HEADER + name_length + extra_length)
 
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged file."""
-    remedy = (
-        "The file was cut, changed or damaged, or does not begin with its first entry: copy or "
-        "write it again."
-    )
+    remedy = "The file is damaged, or does not begin with its first entry: copy or write it again"
     return StorageError(problem, remedy=remedy, store=store, key=key)
 
 
 class _RangeFile:
-    """The file as `zipfile` reads it."""
+    """The file object from which `zipfile` reads."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read

@@ -1,5 +1,5 @@
 """The commands of ``nczarr``, each as a function that returns a value.
 
-The value prints as text, and where it says more that way shows itself in a notebook (`_repr_html_`)
-and to a machine (`as_dict`).
+The value prints as text. Some values also have an HTML representation for notebooks (`_repr_html_`)
+and a JSON one (`as_dict`).
 """

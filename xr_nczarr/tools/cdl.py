@@ -1,10 +1,10 @@
-"""A store as CDL, the text of ``ncdump``, from which ``ncgen`` makes the same dataset again.
+"""Print a store as CDL, the text of ``ncdump``, from which ``ncgen`` can create the same dataset.
 
-It is what ncdump 4.9 prints, but for what would not make the same dataset: numbers have as many
-digits as it takes to tell them apart (unless `precision` says how many), a line break does not end
-a row of characters, NULs at the end of one are shown where ncgen would put another fill value, and
-a per cent sign in a name is escaped. Comments name what ncgen has no spelling for, as a variable
-``float``.
+The text is that of ncdump 4.9, except where ncgen would create another dataset. Numbers have as
+many digits as it takes to distinguish them, unless `precision` is set. A line break does not end a
+row of characters. NULs at the end of a row are shown if ncgen would replace them by another fill
+value. A percent sign in a name is escaped. Comments name what ncgen cannot express, such as a
+variable called ``float``.
 """
 
 from __future__ import annotations
@@ -65,29 +65,30 @@ def dump(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Cdl:
-    """Return what a store holds as CDL.
+    """Return the content of a store as CDL.
 
     Parameters
     ----------
     target
-        A path, URL or mapping, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
+        A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     header
         Whether to leave out all values.
     variables, groups
-        Those whose values to show; all if None. A name without slash means any of that name, one
-        that begins with a slash is a path.
+        Variables and groups whose values to show; None for all. A name without a slash means all
+        variables or groups of that name; a name that begins with a slash is a path.
     name
-        Of the dataset; by default the last part of the path, without its ending.
+        Name of the dataset; by default the last part of the path, without its extension.
     precision
         Significant digits of floats and of doubles, as in ``ncdump -p``; None for as many as it
-        takes to tell the numbers apart.
+        takes to distinguish the numbers.
     special
-        Whether to show the special attributes of ``ncdump -s``: how the values are stored.
+        Whether to show the special attributes of ``ncdump -s``, which describe how values are
+        stored.
     coordinates
-        Whether to show the values of coordinate variables alone, as ``ncdump -c`` does, and of
+        Whether to show only the values of coordinate variables, as ``ncdump -c`` does, and of
         `variables`.
     times
-        Whether to show times as dates, as ``ncdump -t`` does. ncgen does not read them.
+        Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read them.
     group, storage_options, consolidated, zarr_format, missing_chunks, assume_endian, codecs, \
 trust, limits
         See `xr_nczarr.options.OpenOptions`.
@@ -139,14 +140,14 @@ trust, limits
 
 @dataclass(frozen=True, repr=False)
 class Cdl:
-    """CDL in pieces: iterating yields text and reads the values as it goes; `str` gives it all.
+    """CDL text. Iterating yields it in pieces, reading values on demand; `str` returns all of it.
 
     Attributes
     ----------
     variables, groups
-        Paths of those whose values are shown.
+        Paths of the variables and groups whose values are shown.
     top
-        The group that is shown. Of those above it there are the dimensions, which it can use.
+        The group to show. Its ancestors are shown with only their dimensions, which it can use.
     """
 
     opened: OpenedStore
@@ -161,7 +162,7 @@ class Cdl:
 
     @property
     def left_out(self) -> list[str]:
-        """What CDL or this program cannot express, one sentence each."""
+        """Descriptions of everything that CDL cannot express, one sentence each."""
         reasons = map(_reason_to_leave_out, self.top.all_variables())
         return [*self._without_spelling(), *filter(None, reasons)]
 
@@ -179,7 +180,7 @@ class Cdl:
                 names |= variable.attributes.keys() - {"_FillValue"}
         for name in sorted(names):
             if not has_spelling(name):
-                yield f"ncgen takes no name {quote(name)!r}, however it is spelled"
+                yield f"ncgen does not accept the name {quote(name)!r} in any spelling"
 
     def __str__(self) -> str:
         return "".join(self).rstrip("\n")
@@ -268,7 +269,7 @@ class Cdl:
         indent: str,
         dates: Mapping[str, str] = _NO_DATES,
     ) -> Iterator[str]:
-        # ncgen would take these for the beginning of a section.
+        # ncgen would read these as the beginning of a section.
         owner += " " if owner in _SECTIONS else ""
         for name, value in attributes.items():
             prefix = "string " if isinstance(value, list) else ""
@@ -299,10 +300,11 @@ class Cdl:
     def _rows(
         self, variable: Variable, units: TimeUnits | None
     ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
-        """Yield the values row by row, or parts of long rows.
+        """Yield the values row by row, in parts if a row is long.
 
-        With each go the number of braces that open before it, and (None where the row goes on) of
-        those that close after it and whether it is the last: records within records have braces.
+        Each item also has the number of braces that open before it, and either None if the row
+        continues, or the number of braces that close after it and whether it is the last. Nested
+        records have braces.
         """
         array = self.opened.array(variable)
         node = array.node
@@ -332,7 +334,7 @@ class Cdl:
 
 
 class _Line:
-    """Breaks lines where ncdump does: before a text that would not fit, counted in bytes."""
+    """A line that is broken like ncdump's: before an item that would not fit, counted in bytes."""
 
     def __init__(self, indent: str, start: int) -> None:
         self.indent = indent
@@ -354,7 +356,7 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the short name, or the path unless the short name means this dimension."""
+    """Return the short name of a dimension, or its path if a nearer dimension hides it."""
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 
@@ -371,7 +373,7 @@ def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
     counts = zip(EXACT, precision or (None, None), strict=True)
     digits = {name: EXACT[name] if count is None else (count,) for name, count in counts}
     if not all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts):
-        raise ValueError(f"precision is one or two numbers from 1 to 17; found {precision!r}")
+        raise ValueError(f"precision must be one or two numbers from 1 to 17; found {precision!r}")
     return digits
 
 

@@ -1,4 +1,4 @@
-"""The special attributes of ``ncdump -s``: how a variable's values are stored."""
+"""The special attributes of ``ncdump -s``, which describe how values are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
-"""Filters that have an attribute of their own, in the order in which ncdump shows them."""
+"""Filters that have their own attribute, in the order of ncdump."""
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
@@ -49,5 +49,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Return integers in the type that ncdump shows them in, unless they are too large for it."""
+    """Return integers in the type that ncdump shows, unless they are too large for it."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

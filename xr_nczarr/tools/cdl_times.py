@@ -1,4 +1,4 @@
-"""Times as dates, as ``ncdump -t`` shows them."""
+"""Format times as dates, like ``ncdump -t``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DEFAULT_CALENDAR = "standard"
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
-    """What the numbers of a variable count, from when and in which calendar."""
+    """The time units, reference date and calendar of a variable."""
 
     units: str
     calendar: str
@@ -25,8 +25,8 @@ class TimeUnits:
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
         """Return values as dates between quotation marks.
 
-        What stands for missing values stays as it is in `numbers`, and so do all of them if xarray
-        cannot decode the units.
+        Missing values keep their text in `numbers`, and so do all values if xarray cannot decode
+        the units.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -36,7 +36,7 @@ class TimeUnits:
         present = [place for place in present if np.isfinite(values[place])]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SerializationWarning)  # of dates for cftime
+                warnings.simplefilter("ignore", SerializationWarning)  # dates that need cftime
                 dates = decode_cf_datetime(values[present], self.units, self.calendar)
         except (ValueError, OverflowError, ImportError):
             return texts
@@ -50,7 +50,7 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Return what the variables of a group count that hold times or their bounds, by name."""
+    """Return the units of all times, and bounds of times, in a group by variable name."""
     times = {}
     for variable in group.variables.values():
         units = _text(variable, "units")
@@ -70,7 +70,7 @@ def _text(variable: Variable, name: str) -> str:
 
 
 def _iso_texts(dates: npt.NDArray[Any]) -> list[str]:
-    if dates.dtype.kind == "M":  # numbers of hours or days are seldom whole nanoseconds
+    if dates.dtype.kind == "M":  # fractions of hours or days are rarely whole nanoseconds
         rounded: Any = dates.astype("M8[ns]") + np.timedelta64(500, "ns")
         return [str(date) for date in rounded.astype("M8[us]")]
     return [date.isoformat(timespec="microseconds") for date in dates]

@@ -1,4 +1,4 @@
-"""Names, numbers and texts as CDL spells them."""
+"""Format names, numbers and text as CDL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 
 Array = npt.NDArray[Any]
 
-# The types of CDL, and the endings that tell them apart in attributes.
+# The types of CDL, and the suffixes that distinguish them in attributes.
 _TYPES = {
     "int8": ("byte", "b"),
     "uint8": ("ubyte", "UB"),
@@ -28,12 +28,13 @@ _TYPES = {
     "float32": ("float", "f"),
     "float64": ("double", ""),
 }
-# What netCDF does not have and one of its types holds exactly.
+# Types that netCDF lacks, with a netCDF type that represents their values exactly.
 _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
 Digits = Mapping[str, tuple[int, ...]]
-"""Significant digits by type: the first number that gives the value again, or the last."""
+"""Numbers of significant digits by type: the first that reproduces the value is used, or the
+last."""
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
-"""As many as ncdump shows, or as many more as it takes."""
+"""As many digits as ncdump shows, or more if necessary to reproduce the value."""
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -45,7 +46,7 @@ _IN_CHARACTERS = {code: f"\\{code:03o}" for code in range(128, 256)} | _IN_TEXT
 _IN_NAME = {code: f"\\%{code:02x}" for code in (*range(32), 127)} | {
     ord(character): f"\\{character}" for character in " !\"#$%&'()*,:;<=>?[]\\^`{|}~"
 }
-# Words that ncgen never takes for a name, however they are escaped.
+# Words that ncgen never accepts as a name, even if escaped.
 _RESERVED = (
     "float double real char byte ubyte short ushort int integer long uint int64 uint64 string "
     "compound enum opaque unlimited UNLIMITED netcdf NETCDF nan nanf NaN NaNf Infinity Infinityf "
@@ -66,7 +67,7 @@ def name_text(name: str) -> str:
 
 
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
-    """Return CDL's name of a variable's type, or of one that holds it; None if CDL has none."""
+    """Return CDL's name of a variable's type, or of a wider one; None if CDL has neither."""
     if kind in ("char", "string"):
         return kind
     name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
@@ -99,7 +100,7 @@ def row_text(row: Array, fill_value: Any) -> str:
     """Return a row of characters as one text."""
     data = row.tobytes()
     if fill_value is None or not fill_value:
-        data = data.rstrip(b"\0")  # ncgen fills a short text with what the fill value is
+        data = data.rstrip(b"\0")  # ncgen pads a short text with the fill value
     return f'"{data.decode("latin-1").translate(_IN_CHARACTERS)}"'
 
 
@@ -133,7 +134,7 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Return values of a type that netCDF lacks in a type that holds them."""
+    """Return values of a type that netCDF lacks in one that represents them."""
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 
@@ -143,7 +144,7 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Return numbers in the first of the numbers of digits that makes each of them again."""
+    """Return each number with the fewest of the allowed `digits` that reproduce it."""
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
     fewest, *others = digits[name]
@@ -160,14 +161,14 @@ def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
 
 
 def _read_otherwise(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
-    """Return the positions of texts that are read as other numbers."""
+    """Return the positions of texts that parse to other numbers."""
     with np.errstate(over="ignore"):
         again = np.array(list(map(float, texts))).astype(numbers.dtype)
     return np.flatnonzero((again != numbers) & np.isfinite(numbers))
 
 
 def _with_point(text: str, name: str) -> str:
-    """Return a float of an attribute without trailing zeros, but with its point."""
+    """Return the text of a float attribute without trailing zeros, but with its decimal point."""
     if text[-1] not in "0123456789.":
         return text
     digits, mark, exponent = text.partition("e")

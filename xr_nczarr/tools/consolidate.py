@@ -1,4 +1,4 @@
-"""`consolidate` writes all metadata of a store into one document."""
+"""The function `consolidate`, which writes all metadata of a store into one document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ConsolidateResult(Result):
-    """The result of `consolidate`: the document at `key` holds the metadata of `nodes` nodes."""
+    """The result of `consolidate`: the document at `key` has the metadata of `nodes` nodes."""
 
     store: str
     key: str
@@ -34,7 +34,7 @@ class ConsolidateResult(Result):
 def consolidate(
     target: Any, *, storage_options: Mapping[str, Any] | None = None, progress: bool = False
 ) -> ConsolidateResult:
-    """Write the document that holds all metadata of a store: ``.zmetadata``, in v3 the root's.
+    """Write the consolidated metadata of a store: ``.zmetadata``, in v3 the root document.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def consolidate(
     Raises
     ------
     UnsupportedError
-        For versions without such a document, and for the layout of netCDF-C 4.8.0, whose
+        For versions without consolidated metadata, and for the layout of netCDF-C 4.8.0, whose
         annotations are in other objects.
     """
     change = change_store(target, storage_options, "consolidate", progress=progress)
@@ -61,7 +61,7 @@ def consolidate(
         documents = refresh_consolidated(opened.hierarchy, nodes, {})
         if not documents or key is None:
             raise UnsupportedError(
-                f"Zarr {zarr_format} has no consolidated metadata for it", store=store.name
+                f"Zarr {zarr_format} has no consolidated metadata", store=store.name
             )
         transaction.execute(WritePlan(zarr_format, documents=documents), WriteOptions())
     return ConsolidateResult(store=store.name, key=key, nodes=len(nodes))
@@ -88,7 +88,7 @@ def change_store(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open the single documents of a store, as its only writer unless it is a `dry_run`.
+    """Open the single documents of a store, under the writer lock unless it is a `dry_run`.
 
     An interrupted change is rolled back first.
     """
@@ -97,7 +97,9 @@ def change_store(
     try:
         resolved.check_writable()
     except UnsupportedError as error:
-        error.remedy = error.remedy or "Do it where the store lies, or copy it first"
+        error.remedy = (
+            error.remedy or "Run this where the store is on a disk, or copy the store first"
+        )
         raise
     with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
         if not dry_run:

@@ -1,6 +1,6 @@
-"""A store or file → a store of any dialect, version, chunks and codecs, in as many runs as needed.
+"""Copy a store or file to another dialect, version, chunks and codecs, resuming interrupted runs.
 
-The chunks of arrays that stay as they are travel as bytes, all others are decoded and encoded.
+The chunks of arrays that do not change are copied as bytes; all others are decoded and encoded.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _PART = ".unfinished"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CopyResult(Result):
-    """What `copy` did.
+    """The result of `copy`.
 
     Attributes
     ----------
     arrays
-        Number of arrays that are in the target.
+        Number of arrays in the target.
     unchanged
-        Paths of those whose chunks were copied as bytes.
+        Paths of the arrays whose chunks were copied as bytes.
     objects
-        Number of chunks (or shards) that were copied so in this run.
+        Number of chunks (or shards) that this run copied as bytes.
     resumed
         Whether an interrupted run was completed.
     anew
-        Why one that was interrupted could not be completed and began anew; empty if none was.
+        Why an interrupted copy could not be resumed and started over; empty if there was none.
     skipped
-        What the target cannot hold, and `skip_unsupported` left out: one sentence each.
+        Descriptions of everything that `skip_unsupported` left out, one sentence each.
     """
 
     store: str
@@ -74,7 +74,7 @@ class CopyResult(Result):
         if self.unchanged:
             how = f", {len(self.unchanged)} as stored ({count_text(self.objects, 'chunk')})"
         again = ", completing an interrupted copy" if self.resumed else ""
-        again += f"; an interrupted copy was begun anew: {self.anew}" if self.anew else ""
+        again += f"; an interrupted copy was started over: {self.anew}" if self.anew else ""
         lines = [f"{self.store}: {count_text(self.arrays, 'array')} copied{how}{again}"]
         return "\n".join([*lines, *(f"  left out: {sentence}" for sentence in self.skipped)])
 
@@ -99,54 +99,53 @@ def copy(
     progress: bool = False,
     overwrite: bool = False,
 ) -> CopyResult:
-    """Copy a store, a netCDF file or whatever xarray opens into a new store or netCDF-4 file.
+    """Copy a store, a netCDF file or any file that xarray opens to a new store or netCDF-4 file.
 
-    A copy of a store or a netCDF file is exact: groups, dimensions with their order and
-    unlimitedness, variables, and attributes with their order and types are those of the source,
-    as far as the target has a place for them. Plain Zarr has names of dimensions alone.
+    A copy of a store or a netCDF file is exact. Groups, dimensions, variables and attributes are
+    those of the source, with their order and types, as far as the target can express them (plain
+    Zarr only has names of dimensions).
 
-    Until it is complete, the target is not taken for a store. An interrupted copy that is run
-    again completes it, if the source can tell that it did not change since (local files, object
-    stores). It starts over where nothing can tell (plain HTTP, reference sets), for zip files,
-    which are written in one go, and after a restart of the machine (chunks may not have reached
-    the disk).
+    Until the copy is complete, readers do not recognize the target as a store. Running an
+    interrupted copy again resumes it, if it is certain that the source has not changed (local
+    files, object stores). It starts over if that is unknown (plain HTTP, reference sets), for zip
+    files, and after a reboot of the machine, because chunks may not have reached the disk.
 
     Parameters
     ----------
     source
-        A path, URL, mapping or reference set as the engine ``"nczarr"`` opens it, or a file for
+        A path, URL, mapping or reference set that the engine ``"nczarr"`` opens, or a file for
         another engine.
     target
-        A path, URL or mapping. The path of a netCDF file (``.nc``) makes a netCDF-4 file, which
-        takes the netCDF4 library; a URL that ends in ``#mode=nczarr,file`` makes a store even so.
+        A path, URL or mapping. A path that ends in ``.nc`` becomes a netCDF-4 file, which requires
+        the netCDF4 package, unless it is a URL with the fragment ``#mode=nczarr,file``.
     group
         The group that becomes the root of the target; None for the whole source.
     variables
         Names of variables, or paths, which begin with a slash; None for all. Coordinate variables
-        of their dimensions come along.
+        of their dimensions are included.
     select
-        By name of the dimension: positions (integers, slices of integers) or labels (a number that
-        is no integer, text, slices of these with both ends included). Dimensions are kept.
+        By name of the dimension: positions (integers or slices of integers) or labels (floats,
+        text, or slices of these, which include both ends). Dimensions are kept.
     engine
-        Of xarray; None for netCDF files as netcdf-c reads them (if netCDF4 is installed), and for
-        ``"nczarr"``. What another engine presents is copied, which may be less than the file has.
+        The xarray engine; None to read netCDF files with netcdf-c (if netCDF4 is installed), and
+        anything else with ``"nczarr"``. Other engines may not present everything that is in a file.
     zarr_format, dialect, consolidated, progress
-        See `to_nczarr`. A netCDF file has none of the first three.
+        See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
-        Chunk lengths by dimension, in elements; None, or other dimensions, for the source's own.
+        Chunk lengths by dimension, in elements. All other dimensions keep those of the source.
     codecs
-        Configurations of numcodecs in the order of encoding, for all arrays; None for the
-        source's own. Empty for none.
+        Configurations of numcodecs in the order of encoding, for all arrays; None for those of the
+        source. Empty for no codecs.
     skip_unsupported
-        Whether to leave out what the target has no type for, as compound types, instead of
-        raising an error.
+        Whether to leave out variables and attributes whose type the target lacks, such as compound
+        types, instead of raising an error.
     storage_options, target_options
         For `source` and for `target`.
     limits
         For `source`, as `Limits` or a mapping of some of them.
     overwrite
-        Whether a store at the target is replaced: on local disks in one step when the new one is
-        complete, elsewhere its objects go first.
+        Whether to replace a store at the target: on local disks atomically, when the new one is
+        complete; elsewhere, its objects are removed first.
 
     Raises
     ------
@@ -155,14 +154,13 @@ def copy(
     NotFoundError
         If the folder of a netCDF file to write does not exist.
     RefusedError
-        If the target is the source, or lies within it.
+        If the target is the source, or within it.
     ConflictError
-        For an unknown dimension or an impossible chunk length; while another write changes the
-        target on an object store; and if the source changes meanwhile: the target is then not a
-        store, and the next run starts over.
+        For an unknown dimension or an invalid chunk length; if another write is changing the target
+        on an object store; and if the source changes during the copy. In that case, the target is
+        not a store, and the next run starts over.
     UnsupportedError
-        For what the target has no type for, before anything is written, for an unknown engine, and
-        if the target has the name of a netCDF file.
+        For types that the target lacks, before anything is written, and for an unknown engine.
     StorageError
         If netcdf-c cannot read the file, or the values of a variable.
     NczarrError
@@ -250,7 +248,7 @@ def _file_path(target: Any) -> str | None:
         return None
     if location.path is None:
         raise UnsupportedError(
-            "netCDF files are written to local disks alone",
+            "netCDF files can only be written to local disks",
             remedy="Copy to a local path, or choose the name of a store, such as out.nczarr",
             store=mask(location.url),
         )
@@ -266,10 +264,12 @@ def _copy_to_file(
     overwrite: bool,
     progress: bool,
 ) -> CopyResult:
-    """Write a netCDF file beside its place, and move it there when it is complete."""
+    """Write a netCDF file under a temporary name, and rename it when it is complete."""
     if os.path.lexists(path) and not (overwrite and is_netcdf_file(path)):
         raise ExistsError(
-            "there is a file already" if is_netcdf_file(path) else "this is no netCDF file",
+            "the file already exists"
+            if is_netcdf_file(path)
+            else "the target exists, and is not a netCDF file",
             remedy="Choose another target, or pass overwrite=True"
             if is_netcdf_file(path)
             else "Choose another target, or remove it first",
@@ -299,7 +299,7 @@ def _copy_to_file(
 
 @contextmanager
 def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
-    """Note on an interruption what the next run does."""
+    """Add a note to an interruption that describes the next run."""
     try:
         yield
     except (KeyboardInterrupt, StorageError) as error:
@@ -309,26 +309,26 @@ def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
 
 
 def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
-    """Raise ConflictError if the source is not in the state that it was in before."""
+    """Raise ConflictError if the source has changed since `before`."""
     if origin.state() != before:
         raise ConflictError(
             "the source was changed while it was copied",
-            remedy="Run the copy again when nobody writes to it",
+            remedy="Run the copy again when no other program writes to the source",
             store=target,
         )
 
 
 def _check_beside(store: Store, origin: Input) -> None:
-    """Raise RefusedError if the target is the source, or within it and would be a part of it."""
+    """Raise RefusedError if the target is the source, or within it."""
     if origin.store.is_same(store):
         raise RefusedError("source and target are the same", remedy=_ELSEWHERE, store=store.name)
     if store.is_within(origin.store):
-        problem = "the target lies within the store that is to be copied"
+        problem = "the target is within the store to be copied"
         raise RefusedError(problem, remedy=_ELSEWHERE, store=store.name)
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:
-    """Return the mark of an unfinished copy: a digest of its source, its plan and this boot."""
+    """Return the marker of an unfinished copy: a digest of its source, its plan and this boot."""
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
@@ -336,9 +336,12 @@ def _identity(state: str, plan: WritePlan) -> bytes:
 
 
 def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
-    """Return whether a store is at the target, whether this copy is resumed, and else why not.
+    """Return whether the target is a store, whether this copy is resumed, and if not, why.
 
-    Something that may not go is an ExistsError.
+    Raises
+    ------
+    ExistsError
+        If the target exists and may not be replaced.
     """
     store, unfinished = transaction.store, None
     if not store.single_file and transaction.may_hold(UNFINISHED):
@@ -348,10 +351,10 @@ def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tup
     exists = transaction.open("a") is not None
     if exists and not overwrite:
         remedy = "Remove it, copy elsewhere, or pass overwrite=True"
-        raise ExistsError("there is a store already", remedy=remedy, store=store.name)
+        raise ExistsError("the store already exists", remedy=remedy, store=store.name)
     transaction.check_empty()
     if unfinished is None:
         return exists, False, ""
     if mark is None:
-        return exists, False, "the source cannot tell whether it changed since"
-    return exists, False, "the source, what is asked or the run of the machine is another one"
+        return exists, False, "it is unknown whether the source has changed since"
+    return exists, False, "the source or the arguments have changed, or the machine was rebooted"

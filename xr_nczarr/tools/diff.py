@@ -1,4 +1,4 @@
-"""Two datasets compared: groups, dimensions, types, attributes and values."""
+"""Compare two datasets: groups, dimensions, types, attributes and values."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ _ABSENT = "–"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What two datasets have at one place.
+    """A difference between two datasets.
 
     Attributes
     ----------
     path
-        Of the group, dimension or variable; of an attribute with its name behind a colon.
+        Path of the group, dimension or variable; for an attribute, followed by a colon and its
+        name.
     first, second
-        What the datasets have there, as CDL spells it; None where there is nothing.
+        The item in each dataset, as CDL; None if it is absent.
     note
-        Of values: how many differ, where the first of them is, and by how much at most.
+        For values: how many differ, the position of the first, and the largest difference.
     """
 
     path: str
@@ -53,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """What two datasets differ in; `unread` are variables that could not be compared."""
+    """The differences of two datasets; `unread` has the variables that could not be compared."""
 
     first: str
     second: str
@@ -62,7 +63,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether the datasets are the same, as far as all of them was compared."""
+        """Whether the datasets are equal, and all of them could be compared."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:
@@ -98,32 +99,31 @@ def diff(
     second_options: Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Comparison:
-    """Compare two datasets: stores, reference sets, netCDF files or what xarray opens.
+    """Compare two datasets: stores, reference sets, netCDF files or files that xarray opens.
 
-    Values are compared as they are stored, part by part; NaN equals NaN. The order of names does
-    not matter.
+    Stored values are compared, part by part; NaN equals NaN. The order of names does not matter.
 
     Parameters
     ----------
     first, second
         See the source of `copy`.
     group, variables, select, engine
-        What of both is compared, and the engine of xarray that opens them; see `copy`.
+        The part of both to compare, and the xarray engine that opens them; see `copy`.
     metadata
-        Whether to compare no values.
+        Whether to compare only metadata.
     special
-        Whether to compare how values are stored, too: chunks, filters, byte order.
+        Whether to also compare how values are stored: chunks, filters and byte order.
     rtol, atol
         Numbers are equal if they differ by at most ``atol + rtol * abs(second)``.
     storage_options, second_options
-        For the filesystems of `first` and of `second`.
+        Storage options for `first` and for `second`.
     limits
-        For both, as `Limits` or a mapping of some of them.
+        Limits for reading both, as `Limits` or a mapping of some of them.
 
     Raises
     ------
     NotFoundError
-        For a group, variable or position that one of them does not have.
+        For a group, variable or position that one of the datasets does not have.
     NczarrError
         The error of a variable that cannot be read.
 
@@ -158,7 +158,7 @@ def diff(
 
 @dataclass(slots=True, kw_only=True)
 class _Comparing:
-    """The work of `diff`."""
+    """The state of one call of `diff`."""
 
     metadata: bool
     special: bool
@@ -234,7 +234,7 @@ class _Comparing:
     def _unequal(
         self, first: npt.NDArray[Any], second: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.bool_], float]:
-        """Return where values differ, and the largest distance of those that are numbers."""
+        """Return a mask of different values, and the largest absolute difference of numbers."""
         differ = np.asarray(first != second)
         if first.dtype.kind not in "iuf" or not differ.any():
             return differ, 0.0

@@ -1,4 +1,4 @@
-"""The chunks, requests and bytes of reading a selection, before anything is read."""
+"""Predict the chunks, requests and bytes of reading a selection, without reading it."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableReading:
-    """What reading one variable takes.
+    """The requests, bytes and chunks of reading one variable.
 
     Attributes
     ----------
     shape, chunk_shape
-        Of its array, in elements.
+        Shape of the array and of its chunks, in elements.
     shard_shape
-        Of the objects that hold several chunks, in elements; None where each chunk is one.
+        Shape of stored objects with several chunks, in elements; None if each object is one chunk.
     selected
-        Shape of what is selected.
+        Shape of the selection.
     touched
-        Numbers of the chunks along each dimension.
+        Indices of the touched chunks along each dimension.
     chunks, all_chunks
-        Chunks touched, and those that there are.
+        Number of chunks touched, and of all chunks.
     requests
-        To the store; `at_most` tells that it may be fewer.
+        Number of requests to the store; an upper bound if `at_most`.
     fetched_bytes
-        As they are stored; None when the store does not tell.
+        Number of stored bytes to fetch; None if the store does not report sizes.
     absent
-        Chunks that the store does not have; None when that is not known either.
+        Number of touched chunks that are not in the store; None if unknown.
     decoded_bytes
-        Of the chunks, of which `result_bytes` are kept.
+        Size of the decoded chunks, of which `result_bytes` are returned.
     """
 
     name: str
@@ -84,7 +84,7 @@ class VariableReading:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Result):
-    """What reading a selection takes by variable, and why others are `left_out`."""
+    """The cost of reading a selection by variable, and the reasons why others are `left_out`."""
 
     readings: tuple[VariableReading, ...]
     left_out: Mapping[str, str]
@@ -98,7 +98,7 @@ class Explanation(Result):
         rows.append([f"<b>{text(cell)}</b>" for cell in self.totals()])
         left_out = (f"{text(name)}: {text(why)}" for name, why in self.left_out.items())
         parts = (f"<div>{faint(line)}</div>" for line in left_out)
-        return page("What reading takes", table(_HEAD, rows), *parts)
+        return page("Cost of reading", table(_HEAD, rows), *parts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -138,30 +138,30 @@ def explain(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Explanation:
-    """Return what reading a selection takes, without reading any chunk.
+    """Return the requests and bytes that reading a selection takes, without reading any chunk.
 
-    Only metadata are read, and the store is listed. One that cannot be listed is asked for each of
-    at most 10,000 chunks.
+    Only metadata are read, and the store is listed. If it cannot be listed, the size of each chunk
+    is requested, for at most 10,000 chunks.
 
     Parameters
     ----------
     target
-        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, and perhaps
-        selected from; or what `xarray.open_dataset` takes to open one.
+        A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, possibly after
+        indexing it, or a target for `xarray.open_dataset`.
     selection
-        By name of the dimension: positions, as `xarray.Dataset.isel` takes them, or, where `target`
-        is to be opened, labels (a float, text, a date, slices of these with both ends included).
+        By name of the dimension: positions, as for `xarray.Dataset.isel`, or, if `target` is not an
+        xarray object, labels (a float, text, a date, or slices of these, which include both ends).
     variables
-        Names or paths; all if None.
+        Names or paths of variables; None for all.
     group, storage_options, consolidated, zarr_format, codecs, trust, limits
-        See `xr_nczarr.options.OpenOptions`, if `target` has to be opened.
+        See `xr_nczarr.options.OpenOptions`; only if `target` is not an xarray object.
 
     Raises
     ------
     NotFoundError
-        For a dimension, variable or label that is not there.
+        For an unknown dimension, variable or label.
     ConflictError
-        For a position outside of its dimension.
+        For a position outside its dimension.
 
     Examples
     --------
@@ -209,12 +209,12 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A variable whose reading is explained.
+    """A variable to explain.
 
     Attributes
     ----------
     select
-        Returns the array to read and what to read of it; or why that is unknown.
+        Function that returns the array and the selection to read, or why these are unknown.
     """
 
     dimensions: tuple[Any, ...]
@@ -222,7 +222,7 @@ class _Source:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
-    """Return the variables of a group and of all groups below it, by their path from there."""
+    """Return the variables of a group and of all groups below it, by relative path."""
     sources = {}
     for group in top.walk():
         for variable, names, _ in opened.readable(group):
@@ -268,7 +268,7 @@ def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
     from xr_nczarr.backend.building import build_groups
     from xr_nczarr.backend.entrypoint import AS_STORED
 
-    # Without decoding, which looks at the first and last of the times.
+    # Without decoding, which would read the first and the last time.
     return build_groups(opened, group, AS_STORED)
 
 
@@ -288,7 +288,7 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     if hasattr(data, "dask"):
         source = next(lazy_arrays(data), None)
         if source is None or source.shape != variable.shape:
-            return "its dask graph does not show what is read: open it with chunks=None"
+            return "its dask graph does not show which chunks it reads: open it with chunks=None"
         variable = type(variable)(variable.dims, SelectedArray(source))
     chosen = {name: item for name, item in indexers.items() if name in variable.dims}
     lazy, selection = unwrapped(variable.isel(chosen)._data)
@@ -355,7 +355,7 @@ def _reading(
     selection: Selection,
     sizes: Mapping[str, ObjectSizes],
 ) -> VariableReading | str:
-    """Return what reading a variable takes, or why that is unknown."""
+    """Return the cost of reading a variable, or why it is unknown."""
     dimensions = tuple(map(str, source.dimensions))
     node, request = array.node, selection.request()
     if not dimensions:

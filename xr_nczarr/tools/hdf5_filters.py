@@ -1,4 +1,4 @@
-"""HDF5's registered filters as numcodecs knows them, and back."""
+"""Convert between HDF5's registered filters and codecs of numcodecs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _USUAL_LEVEL = 4
 
 
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
-    """Return a filter, given by its number and settings, as a codec of numcodecs.
+    """Return the codec of numcodecs for a filter with a number and settings.
 
-    One that numcodecs does not have is called by its name or number, which no registry knows.
+    A filter without such a codec gets its name or number, which no registry knows.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})
@@ -33,7 +33,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the number and the settings of the filter that a codec is; None if it is none."""
+    """Return the number and settings of the filter for a codec, or None if there is none."""
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:
         return None
@@ -49,6 +49,6 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
 
 
 def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a number of a codec's, which netcdf-c before 4.10 stores as text."""
+    """Return a parameter of a codec as an integer; netcdf-c before 4.10 stores it as text."""
     is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
     return int(value) if is_number else otherwise

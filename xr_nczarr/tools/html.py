@@ -1,4 +1,4 @@
-"""Parts of what a notebook shows: in the colors of the page, with every name escaped."""
+"""HTML for notebooks, in the colors of the page, with every name escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from xr_nczarr.errors import quote
 from xr_nczarr.tools.slabs import counts
 
-_MAX_CELLS = 48  # along a side of a drawn grid; of more chunks, several share a cell
+_MAX_CELLS = 48  # cells per side of a drawn grid; with more chunks, several share a cell
 _MAX_SIDE, _MIN_SIDE = 220, 14
 
 STYLE = """<style>
@@ -43,30 +43,30 @@ STYLE = """<style>
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a whole representation: its parts below a title."""
+    """Return a complete HTML representation: the parts below a title."""
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
 
 def text(value: object) -> str:
-    """Return an escaped text for a page, of at most 200 characters."""
+    """Return an escaped text of at most 200 characters."""
     return escape(quote(value))
 
 
 def preformatted(lines: Iterable[str]) -> str:
-    """Return lines of text as they are, without those of a page that has none."""
+    """Return preformatted lines of text; empty if there are none."""
     shown = escape("\n".join(lines))
     return f"<pre>{shown}</pre>" if shown else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; its cells are HTML."""
+    """Return a table with cells of HTML."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
-    """Return content that folds behind a summary; both are HTML."""
+    """Return collapsible content with a summary; both are HTML."""
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
 
@@ -77,7 +77,7 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return a bar that is filled to `share` (of 1), and that part to `inner`."""
+    """Return a bar filled to `share` (from 0 to 1), whose filled part is filled to `inner`."""
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
         f'<span class="nz-bar"><span style="width:{widths[0]}">'
@@ -93,18 +93,18 @@ def grid_svg(
 ) -> str:
     """Draw the chunks of an array along two of its dimensions.
 
-    They are those along which a selection leaves chunks out, or else those with most chunks. Where
-    there are other `names` than dimensions, the caption has the numbers alone.
+    These are the dimensions along which a selection skips chunks, or else those with most chunks.
+    Without a name for each dimension, the caption has only numbers.
 
     Parameters
     ----------
     touched
-        Numbers of the chunks along each dimension that a selection touches, which are filled.
+        Indices of the touched chunks along each dimension, which are filled.
     """
     if not shape or 0 in shape:
         return ""
     totals = counts(shape, chunk_shape)
-    if touched is not None and not touched:  # no chunk at all
+    if touched is not None and not touched:  # no chunks
         touched = [()] * len(shape)
 
     def importance(axis: int) -> tuple[bool, int, int]:

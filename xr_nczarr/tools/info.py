@@ -1,4 +1,4 @@
-"""`info` shows what is in a store, how it is written, and which chunks are there."""
+"""The function `info`, which describes the content of a store, its layout and its chunks."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class StoreInfo(Result):
     Attributes
     ----------
     name
-        Of the store, without secrets.
+        Name of the store, without secrets.
     zarr_format
         ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
         Whether it was read from consolidated metadata.
     dialect
-        The layout of NCZarr's annotations that was found, or ``"zarr"``.
+        The layout of NCZarr's annotations, or ``"zarr"`` if there are none.
     root
-        The root group, or the one that was asked for.
+        The root group, or the requested one.
     layout
         The releases of netCDF-C that write such annotations; empty for plain Zarr.
     census
-        What is stored of each variable, by its path; None where the store was not listed.
+        The stored chunks of each variable by path; None if the store was not listed.
     unlisted
-        Why it could not be.
+        Why the store was not listed.
     """
 
     name: str
@@ -67,7 +67,7 @@ class StoreInfo(Result):
 
     @property
     def _written(self) -> str:
-        """How the store is written, in one line."""
+        """The layout of the store, in one line."""
         layout = f"NCZarr metadata of {self.layout}" if self.layout else ""
         consolidated = "consolidated" if self.consolidated else ""
         return ", ".join(filter(None, [f"Zarr {self.zarr_format}", consolidated, layout]))
@@ -75,7 +75,7 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the numbers of groups, variables, chunks and bytes of all groups.
 
-        Sizes are those of the variables that can be read, and None if one of them is unknown.
+        Sizes include the variables that can be read, and are None if one of them is unknown.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]
@@ -162,7 +162,7 @@ class StoreInfo(Result):
         }
         stored = (self.census or {}).get(variable.path)
         if stored is not None:
-            # Of the chunks that are there: what is missing is not compressed well.
+            # Only of existing chunks: missing ones do not count as compressed.
             there = (raw or 0) * stored.present / max(1, stored.total)
             description |= {
                 "stored_bytes": stored.stored_bytes,
@@ -183,8 +183,8 @@ class StoreInfo(Result):
         coordinates = [item for item in incomplete if item.is_coordinate]
         return [
             *group.reports,
-            *_note("chunks of coordinates are missing: nczarr verify names them", coordinates),
-            *_note("missing chunks read as zero, without a fill value", zeros),
+            *_note("chunks of coordinates are missing: nczarr verify lists them", coordinates),
+            *_note("missing chunks are read as zero, without a fill value", zeros),
         ]
 
     def _group_lines(self, group: Group) -> Iterator[str]:
@@ -204,7 +204,7 @@ class StoreInfo(Result):
             yield from self._group_lines(child)
 
     def _group_html(self, group: Group, largest: int) -> str:
-        """Return groups that fold, sizes as bars, and drawings of the chunks."""
+        """Return collapsible groups, sizes as bars, and drawings of the chunks."""
         dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
         parts = [_attributes(group.attributes)]
         variables = list(group.variables.values())
@@ -233,17 +233,17 @@ def info(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> StoreInfo:
-    """Return what is in a store, how it is written, and which of its chunks are there.
+    """Return an overview of a store: its content, its layout, and the number of stored chunks.
 
     Parameters
     ----------
     target
-        A path, URL or mapping, as `xarray.open_dataset` takes it with ``engine="nczarr"``.
+        A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     count_chunks
-        Whether to list the store. One that cannot be listed is asked for each chunk, if there are
-        at most 10,000. Otherwise only metadata are read. No chunk is read.
+        Whether to count the stored chunks by listing the store. If it cannot be listed, each chunk
+        is looked up, for at most 10,000 chunks. No chunk is read.
     progress
-        Whether to show how many objects are listed.
+        Whether to show the number of listed objects.
     group, storage_options, consolidated, zarr_format, trust, limits
         See `xr_nczarr.options.OpenOptions`.
 

@@ -1,4 +1,4 @@
-"""What a copy reads: a store, a netCDF file, or what an engine of xarray opens."""
+"""The sources of copies: a store, a netCDF file, or a file that an xarray engine opens."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """Chunks and codecs other than those of the source.
+    """Chunks and codecs that replace those of the source.
 
     Attributes
     ----------
     chunks
         Chunk lengths by dimension, in elements.
     codecs
-        Configurations of numcodecs in the order of encoding; None for the source's own.
+        Configurations of numcodecs in the order of encoding; None for those of the source.
     """
 
     chunks: Mapping[str, int]
@@ -59,26 +59,26 @@ class Recoding:
 
 @dataclass(kw_only=True)
 class Input(ABC):
-    """What is to be copied, as it is stored: nothing is decoded.
+    """The source of a copy, with its stored (not decoded) values.
 
     Attributes
     ----------
     root
         The whole source as a netCDF tree.
     subset
-        What of it is copied.
+        The part of it to copy.
     store
-        Where the source is; a file is taken for a store at its path.
+        The store of the source; for a file, a store at its path.
     state
-        Returns a text that changes with the source; None if that cannot be found out.
+        Function that returns a text that changes with the source; None if that is impossible.
     close
-        Closes what was opened.
+        Function that closes the source.
     skipped
-        What the target cannot hold, and was left out: a sentence each.
+        Descriptions of everything that was left out, one sentence each.
     arrays
-        Those in the tree whose stored chunks may be copied as bytes, by their path there.
+        Arrays whose stored chunks may be copied as bytes, by their path in the tree.
     groups, sources
-        What `Subset.apply` returns.
+        The result of `Subset.apply`.
     """
 
     root: Group
@@ -95,7 +95,7 @@ class Input(ABC):
         self.groups, self.sources = self.subset.apply(self.root)
 
     def check_dimensions(self, lengths: Mapping[str, int]) -> None:
-        """Raise an error for a name of no dimension, and for a length below 1."""
+        """Raise an error for an unknown dimension, and for a length below 1."""
         names = {name for group in self.groups.values() for name in group.dimensions}
         names |= {item.name for source in self.sources.values() for item in source.dimensions}
         for dim, length in lengths.items():
@@ -107,12 +107,12 @@ class Input(ABC):
                 )
 
     def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:
-        """Return the netCDF tree that is to be stored.
+        """Return the netCDF tree to store.
 
         Raises
         ------
         UnsupportedError
-            For what the layout cannot hold, unless that is skipped.
+            For content that the layout cannot express, unless it is skipped.
         """
         self._check(layout, skip_unsupported=skip_unsupported)
         tree = Tree(layout)
@@ -146,7 +146,7 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Note what the target cannot hold; raise UnsupportedError unless that is skipped."""
+        """Record what the target cannot express; raise UnsupportedError unless it is skipped."""
         self.skipped += phrases
         self._check(layout, skip_unsupported=skip_unsupported)
 
@@ -164,14 +164,14 @@ class Input(ABC):
 
 @dataclass(kw_only=True)
 class ModelInput(Input):
-    """A tree of netCDF's model, whose copy is exact.
+    """A netCDF tree, whose copy is exact.
 
     Attributes
     ----------
     values_of
-        Returns the stored values of a variable of the source.
+        Function that returns the stored values of a variable of the source.
     complete
-        Whether all values are there, so that nothing reads as the fill value of an array.
+        Whether all values are stored, so that none is read as the array's fill value.
     """
 
     values_of: Callable[[Variable], ExplicitlyIndexed]
@@ -193,7 +193,7 @@ class ModelInput(Input):
             default_width=self.root.attributes.get(DEFAULT_WIDTH),
         )
         names = [dimension.name for dimension in variable.dimensions]
-        # Chunks that are longer than a dimension stay so.
+        # Chunks that are longer than a dimension are kept.
         path = tree.add_variable(group, variable.name, encoded, variable.dimensions, (), names)
         for lazy in lazy_array_in(values) if selected is None else ():
             self.arrays[path] = lazy.stored
@@ -201,14 +201,14 @@ class ModelInput(Input):
 
 @dataclass(kw_only=True)
 class DatasetInput(Input):
-    """What an engine of xarray opens, which is as exact as the engine."""
+    """A source opened by an xarray engine, whose copy is as exact as the engine."""
 
     datasets: dict[str, xr.Dataset]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for group in self.groups.values():
-            group.dimensions = {}  # a dataset repeats those of the groups above it
+            group.dimensions = {}  # a dataset repeats those of its parent groups
 
     def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
         source = self.sources[variable.path]
@@ -243,9 +243,9 @@ def open_input(
     limits
         For the engine ``nczarr``.
     group, variables, select
-        What of it; see `Subset` and `positions_of`.
+        The part to copy; see `Subset` and `positions_of`.
     netcdf_types
-        Whether attributes get the types as netCDF-C reads them; else JSON stays JSON.
+        Whether attributes get the types with which netCDF-C reads them; otherwise JSON is kept.
 
     Raises
     ------
@@ -276,13 +276,13 @@ def open_input(
             engine = str(xr.backends.plugins.guess_engine(path))
         except ValueError as error:
             raise UnsupportedError(
-                "this is a netCDF file, and the package netCDF4 is missing",
+                "this is a netCDF file, but the package netCDF4 is not installed",
                 remedy="Install it, or xr-nczarr[netcdf]",
                 store=path,
             ) from error
     if engine not in engines:
         raise unknown("engine", engine, engines)
-    # `supports_groups` is newer than xarray 2025.7. Engines of groups need all of AS_STORED.
+    # `supports_groups` requires xarray after 2025.7. Engines with groups need all of AS_STORED.
     unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
     if type(engines[engine]).open_groups_as_dict is not unsupported:
         datasets = dict(xr.open_groups(path, engine=engine, **AS_STORED, **keywords))
@@ -301,7 +301,7 @@ def _of_store(
             raise variable.error.located(store=opened.store.name)
         node = readable_node(variable, None)
         check_codec(node)
-        store = opened.store.narrowed(node.chunk_keys)  # a worker of dask gets no more
+        store = opened.store.narrowed(node.chunk_keys)  # a dask worker gets only this
         stored = ChunkedArray(node, store, opened.options.reading)
         return SelectedArray(LazyArray(stored, node.dtype, variable.shape))
 
@@ -358,7 +358,7 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
             store=LocalStore(path),
             state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
             close=close,
-            # Small variables too: nothing is held longer than it takes to write it.
+            # Small variables too, so that values are released after they are written.
             datasets={
                 name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()
             },
@@ -386,17 +386,17 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether a path names a file that begins as netCDF files do."""
+    """Return whether a path is a file with the signature of netCDF."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
-    if not os.access(source, os.R_OK):  # opening it as a store says so
+    if not os.access(source, os.R_OK):  # opening it as a store raises the error
         return False
     with open(source, "rb") as file:
         return file.read(4) in _SIGNATURES
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return what is stored together: lengths along each dimension, or all in order."""
+    """Return the stored chunks along each dimension: one length, or all lengths in order."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:
@@ -408,7 +408,7 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 def _encoding(
     variable: Variable, layout: Layout, recoding: Recoding
 ) -> tuple[dict[str, Any], bool]:
-    """Return chunks and codecs of a copy, and whether the caller asked for any of them."""
+    """Return the chunks and codecs of a copy, and whether the caller requested any of them."""
     node, names = variable.node, [dimension.name for dimension in variable.dimensions]
     assert node is not None
     chunks = node.chunk_shape if names else ()
@@ -419,11 +419,11 @@ def _encoding(
     ]
     encoding: dict[str, Any] = {"chunks": chunks, "codecs": codecs}
     if layout.zarr.has_shards and len(node.shards) == 1 and not node.chunk_runs:
-        # Elsewhere each chunk becomes an object of its own.
+        # Otherwise, each chunk becomes a separate object.
         location = "start" if node.shards[0].index_at_start else "end"
         encoding["shards"] = {"shape": node.object_shape, "index_location": location}
     if recoding.codecs is not None:
-        encoding["codecs"] = [*recoding.codecs] if names else []  # netCDF's scalars have none
+        encoding["codecs"] = [*recoding.codecs] if names else []  # netCDF's scalars have no chunks
     if recoding.chunks.keys() & set(names):
         lengths = zip(names, chunks, strict=True)
         encoding["chunks"] = tuple([recoding.chunks.get(name, size) for name, size in lengths])
@@ -432,7 +432,7 @@ def _encoding(
 
 
 def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
-    """Return the encoding of a variable of xarray if something else is asked for than it has."""
+    """Return the encoding of an xarray variable if the caller requests a change of it."""
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
     if recoding.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}

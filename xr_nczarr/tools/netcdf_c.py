@@ -1,8 +1,8 @@
-"""netcdf-c itself: the library that netCDF4-python brings along, called directly.
+"""Call netcdf-c directly, from the library that netCDF4-python includes.
 
-netCDF4-python does not tell characters from strings in attributes, gives a variable the nearest of
-several dimensions of one name (and cuts its values at that one's end), and leaves out variables
-whose type it does not know.
+netCDF4-python itself does not distinguish characters from strings in attributes, and leaves out
+variables of unknown types. If several dimensions have the same name, it uses the nearest one, and
+truncates the values of the variable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from xarray.backends.locks import HDF5_LOCK, NETCDFC_LOCK, combine_locks
 from xr_nczarr.errors import StorageError, UnsupportedError
 
 DTYPES = dict(enumerate(["i1", "S1", "i2", "i4", "f4", "f8", "u1", "u2", "u4", "i8", "u8"], 1))
-"""Number of an nc_type → NumPy's name of it."""
+"""NumPy's name of each nc_type."""
 CHAR, STRING = 2, 12
 GLOBAL, CHUNKED, LITTLE_ENDIAN, BIG_ENDIAN = -1, 0, 1, 2
 LOCK = combine_locks([HDF5_LOCK, NETCDFC_LOCK])
-"""The lock of xarray's own engines: no two threads may enter netcdf-c or HDF5."""
+"""The lock of xarray's own engines, because netcdf-c and HDF5 are not thread-safe."""
 
 MAX_NAME = 256
 _NC_NETCDF4 = 0x1000
@@ -33,12 +33,12 @@ _NC_NETCDF4 = 0x1000
 
 @cache
 def _library() -> ctypes.CDLL:
-    # The extension module shows the symbols of what it is linked with.
+    # The extension module exposes the symbols of the libraries it is linked with.
     try:
         extension = str(import_module("netCDF4._netCDF4").__file__)
     except ModuleNotFoundError as error:
         remedy = "Install it, or xr-nczarr[netcdf]"
-        raise UnsupportedError("the package netCDF4 is missing", remedy=remedy) from error
+        raise UnsupportedError("the package netCDF4 is not installed", remedy=remedy) from error
     wheel = os.path.join(os.path.dirname(extension), os.pardir, "netCDF4.libs", "*netcdf*.dll")
     conda = os.path.join(sys.prefix, "Library", "bin", "netcdf.dll")
     for path in (extension, *glob.glob(wheel), *glob.glob(conda)):
@@ -49,17 +49,17 @@ def _library() -> ctypes.CDLL:
                 return library
     raise UnsupportedError(
         "netCDF4-python does not give access to its netcdf-c library",
-        remedy="Copy a file through another engine: engine='h5netcdf'",
+        remedy="Copy files with another xarray engine: engine='h5netcdf'",
     )
 
 
 class Handle:
-    """An open file; one that is unpickled is opened again for reading, once in a process.
+    """An open file. Unpickling opens it again for reading, once per process.
 
     Parameters
     ----------
     create
-        Whether to make a new netCDF-4 file, which replaces one of that path.
+        Whether to create a new netCDF-4 file, which replaces an existing one.
     """
 
     def __init__(self, path: str, *, create: bool = False) -> None:
@@ -72,12 +72,12 @@ class Handle:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.created:
-            raise TypeError("a file that is written cannot be pickled")
+            raise TypeError("a file that is open for writing cannot be pickled")
         status = os.stat(self.path)
         return _reopened, (self.path, status.st_mtime_ns, status.st_size)
 
     def close(self) -> None:
-        """Close the file, once."""
+        """Close the file, if it is still open."""
         ncid, self.ncid = self.ncid, None
         if ncid is not None:
             with LOCK:
@@ -92,16 +92,16 @@ class Handle:
                 f"netcdf-c cannot {'write' if self.created else 'read'} it: {reason}",
                 remedy=""
                 if self.created
-                else "If another engine of xarray reads it, copy through that: engine='h5netcdf'",
+                else "If another xarray engine reads it, copy with that engine: engine='h5netcdf'",
                 store=self.path,
             )
 
     def status(self, function: str, *arguments: Any) -> int:
-        """Return what a function of netcdf-c returns: 0 for success."""
+        """Return the status of a function of netcdf-c: 0 for success."""
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any) -> int:
-        """Return the one integer that a function of netcdf-c gives."""
+        """Return the integer that a function of netcdf-c writes to its last argument."""
         result = ctypes.c_int()
         self.call(function, *arguments, ctypes.byref(result))
         return result.value
@@ -115,7 +115,7 @@ class Handle:
         return list(listed)
 
     def name(self, function: str, *arguments: Any) -> str:
-        """Return the name that a function of netcdf-c gives."""
+        """Return the name that a function of netcdf-c writes to its last argument."""
         name = ctypes.create_string_buffer(MAX_NAME + 1)
         self.call(function, *arguments, name)
         return text_of(name.value)
@@ -138,9 +138,9 @@ class Handle:
 
 @cache
 def _reopened(path: str, *_: int) -> Handle:
-    """Return the handle that this process has of a file in a state, to the end of the process.
+    """Return this process's handle of a file in one state, which stays open until the process ends.
 
-    Closing it when nothing refers to it any more would need the lock at any time.
+    Closing it when it is no longer referenced would take the lock at an arbitrary time.
     """
     return Handle(path)
 

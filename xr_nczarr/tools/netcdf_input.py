@@ -1,4 +1,4 @@
-"""netCDF files as netcdf-c itself describes them: the source of an exact copy."""
+"""Read netCDF files through netcdf-c, as the source of an exact copy."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ _MAX_DIMENSIONS = 1024
 
 @dataclass(slots=True)
 class NetcdfFile:
-    """A file as NCZarr can hold it.
+    """The content of a file that NCZarr can express.
 
     Attributes
     ----------
     root
         Groups, dimensions, variables and attributes in the order of the file.
     values
-        By path of the variable.
+        Values by path of the variable.
     unsupported
-        A sentence for each type, variable and attribute that NCZarr has no type for.
+        Descriptions of types, variables and attributes that NCZarr lacks a type for.
     """
 
     handle: Handle
@@ -63,7 +63,7 @@ class NetcdfFile:
 
 
 def open_file(path: str) -> NetcdfFile:
-    """Return what a netCDF file holds; values are read when they are indexed.
+    """Return the content of a netCDF file; values are read when they are indexed.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class Values(BackendArray):
         return np.asarray(values, self.dtype)
 
     def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the box that a selection lies in, and return the selection."""
+        """Read the bounding box of a selection, and return the selection."""
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
             positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
@@ -127,14 +127,14 @@ class Values(BackendArray):
 
 @dataclass(slots=True)
 class _Reader:
-    """The work of `open_file`; `dimensions` are all so far, by their identifiers."""
+    """The state of one call of `open_file`; `dimensions` has those read so far, by identifier."""
 
     handle: Handle
     file: NetcdfFile
     dimensions: dict[int, Dimension]
 
     def group(self, path: str, ncid: int) -> Group:
-        """Return a group with all that is in it."""
+        """Return a group with its content."""
         group = Group(path=path, dialect="netcdf")
         unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
         for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
@@ -196,13 +196,13 @@ class _Reader:
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
-            return False  # the classic format has one byte order, which nobody chose
+            return False  # fixed in the classic format
         return self.handle.integer("nc_inq_var_endian", ncid, varid) == BIG_ENDIAN
 
     def _chunks(
         self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the shape of the chunks; of what has none, the one that writing chooses."""
+        """Return the shape of the chunks; for contiguous values, the one that writing chooses."""
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
@@ -212,7 +212,7 @@ class _Reader:
         return chunk_shape({}, shape, dtype, blocks=None, lengthened=lengthened)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
-        """Return what values that were never written read as; None if that is not defined."""
+        """Return the value of elements that were never written; None if it is undefined."""
         if dtype.hasobject:
             return ""
         undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))
@@ -265,12 +265,12 @@ class _Reader:
             return self.handle.strings(length, "nc_get_att", *place)
         values = np.empty(length, DTYPES[xtype])
         self.handle.call("nc_get_att", *place, ctypes.c_void_p(values.ctypes.data))
-        if xtype == CHAR:  # what C programs end their texts with is no part of them
+        if xtype == CHAR:  # without the terminating NUL of C programs
             return text_of(values.tobytes().rstrip(b"\0"))
         return values[0] if length == 1 else values
 
 
-# Bytes that are not UTF-8 (decoded to lone surrogates), and what JSON spells as \\u.
+# Bytes that are not UTF-8 (decoded to lone surrogates), and characters that JSON escapes as \\u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _UNFIT_REASON = "which has bytes that netcdf-c does not read in JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}

@@ -1,4 +1,4 @@
-"""A netCDF tree → a netCDF-4 file, written by netcdf-c itself: the target of an exact copy."""
+"""Write a netCDF tree to a netCDF-4 file through netcdf-c, as the target of an exact copy."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout(Layout):
-    """What netCDF-4 files hold: the types of NCZarr, with strings of any length."""
+    """The layout of netCDF-4 files: the types of NCZarr, with strings of variable length."""
 
     dialect: str = "netCDF-4"
     has_strings = True
 
 
 def unheld(root: Group) -> list[str]:
-    """Return what netCDF-4 files cannot hold of a tree: a phrase for each dimension."""
+    """Return a phrase for each dimension of a tree that netCDF-4 files cannot express."""
     written: set[str] = set()
     for variable in root.all_variables():
         if 0 not in variable.shape:
@@ -65,7 +65,7 @@ def unheld(root: Group) -> list[str]:
 
 
 def write_file(tree: Tree, path: str, *, progress: bool) -> None:
-    """Write a tree with the values of its variables to a new file, which is then on the disk.
+    """Write a tree with the values of its variables to a new file, and flush it to the disk.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
     with ExitStack() as on_error:
         on_error.callback(handle.close)
         writer = _FileWriter(handle, tree)
-        # Threads of dask continue after an error, and the identifier of the file is given again.
+        # Dask's threads continue after an error, and netcdf-c reuses the identifier of the file.
         on_error.callback(writer.underway.end)
         with LOCK:
             writer.define(tree.root, handle.group("/"))
@@ -98,7 +98,7 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The work of `write_file`; `dimensions` are identifiers, all by path."""
+    """The state of one call of `write_file`; `dimensions` has identifiers by path."""
 
     handle: Handle
     tree: Tree
@@ -108,7 +108,7 @@ class _FileWriter:
     underway: Underway = field(default_factory=Underway)
 
     def define(self, group: Group, ncid: int) -> None:
-        """Define all of a group, and of those below it."""
+        """Define the content of a group and of all groups below it."""
         for dimension in group.dimensions.values():
             length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
             with Place(place=f"dimension {dimension.path}"):
@@ -176,12 +176,12 @@ class _FileWriter:
     def _can_use(self, number: int) -> bool:
         if number in (SHUFFLE, FLETCHER32):
             return True
-        # That of Blosc fails at every chunk that cannot be compressed.
+        # The Blosc filter fails for chunks that cannot be compressed.
         function, identifier = "nc_inq_filter_avail", ctypes.c_uint(number)
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
     def _drop(self, codec: str, path: str) -> None:
-        """Note that a codec of the source is left out; raise an error if it was asked for."""
+        """Record that a codec is dropped; raise an error if the caller requested it."""
         problem = f"netCDF has no filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
@@ -240,7 +240,7 @@ class StoredVariable:
 
 
 def chunks_within(variable: Variable) -> list[int]:
-    """Return the chunk lengths; netCDF allows no chunk that is longer than a fixed dimension."""
+    """Return the chunk lengths, which netCDF limits to the length of a fixed dimension."""
     assert variable.node is not None
     lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
     return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]

@@ -1,4 +1,4 @@
-"""What other programs have to know to read a store, as far as its metadata say it."""
+"""The requirements for other programs to read a store, according to its metadata."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from xr_nczarr.storage import Bytes
 from xr_nczarr.tools.verification import Finding
 
 _NETCDF_FILTERS = {"shuffle", "zlib", "bz2", "zstd", "blosc", "fletcher32", "szip"}
-_COPY = "nczarr copy --dialect universal writes what all read"
+_COPY = "Copy the store with nczarr copy --dialect universal, which all programs read"
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield what readers of the store need, and what only netCDF-C reads, or only others do.
+    """Yield the requirements of a store, and content that netCDF-C or other programs cannot read.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def _codec(spec: CodecSpec) -> str:
 def _exceptions(
     variable: Variable, node: ArrayNode, zarr: Format, upgrade: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield what one kind of reader refuses or reads wrongly in an array, and the remedy."""
+    """Yield problems of some readers with an array, and the remedies."""
     names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
         yield "xarray's engine zarr needs the names of its dimensions", upgrade
@@ -67,20 +67,20 @@ def _exceptions(
     if variable.kind == "char" and node.type_name not in ("|S1", "S1"):
         yield f"only netCDF-C reads its characters, of type {node.type_name}", _COPY
     elif node.dtype.kind not in "iufS" or node.dtype == np.float16:
-        yield f"netCDF-C has no type {node.type_name}, and opens no store with it", ""
+        yield f"netCDF-C has no type {node.type_name}, and cannot open a store that contains it", ""
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
         if spec.place == "order":
             yield "netCDF-C ignores its order F, and reads wrong values", "nczarr copy"
         elif any(isinstance(v, str) and v.isdecimal() for v in spec.configuration.values()):
             yield f"only netCDF-C reads the numbers of {spec.name} as text", upgrade
         elif spec.configuration.get("elementsize") != read.configuration.get("elementsize"):
-            yield f"only netCDF-C knows the element size of {spec.name}", upgrade
+            yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
 
 
 def _in_documents(
     opened: OpenedStore, documents: Mapping[str, Bytes | None], upgrade: str
 ) -> Iterator[Finding]:
-    """Yield what parsers of JSON refuse, but for documents that are an error for us too."""
+    """Yield text that JSON parsers reject, unless this package rejects it as well."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
     for key in (key for path in whole for key in zarr.node_keys(path)):
@@ -88,6 +88,8 @@ def _in_documents(
         try:
             json.loads(data)
         except ValueError:
-            yield Finding("warning", key, "only netCDF-C reads what is no JSON", upgrade)
+            yield Finding(
+                "warning", key, "only netCDF-C reads the parts that are not JSON", upgrade
+            )
         if rb"\u" in data:
             yield Finding("warning", key, r"netCDF-C reads \u escapes as letters", upgrade)

@@ -1,4 +1,4 @@
-"""The requests of a read, found out by carrying it out on a store that only records them."""
+"""Predict the requests of a read, by running it on a store that only records them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
 
 
 class RecordedRead(NamedTuple):
-    """What a read requests, as the attributes of `Reading` say it."""
+    """The requests of a read; see the attributes of `VariableReading`."""
 
     touched: tuple[frozenset[int], ...]
     chunks: int
@@ -34,7 +34,7 @@ class RecordedRead(NamedTuple):
 class ObjectSizes:
     """The sizes of objects in a store, without reading them.
 
-    If they take requests, the store is listed once below `folder`.
+    If determining sizes takes requests, the store is listed once below `folder`.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -51,7 +51,7 @@ class ObjectSizes:
         """Return sizes in bytes: 0 for an absent object, None where the size is unknown.
 
         If `one_by_one`, a local store looks each object up instead of listing all, and a store that
-        cannot be listed is asked for each.
+        cannot be listed gets a request for each.
         """
         known = self.store.known_sizes(keys) if one_by_one else None
         if known is not None:
@@ -70,9 +70,9 @@ class ObjectSizes:
 def record_read(
     array: ChunkedArray, request: ReadRequest, sizes: ObjectSizes, *, one_by_one: bool
 ) -> RecordedRead:
-    """Return what reading a selection requests, without reading any object.
+    """Return the requests of reading a selection, without reading any object.
 
-    The engine reads the selection from empty objects into a result that takes no memory.
+    The engine reads the selection from simulated objects into a result that takes no memory.
 
     Parameters
     ----------
@@ -85,9 +85,9 @@ def record_read(
     IndexError
         If an index is outside the array.
     NczarrError
-        If the array cannot be read, or its reference set may not name a target.
+        If the array cannot be read, or its reference set may not refer to a target.
     """
-    # The index of a shard cannot be made up: without it, all chunks of the shard are absent.
+    # The index of a shard cannot be simulated: without it, all chunks of the shard are absent.
     store = _RecordingStore(sizes, holds_objects=not array.node.shards, one_by_one=one_by_one)
     node = replace(array.node, fill_value=0)
     options = replace(array.options, missing_chunks="fill", threads=1)
@@ -112,21 +112,21 @@ def record_read(
         return RecordedRead(touched, chunks, requests, False, fetched, absent)
     if not store.indices:
         return RecordedRead(touched, chunks, requests, False, fetched, None)
-    # Only its index says which chunks a shard holds, and how long they are.
+    # Only its index shows which chunks a shard contains, and how long they are.
     key_of = array.layout.key_of
     located = chunks if plan is None else sum(key_of(part.chunk) in store.indices for part in plan)
     return RecordedRead(touched, chunks, requests + located, True, None, None)
 
 
 class _RecordingStore(Store):
-    """A store that records what is requested of another one, and returns nothing of it.
+    """A store that records requests to another store, without making them.
 
     Attributes
     ----------
     requests
         Number of requests that the other store would make.
     fetched_bytes
-        As many as they are; None if a size is unknown.
+        Total number of bytes requested; None if a size is unknown.
     present
         Number of the requested objects that exist.
     indices
@@ -134,7 +134,7 @@ class _RecordingStore(Store):
     """
 
     def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
-        # By another name, under which no index of a shard is kept.
+        # Another name, under which no shard index is cached.
         self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
@@ -144,7 +144,7 @@ class _RecordingStore(Store):
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield no bytes for each object that exists."""
+        """Yield empty bytes for each object that exists, else None."""
         return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -167,7 +167,7 @@ class _RecordingStore(Store):
             yield bytes(max(0, item.length)) if self._holds_objects else None
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context that records reads of a shard, and reads no blocks of a chunk."""
+        """Return a context manager that records reads of a shard instead of reading it."""
         return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
 
     def list_names(self, prefix: str) -> Listing:
@@ -176,7 +176,7 @@ class _RecordingStore(Store):
 
 
 class _UndecodedArray(ChunkedArray):
-    """An array whose chunks read as zeros, whatever is stored."""
+    """An array whose chunks are read as zeros."""
 
     @cached_property
     def codec(self) -> ChunkCodec:

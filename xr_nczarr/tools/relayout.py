@@ -1,4 +1,4 @@
-"""Stored variables in another layout, with only the changes that the layout demands."""
+"""Convert stored variables to another layout, with only the changes that it requires."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xr_nczarr.writing.variables import EncodedVariable, encode_alone, fill_scal
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}
-"""Kinds of dtypes whose fill value can hide values, in plain Zarr and else."""
+"""Kinds of dtypes whose fill value can mask values, in plain Zarr and in NCZarr."""
 
 
 def relayout(
@@ -37,9 +37,9 @@ def relayout(
     Parameters
     ----------
     data
-        The stored values, NumPy's or dask's: of the type of the variable's node.
+        The stored values (a NumPy or dask array), in the type of the variable's node.
     encoding
-        Chunks and codecs, which the caller asks for (`explicit`) or the variable has.
+        Chunks and codecs, requested by the caller (if `explicit`) or from the variable.
     complete
         Whether all values are stored, so that the array needs no fill value.
     default_width
@@ -84,7 +84,7 @@ def relayout(
 def _strings(
     variable: Variable, data: Any, layout: Layout, default_width: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return strings in the type of the layout: as they are if that is theirs."""
+    """Return strings in the type of the layout, unchanged if they already have it."""
     is_fixed = data.dtype.kind == "S"
     if layout.zarr.has_filters and is_fixed is not layout.pure:
         return data, data.dtype
@@ -93,7 +93,7 @@ def _strings(
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
     width = variable.attributes.get(WIDTH, default_width)
     if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
-        width = None  # netcdf-c would not take it for a width either
+        width = None  # netcdf-c does not accept it as a width either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
             f"a string has {longest} bytes in UTF-8, but the attribute {name} allows {width}",
@@ -103,10 +103,11 @@ def _strings(
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
-    """Return the fill value of the array, which must not hide values that its source shows.
+    """Return the fill value of the array, which must not mask values of the source.
 
-    Where arrays need none, readers of plain Zarr take it for a `_FillValue`. NaN hides no other
-    value, and in NCZarr netCDF's defaults hide none. Without one, missing chunks read as zeros.
+    If arrays do not need a fill value, readers of plain Zarr treat it as `_FillValue`. NaN does not
+    mask other values, and in NCZarr netCDF's defaults do not either. Without a fill value, missing
+    chunks are read as zeros.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
@@ -128,10 +129,12 @@ def _by_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Return what netCDF has no type for (truth values, times, bytes) as `to_netcdf` writes it."""
+    """Return values that netCDF lacks a type for (booleans, times, bytes), like `to_netcdf`."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
-        data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")  # pandas has no multiples of a unit
-    # Dimensions of one name are more than xarray knows.
+        data = data.astype(
+            f"{data.dtype.kind}8[{unit[0]}]"
+        )  # pandas does not support multiples of a unit
+    # xarray does not support repeated dimension names.
     names = [f"dimension {axis}" for axis in range(data.ndim)]
     stored = xr.Variable(names, data, dict(variable.attributes), dict(encoding))
     return encode_alone(stored, variable.name, layout, explicit)

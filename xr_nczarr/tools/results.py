@@ -1,4 +1,4 @@
-"""The base of what the functions of this package return."""
+"""The base class of the results of tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xr_nczarr.tools.html import page, preformatted
 
 
 class Result:
-    """A dataclass that prints as text, shows itself as HTML in a notebook, and becomes JSON."""
+    """A dataclass that prints as text, and converts to HTML for notebooks and to JSON."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""

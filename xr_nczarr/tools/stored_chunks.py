@@ -1,7 +1,7 @@
-"""The chunks that a store has, and their sizes, without reading any.
+"""Find the chunks in a store and their sizes, without reading them.
 
-The store is listed. One that cannot be listed, as plain HTTP, is asked for each chunk that the
-metadata imply.
+The store is listed. If it cannot be listed (plain HTTP), each chunk that the metadata imply is
+looked up.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 
 MAX_REQUESTS = 10_000
-"""Chunks that a store without listing is asked for, which takes some seconds."""
+"""Maximum number of chunks to look up in a store that cannot be listed; takes some seconds."""
 
 
 @dataclass(slots=True)
 class StoredChunks:
-    """The stored objects of a variable: chunks, or shards that hold several.
+    """The stored objects of a variable: chunks, or shards of several chunks.
 
     Attributes
     ----------
     node
-        The array as it is read.
+        The array; see `readable_node`.
     extent
         Number of objects along each dimension.
     present
         Number of objects that exist, of `total`.
     stored_bytes
-        Size of all of them; None if the store does not say it.
+        Size of all of them; None if the store does not report it.
     numbers
         Positions of the existing objects in the grid, in C order; empty unless requested.
     """
@@ -71,14 +71,15 @@ def count_stored_chunks(
     max_requests: int | None = MAX_REQUESTS,
     progress: Progress | None = None,
 ) -> tuple[dict[str, StoredChunks], str]:
-    """Return the stored objects of each variable by path, or nothing and why they are unknown.
+    """Return the stored objects of each variable by path, or None and why they are unknown.
 
     Parameters
     ----------
     others
-        Gets the keys that belong to no chunk. With it, the numbers of the chunks are kept.
+        A list to which keys that do not belong to a chunk are added. With it, the positions of
+        chunks are recorded.
     max_requests
-        Number of chunks that a store without listing is asked for at most; None for any number.
+        Maximum number of chunks to look up if the store cannot be listed; None for no limit.
     """
     progress = progress or Progress(False)
     try:
@@ -87,7 +88,7 @@ def count_stored_chunks(
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
     if max_requests is not None and total > max_requests:
-        many = f"{total:,} chunks are more than the {max_requests:,} that are asked for one by one"
+        many = f"{total:,} chunks are more than the {max_requests:,} that are looked up one by one"
         return {}, f"{reason} Its {many}"
     try:
         return _counted(opened, progress.count(_requested_sizes(opened)), others), ""
@@ -134,7 +135,7 @@ def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
 
 
 def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
-    """Yield key and size of all existing objects that the metadata imply."""
+    """Yield the key and size of each existing object that the metadata imply."""
     for stored in _expected(opened).values():
         yield from existing_chunks(opened.store, stored.node.chunk_keys, stored.extent)
 
@@ -165,7 +166,7 @@ def _owner(
 def _inside(names: Iterable[str], extent: tuple[int, ...]) -> bool:
     return all(
         name.isdecimal()
-        and len(name) <= len(str(count))  # Python makes no number of thousands of digits
+        and len(name) <= len(str(count))  # Python refuses to parse integers of thousands of digits
         and str(int(name)) == name
         and int(name) < count
         for name, count in zip(names, extent, strict=True)

@@ -1,4 +1,4 @@
-"""The part of a dataset that a command works on: a group, variables, and positions or labels."""
+"""Select a part of a dataset: a group, variables, and positions or labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xr_nczarr.netcdf import Dimension, Group, Variable
 
 @dataclass(slots=True, kw_only=True)
 class Subset:
-    """What of a netCDF tree is taken.
+    """A part of a netCDF tree.
 
     Attributes
     ----------
@@ -25,10 +25,10 @@ class Subset:
         Absolute path of the group that becomes the root.
     variables
         Names or paths, see `chosen_paths`; None for all. Coordinate variables of their dimensions
-        come along.
+        are included.
     positions
-        Of a dimension, by its name or path: an integer, which keeps the dimension with one element,
-        or a slice.
+        By name or path of a dimension: an integer, which keeps the dimension with one element, or a
+        slice.
     """
 
     group: str = "/"
@@ -36,9 +36,9 @@ class Subset:
     positions: Mapping[str, int | slice] = field(default_factory=dict)
 
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
-        """Return the groups of the subset by path, and by new path the variables they come from.
+        """Return the groups of the subset by path, and its source variables by their new path.
 
-        The variables in the groups have the dimensions of the subset; their nodes stay as they are.
+        The variables in the groups have the dimensions of the subset; their nodes are unchanged.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Subset:
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
-        """Return what is selected of a variable of the source; None for all of it."""
+        """Return the selection from a variable of the source; None for all of it."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
@@ -118,14 +118,14 @@ class Subset:
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return the paths that names mean; all of them if `requested` is None.
+    """Return the paths that names refer to; all paths if `requested` is None.
 
-    A name without slash means any of that name, one that begins with a slash is a path.
+    A name without a slash refers to all items of that name; one that begins with a slash is a path.
 
     Raises
     ------
     NotFoundError
-        For a name that means nothing.
+        For a name that does not exist.
     """
     if requested is None:
         return set(paths)
@@ -143,7 +143,7 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
 
 
 def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
-    """Return a selection by positions or labels as one by positions.
+    """Return a selection with its labels converted to positions.
 
     Labels are text, floats and dates, and slices of these, which include both ends. Anything else
     is a position.
@@ -156,7 +156,7 @@ def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict
     Raises
     ------
     NotFoundError
-        For a label that is not there, and for labels of a dimension without coordinate variable.
+        For an unknown label, and for labels of a dimension without a coordinate variable.
     """
     positions = {name: item for name, item in select.items() if not _is_label(item)}
     if len(positions) < len(select):
@@ -179,7 +179,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
         raise unknown("dimension", name, [*map(str, dataset.dims)])
     if name not in dataset.variables:
         raise NotFoundError(
-            f"{quote(name)} has no coordinate variable, and so no labels",
+            f"{quote(name)} has no coordinate variable, so it has no labels",
             remedy=f"Select positions, such as {quote(name)}=0:10",
         )
     index = dataset[name].to_index()
@@ -231,7 +231,7 @@ def _group_at(root: Group, path: str) -> Group:
 
 
 def _prune(groups: dict[str, Group], dimensions: set[str]) -> None:
-    """Remove dimensions that no variable uses, and then groups with nothing below."""
+    """Remove dimensions that no variable uses, then groups without variables."""
     for path in sorted(groups, key=len, reverse=True):
         group = groups[path]
         group.dimensions = {n: d for n, d in group.dimensions.items() if d.path in dimensions}

@@ -1,4 +1,4 @@
-"""Numbers, shapes and tables as people read them."""
+"""Format numbers, shapes and tables for people."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xr_nczarr.netcdf import Dimension
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a number of things: the noun gets an s unless there is one."""
+    """Return a count with its noun, in the plural unless the count is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def byte_text(count: int | None) -> str:
-    """Return a number of bytes in readable units; ``?`` if it is unknown."""
+    """Return a number of bytes in readable units; ``?`` if it is None."""
     if count is None:
         return "?"
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
@@ -32,9 +32,9 @@ def extent_text(shape: Sequence[int] | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows with aligned columns, without the empty ones.
+    """Yield rows with aligned columns, without empty columns.
 
-    A row of one cell stays as it is.
+    Rows of one cell are unchanged.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -53,15 +53,15 @@ def dimension_text(dimension: Dimension) -> str:
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return the stored size in a description of a variable, and the ratio of compression."""
+    """Return the stored size in a description of a variable, with the compression ratio."""
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
     return byte_text(item["stored_bytes"]) + ratio
 
 
 def wrapped(line: str, width: int = 80) -> list[str]:
-    """Return a line as lines of at most `width` columns, indented by two spaces.
+    """Return a line wrapped to at most `width` columns, indented by two spaces.
 
-    Cells of a table stay together; a word that is longer keeps its line.
+    Cells of a table are not split; longer words are kept.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]

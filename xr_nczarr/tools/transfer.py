@@ -1,4 +1,4 @@
-"""The chunks of a copy: as bytes where they mean the same in source and target, else anew."""
+"""Copy chunks as bytes if they mean the same in source and target, else decode and encode them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def copy_chunks(
     resumed: bool,
     progress: bool,
 ) -> tuple[list[str], int]:
-    """Put all chunks that are not there; give the paths of arrays copied as bytes, and how many."""
+    """Write all missing chunks; return the paths of arrays copied as bytes, and a count."""
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     others: list[ArrayWrite] = []
     large: list[ArrayWrite] = []
@@ -43,7 +43,7 @@ def copy_chunks(
     for write in writes:
         node, array = write.node, arrays.get(write.node.path)
         anew = any(level.codecs for level in node.shards)
-        anew |= write.fill_is_spelled  # chunks that netcdf-c left out are stored
+        anew |= write.fill_is_spelled  # store the chunks that netcdf-c left out
         if array is not None and not anew and _meaning(array.node) == _meaning(node):
             as_bytes.append((array, node))
         elif _is_large(write):
@@ -61,7 +61,9 @@ def copy_chunks(
                 objects += put
         write_chunks(others, store, WriteOptions(), shown)
         for write in large:
-            for part in rearranged(write):  # one after another: dask holds what it puts together
+            for part in rearranged(
+                write
+            ):  # one by one, because dask keeps everything that it stores together in memory
                 write_chunks([*_unfinished(part, there)], store, WriteOptions(), shown)
     return [node.path for _, node in as_bytes], objects
 
@@ -71,13 +73,13 @@ def _size(node: ArrayNode) -> int:
 
 
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:
-    """Return everything that decides what the stored objects of an array mean."""
-    # Version 3 has characters and strings as raw bytes.
+    """Return everything that determines the meaning of an array's stored objects."""
+    # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
     if node.dtype.hasobject:
         fill = str(fill or "")
-    else:  # without one, chunks that are not there are zeros
+    else:  # without a fill value, missing chunks are zeros
         fill = np.asarray(zero(node.dtype) if fill is None else fill, node.dtype).tobytes()
     return (
         (node.shape, node.chunk_shape, node.chunk_runs),
@@ -98,14 +100,14 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether ``bytes`` stores another byte order than that of its array's type."""
+    """Return whether ``bytes`` changes the byte order of its array's type."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, there: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy stored objects in batches; yield how many were looked at, and how many put."""
+    """Copy stored objects in batches; yield the numbers of objects checked and written."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))
@@ -115,7 +117,7 @@ def _copy_objects(
 
 
 def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
-    """Copy stored objects by their indices; return how many exist."""
+    """Copy stored objects by index; return the number of those that exist."""
     layout = array.layout
     spellings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.spellings
     for keys in spellings:
@@ -126,7 +128,7 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Yield the write with blocks of whole stored objects, in parts if it is large."""
+    """Yield the write with blocks of whole stored objects, in several parts if it is large."""
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
 
@@ -136,11 +138,11 @@ def _is_large(write: ArrayWrite) -> bool:
 
 
 def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
-    """Yield the write in parts of whole stored objects, up to `most` bytes if one is no larger."""
+    """Yield the write in parts of whole stored objects, of up to `most` bytes if possible."""
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
-        # Longer where most of a block would be read again for the next part.
+        # Longer if most of a block would otherwise be read again for the next part.
         growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
         axis = max(growing, key=lambda each: data.chunks[each][0] / part[each])
         grown = [*part]
@@ -156,7 +158,7 @@ def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
 
 
 def _unfinished(write: ArrayWrite, there: Collection[str]) -> Iterator[ArrayWrite]:
-    """Yield the write block by block, without the blocks whose stored objects are all there."""
+    """Yield the write block by block, without blocks whose stored objects all exist."""
     data, node = write.data, write.node
     if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield write

@@ -1,4 +1,4 @@
-"""`upgrade` writes the NCZarr metadata of a store in another layout, in place."""
+"""The function `upgrade`, which rewrites the NCZarr metadata of a store in another layout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ANNOTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class UpgradeResult(Result):
-    """The result of `upgrade`: what it changed, or would change with `dry_run`.
+    """The result of `upgrade`: the changes that it made, or would make with `dry_run`.
 
     Attributes
     ----------
@@ -77,25 +77,25 @@ def upgrade(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> UpgradeResult:
-    """Write the NCZarr metadata of a store in another layout, in place; chunks are not touched.
+    """Rewrite the NCZarr metadata of a store in another layout, in place; chunks do not change.
 
-    Documents are written in the order in which readers prefer them: an interrupted upgrade leaves a
-    store that reads the same, and can be run again.
+    Documents are written in the order in which readers prefer them. After an interrupted upgrade,
+    the store reads the same, and the upgrade can be run again.
 
     Parameters
     ----------
     dialect
         See `to_nczarr`.
     annotate
-        Whether a store of plain Zarr, which has no NCZarr metadata, gets some.
+        Whether to add NCZarr metadata to a plain Zarr store.
     dry_run
-        Whether only to return what would be changed.
+        Whether to return the changes without making them.
 
     Raises
     ------
     ConflictError
-        If the store is plain Zarr, unless `annotate` is passed or `dialect` is plain as well; if
-        the dialect cannot express all that the store says. Nothing was written.
+        If the store is plain Zarr, unless `annotate` is True or `dialect` is plain Zarr too, and if
+        the dialect cannot express all metadata of the store. Nothing was written.
     NczarrError
         The error of a variable that cannot be read.
     """
@@ -138,7 +138,7 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Return the documents of a store in another dialect, and the layout that they have."""
+    """Return the documents of a store in another dialect, and their layout."""
     source = opened.hierarchy
     zarr_format, consolidated = source.zarr_format, source.consolidated
     writable_format(source, opened.store.name)
@@ -164,7 +164,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
 
 
 def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
-    """Return the documents whose JSON differs from what is stored."""
+    """Return the documents whose JSON differs from the stored one."""
     stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
     return {
         key: data
@@ -200,14 +200,14 @@ def _kept(group: Group, source: Hierarchy) -> Group:
 
 def _variable(variable: Variable, source: Hierarchy) -> Variable:
     if variable.node is None or variable.error is not None:
-        raise variable.error or NotFoundError("there is no array", variable=variable.path)
+        raise variable.error or NotFoundError("the array is missing", variable=variable.path)
     node = replace(variable.node, codecs=tuple(map(_spelled, variable.node.codecs)))
     attributes = undecoded(variable.attributes, source.nodes[variable.node.path])
     return replace(variable, node=node, attributes=attributes)
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:
-    """Return a v2 codec in the spelling that every reader knows.
+    """Return a v2 codec in the spelling that all readers understand.
 
     netcdf-c has written numbers as text, and shuffled items of size 0.
     """
@@ -227,7 +227,7 @@ def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
     for path, node in source.nodes.items():
         new = nodes.get(path)
         if isinstance(node, ArrayNode) and isinstance(new, ArrayNode) and node.fill_value is None:
-            # nccopy 4.9.0 writes none beside a `_FillValue`.
+            # nccopy 4.9.0 does not write one if there is a `_FillValue`.
             nodes[path] = replace(new, fill_value=None)
         kept = {
             name: value
@@ -283,6 +283,6 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    """Return an attribute with its type; JSON as its text."""
+    """Return an attribute's value with its type; JSON becomes text."""
     encoded, kind = encode_attribute(value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

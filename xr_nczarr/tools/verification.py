@@ -1,4 +1,4 @@
-"""What `verify` returns: findings, those of one kind as one line."""
+"""The result of `verify`: findings, printed with one line per kind."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Finding:
     Attributes
     ----------
     severity
-        ``"error"`` where values or metadata are damaged or contradict each other, or a coordinate
-        is not complete; ``"warning"`` for other missing chunks, for what is left over, and where
-        other programs fail; ``"note"`` for what other programs need.
+        ``"error"`` if values or metadata are damaged or contradict each other, or a coordinate is
+        incomplete; ``"warning"`` for other missing chunks, for leftover objects, and for problems
+        of other programs; ``"note"`` for requirements of other programs.
     place
         Key in the store, or path of the node.
     detail
-        What differs between places that have the same problem.
+        Details that differ between places with the same problem.
     """
 
     severity: Severity
@@ -70,15 +70,15 @@ def _html_line(findings: Sequence[Finding]) -> str:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Verification(Result):
-    """What `verify` found; printing it shows findings of one kind as one line.
+    """The result of `verify`; it prints findings of one kind on one line.
 
     Attributes
     ----------
     chunks
-        By path of the array: existing chunks, or shards of chunks, and all of them; empty if that
-        is unknown.
+        By path of the array, the number of existing chunks (or shards), and of all chunks; empty if
+        unknown.
     decoded
-        Number of chunks, or shards of chunks, that were read and decoded.
+        Number of chunks (or shards) that were read and decoded.
     """
 
     store: str
@@ -88,7 +88,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether there is no error."""
+        """Whether there are no errors."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Verification(Result):
 
     @property
     def title(self) -> str:
-        """The store, its chunks, and how many errors and warnings there are."""
+        """The store, its chunks, and the number of errors and warnings."""
         present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
         counts = Counter(finding.severity for finding in self.findings)
         problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]

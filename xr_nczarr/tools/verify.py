@@ -1,4 +1,4 @@
-"""`verify` checks whether a store is whole: it decodes each chunk and compares each document."""
+"""The function `verify`, which decodes all chunks of a store and compares its metadata."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from xr_nczarr.tools.verification import Finding, Verification
 _MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks of a remote store
 _BYTES_IN_FLIGHT = 256 << 20  # once decoded
 _BATCH_CHUNKS = 1024
-_THREADED_FROM_BYTES = 64 << 10  # as for reading: smaller ones lose more than they win
+_THREADED_FROM_BYTES = 64 << 10  # as for reading: threads slow down smaller chunks
 _MAX_KEYS = 5
-_LISTED = "present, and not listed"
-_ORPHAN = "Remove it, unless the document of its array or group was lost"
-_CONSOLIDATE = "Run nczarr consolidate, unless the document itself is wrong"
+_LISTED = "present, but not listed"
+_ORPHAN = "Remove it, unless the document of its array or group is missing"
+_CONSOLIDATE = "Run nczarr consolidate, unless the single document is wrong"
 
 
 def verify(
@@ -54,23 +54,25 @@ def verify(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Verification:
-    """Check whether a store is whole: decode every chunk, and compare all metadata.
+    """Check the integrity of a store: decode all chunks, and compare all metadata.
 
     Chunks are fetched and decoded as for reading, which checks sizes and checksums. A missing chunk
-    is an error in the coordinate of a dimension and a warning elsewhere. A coordinate of a single
-    value is an exception: writers leave its chunk out if the value is the fill value.
+    is an error for the coordinate of a dimension, and a warning for other variables. A coordinate
+    of a single value is an exception, because writers omit its chunk if the value is the fill
+    value.
 
     Parameters
     ----------
     sample
-        Number of chunks of each array to read at most, chosen at random; None for all.
+        Maximum number of chunks of each array to read, chosen at random; None for all.
     readers
-        Whether to report also what other programs need to read the store, and read wrongly.
+        Whether to also report what other programs need to read the store, and what they misread.
     progress
-        Whether to show how many chunks are read.
+        Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. With `group`, only the chunks of that group are read.
-        None for `consolidated` reads the single documents, or the consolidated one without them.
+        With None for `consolidated`, the single documents are read, or the consolidated one if
+        there are none.
 
     Examples
     --------
@@ -87,7 +89,7 @@ def verify(
     except MetadataError as error:
         if error.key != JOURNAL:
             raise
-        # Which documents are valid depends on the damaged journal.
+        # The damaged journal determines which documents are valid.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
     others: list[str] = []
     max_requests = None if sample is None else MAX_REQUESTS
@@ -110,7 +112,7 @@ def verify(
     with Progress(progress, total, " chunks") as shown:
         _read_all(arrays, result, shown)
     if reason:
-        findings.append(Finding("warning", "/", f"missing chunks are not looked for: {reason}"))
+        findings.append(Finding("warning", "/", f"missing chunks cannot be detected: {reason}"))
     findings += _left_over(opened, others)
     if readers:
         findings += requirements(opened, documents)
@@ -152,7 +154,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Compare each document that the consolidated one holds, or should, with the single one."""
+    """Compare the documents in the consolidated metadata with the single ones."""
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
     store = KeepingStore(opened.store, documents)
@@ -205,17 +207,17 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
     keys = ", ".join(quote(stored.key(number)) for number in first)
     detail = f"{count:,} of {stored.total:,}: {keys}{', …' if count > len(first) else ''}"
     if _is_incomplete(variable, stored, first):
-        problem, remedy = "a coordinate lacks chunks", "Write the coordinate again"
+        problem, remedy = "chunks of a coordinate are missing", "Write the coordinate again"
         yield Finding("error", variable.path, problem, remedy, detail=detail)
     else:
-        problem = "chunks are missing and read as the fill value"
+        problem = "chunks are missing, and are read as the fill value"
         yield Finding("warning", variable.path, problem, detail=detail)
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
     """Return whether a coordinate is damaged by the `absent` chunks.
 
-    Its values differ, so at most one of them can be the fill value, and only if that does not mask.
+    Its values are distinct, so at most one can be the fill value, and only if that does not mask.
     """
     if not variable.is_coordinate:
         return False
@@ -247,7 +249,7 @@ class _Array:
         _ = self.array.codec, self.array.layout
         self.objects = stored or StoredChunks(node)
         self.numbers: Sequence[int] = range(self.objects.total)
-        # Objects that are known to be missing are not fetched, unless that is an error.
+        # Objects known to be missing are not fetched, unless that is an error.
         if stored is not None and opened.options.missing_chunks != "raise":
             self.numbers = sorted(set(stored.numbers))
         if sample is not None and sample < len(self.numbers):
@@ -255,14 +257,14 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """Number of threads to read with; 0 if another thread does not pay."""
+        """Number of threads to read with; 0 if threads are not worthwhile."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
         return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
 
     def read(self, number: int) -> list[Finding]:
-        """Decode the chunks of one stored object; return what is wrong with them."""
+        """Decode the chunks of one stored object; return the problems found."""
         node = self.array.node
         elements = _elements(node, self.objects.index(number))
         problem = self._decode(elements)
@@ -283,7 +285,7 @@ class _Array:
 
 
 def _discard(*_: Any) -> None:
-    """Keep no values: chunks only have to decode."""
+    """Discard values, because chunks only have to be decodable."""
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
@@ -307,7 +309,7 @@ def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
 
 
 def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress) -> None:
-    """Read the chunks of all arrays, several at once; count them, and add what is wrong."""
+    """Read the chunks of all arrays concurrently; add their problems to `result`."""
     by_threads: dict[int, list[_Array]] = {}
     for array in arrays:
         by_threads.setdefault(array.threads, []).append(array)
@@ -320,12 +322,12 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
                 for problems in progress.count(problems_of_chunks):
                     result.decoded += not problems
                     findings += problems
-    # What concerns the codec as a whole is said once.
+    # Problems of the codec itself are reported once.
     result.findings += dict.fromkeys(findings)
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Yield the keys that belong to no document or array, and lie below nothing broken."""
+    """Yield a finding for each key that does not belong to a document or array."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
@@ -338,7 +340,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         if key in (JOURNAL, UNFINISHED):
             yield Finding("error", key, "a write was interrupted", "Run it again")
         elif key == WRITER_LOCK:
-            problem = "a write changes the store now, or was killed"
+            problem = "a write is changing the store, or was killed"
             yield Finding("warning", key, problem, "Wait for it, or run it again")
         elif document or not above or not broken.isdisjoint(above):
             continue
@@ -349,7 +351,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def _paths_above(path: str | None) -> list[str]:
-    """Return a path and all above it; nothing for None."""
+    """Return a path and its ancestors; empty for None."""
     paths = [] if path is None else [path]
     while paths and paths[-1] != "/":
         paths.append(parent_path(paths[-1]))

@@ -1,1 +1,1 @@
-"""xarray → a store: encode, fit to the stored content, and write in a transaction."""
+"""Write xarray objects: encode them, fit them to the stored content, and store them atomically."""

@@ -148,12 +148,12 @@ def _fit_opened(
     shape: Sequence[int],
     growing: Sequence[bool],
 ) -> tuple[dict[str, Any], str]:
-    """Return an encoding whose chunks and shards suit an array, and how they differ from before.
+    """Return an encoding whose chunks and shards fit an array, and a note on the differences.
 
-    Chunks that opening left stay as they are, as in `to_zarr`. They follow their dimensions where
-    ``preferred_chunks`` names these. A chunk that is longer than its dimension is cut to the
-    length, unless the dimension is `growing` or the array has the shape that was opened. Chunks of
-    another rank, or of axes that are permuted in an unknown way, are left out.
+    Chunks left by opening are kept, as in `to_zarr`. They follow their dimensions if
+    ``preferred_chunks`` names these. A chunk that is longer than its dimension is shortened, unless
+    the dimension is `growing` or the array has the shape that was opened. Chunks of another rank,
+    or of axes in an unknown order, are left out.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -185,12 +185,12 @@ def _fit_opened(
 def _rearranged(
     lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Return lengths by their new axes; `axes` are the old ones, `cut` has those that differ."""
+    """Return lengths by new axes, where `axes` are the old ones and `cut` has new lengths."""
     return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
 
 def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Return shards by their new axes, if they are given for each."""
+    """Return shards by their new axes, if they are given per axis."""
     words = shards if isinstance(shards, Mapping) else {"shape": shards}
     shape = words.get("shape")
     if not isinstance(shape, list | tuple) or len(shape) != len(axes):
@@ -199,9 +199,9 @@ def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int])
 
 
 def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
-    """Return the chunks in the word that was changed since opening, if one was, or None.
+    """Return the chunks under the key that was changed since opening, or None if neither was.
 
-    This engine leaves both words. Then ``chunks`` counts if it was changed, as for `to_zarr`.
+    This engine leaves both keys. If ``chunks`` was changed, it takes precedence, as in `to_zarr`.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -213,9 +213,9 @@ def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
 def _opened_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return which axis each dimension was when it was opened; None if that cannot be known.
+    """Return the axis that each dimension had when it was opened; None if that is unknown.
 
-    Renamed dimensions are taken in their order.
+    Renamed dimensions are assumed to be in their order.
     """
     rank = len(shape)
     names = [str(name) for name in encoding.get("preferred_chunks") or ()]
@@ -241,17 +241,17 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the chunks to store.
 
-    They are the chunks of `encoding` (-1 for a whole dimension), else the largest of the dask
-    `blocks` along each dimension. Otherwise the array is halved along its longest dimension until
-    a chunk has at most 4 MiB. A `lengthened` chunk, of one dimension, has at least 512 elements and
-    the 4 KiB of netcdf-c.
+    These are the chunks of `encoding` (-1 for a whole dimension), else the largest of the dask
+    `blocks` along each dimension. Otherwise the array is halved along its longest dimension until a
+    chunk has at most 4 MiB. A `lengthened` chunk, which is one-dimensional, has at least 512
+    elements, and at least 4 KiB as in netcdf-c.
 
     Raises
     ------
     ConflictError
         For chunks of another rank, or of lengths below -1.
     TypeError
-        For lengths that are no integers.
+        For lengths that are not integers.
     """
     sizes = encoding.get("chunks")
     if sizes is None or isinstance(sizes, str):
@@ -287,12 +287,12 @@ def _shard_specs(
 ) -> tuple[ShardSpec, ...]:
     """Return the level of sharding that zarr-python's key ``shards`` requests.
 
-    ``"auto"`` means two chunks along dimensions of more than eight, as in zarr-python.
+    ``"auto"`` means two chunks along dimensions of more than eight chunks, as in zarr-python.
 
     Raises
     ------
     ConflictError
-        For a shape that the chunks do not divide. Unless it is `required`, it is ignored.
+        For a shape that the chunks do not divide, if it is `required`; otherwise it is ignored.
     """
     if requested is None:
         return ()
@@ -314,7 +314,7 @@ def _shard_specs(
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
     if required:
         raise ConflictError(
-            f"the shards {requested!r} do not suit the chunks {chunk}",
+            f"the shards {requested!r} do not fit the chunks {chunk}",
             remedy="Pass a multiple of each chunk length, with index_location 'start' or 'end'",
         )
     return ()

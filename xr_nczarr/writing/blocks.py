@@ -1,7 +1,7 @@
-"""Lazily opened values: the stores that they come from, and the blocks in which they are written.
+"""Lazily opened values: find the stores that they come from, and write them block by block.
 
-A write destroys no store that it reads from, holds no more of its source than it writes, and
-decodes no chunk of it twice.
+A write must not destroy a store that it reads from. It keeps no more of its source in memory than
+it writes, and decodes each chunk once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xr_nczarr.storage import Store
 _TASKS_LOOKED_INTO = 3
 _LOADED_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
-_NOMINAL_BYTES = 64  # of an object
+_NOMINAL_BYTES = 64  # assumed size of an object
 _TEXTS = "OSUT"
 _OPENED = "nczarr-opened-"
 
@@ -45,10 +45,10 @@ def in_blocks(
 ) -> Dataset:
     """Return a dataset whose lazily opened variables are read block by block, by dask.
 
-    Variables of at most `whole_below` bytes, objects other than text, and times for which
-    `encoding`, or else the variable's own, names units or type alone stay as they are. A text or
-    object of dask without dimensions is loaded: its block would be the bare item instead of an
-    array, and bytes would lose the NULs at their end.
+    Some variables stay unchanged: those of at most `whole_below` bytes, objects other than text,
+    and times whose encoding has only one of units and dtype. A dask scalar of text or objects is
+    loaded: its block would be the item itself instead of an array, and bytes would lose trailing
+    NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -69,13 +69,13 @@ def in_blocks(
     }
     if blocks:
         dataset = dataset.copy()
-        for name, data in blocks.items():  # assign() would make indexes of them
+        for name, data in blocks.items():  # assign() would create indexes for them
             dataset.variables[name].data = data
     return dataset
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Return lazily indexed values in dask's blocks; text without dimensions as it is.
+    """Return lazily indexed values as a dask array; scalars of text stay unchanged.
 
     Parameters
     ----------
@@ -91,16 +91,16 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether times can be encoded block by block: units and type are given, or neither.
+    """Return whether times can be encoded block by block: units and dtype are given, or neither.
 
-    If neither is, xarray takes those that hold every time of that resolution.
+    If neither is given, xarray chooses units and a dtype for all times of that resolution.
     """
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array is one of `in_blocks` rather than one that the caller made."""
+    """Return whether a dask array comes from `in_blocks` instead of the caller."""
     return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
@@ -116,15 +116,15 @@ def _itemsize(variable: Variable) -> int:
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """Return the lengths of blocks by dimension, each a whole number of the stored chunks.
 
-    They begin and end where the chunks do, also in a slice. Chunks of less than 4 MiB are joined,
-    except for objects. Larger ones that can be read in part are cut into blocks of that size.
+    Blocks begin and end at chunk boundaries, also in a slice. Chunks of less than 4 MiB are merged,
+    except for objects. Larger chunks that can be read in part are split into blocks of that size.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
     stored = lengths is not None or "preferred_chunks" in variable.encoding
     if lengths is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
-        sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can occur twice
+        sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
         lengths = [np.diff(_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
     itemsize = _itemsize(variable)
     raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
@@ -138,9 +138,9 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return how many elements of each stored chunk a variable has, by dimension.
+    """Return the number of elements that a variable has of each stored chunk, by dimension.
 
-    None where that cannot be known, as for points.
+    None if that is unknown, as for points.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -154,13 +154,13 @@ def _selected_lengths(
             return None
         if axes:
             lengths[axes[0]] = _lengths(selector, _ends(chunks, size))
-    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]  # none of joined characters
+    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]  # joined characters have no axis
     known = [item for item in by_axis if item is not None]
     return known if tuple(int(item.sum()) for item in known) == variable.shape else None
 
 
 def _ends(chunks: Any, size: int) -> _Lengths:
-    """Return where the chunks of a dimension end; `chunks` is one length, one of each, or None."""
+    """Return the ends of a dimension's chunks; `chunks` is one length, all lengths, or None."""
     step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
     ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
     within: _Lengths = np.minimum(ends, size)
@@ -168,7 +168,7 @@ def _ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
-    """Return how many elements that follow one another a selector takes of one chunk each."""
+    """Return the lengths of consecutive runs of selected elements, each within one chunk."""
     if not isinstance(taken, range):
         numbers = np.searchsorted(ends, taken, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
@@ -181,7 +181,7 @@ def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Return lengths whose boxes have no more than the bytes of a block, the first axes cut."""
+    """Return lengths split so that boxes fit in a block; the first axes are split first."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
@@ -195,7 +195,7 @@ def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Return lengths joined while their boxes have no more than a block's bytes, the last first."""
+    """Return lengths merged as long as boxes fit in a block; the last axes are merged first."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -208,14 +208,14 @@ def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...]
 def refuse_reading(
     values: Mapping[Any, Any], store: Store, paths: Collection[str] | None = None
 ) -> None:
-    """Raise RefusedError for values that are lazily read from arrays that a write replaces.
+    """Raise RefusedError for lazy values that are read from arrays that a write replaces.
 
     Parameters
     ----------
     values
-        Arrays of any kind, or variables that hold them, by name.
+        Arrays of any kind, or variables, by name.
     paths
-        Paths of the arrays that are replaced; None for all of the store.
+        Paths of the arrays that are replaced; None for the whole store.
     """
     for name, data in values.items():
         for lazy in lazy_arrays(getattr(data, "_data", data)):
@@ -231,34 +231,34 @@ def refuse_reading(
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield this engine's arrays that xarray's wrappers hold, or that a dask graph begins with."""
+    """Yield this engine's arrays within xarray's wrappers, or at the start of a dask graph."""
     graph = getattr(data, "dask", None)
     if graph is None:
         yield from lazy_array_in(data)
         return
     for layer in graph.layers.values():
-        # Arrays are in layers of their own, or literals of one that makes its tasks when needed.
+        # Arrays are in separate layers, or literals of a layer that creates its tasks on demand.
         literals = [item for item, index in getattr(layer, "indices", ()) if index is None]
-        # A layer's tasks are alike: the first few show where it reads from.
+        # All tasks of a layer are alike: the first few show the arrays that it reads.
         tasks = itertools.islice(getattr(layer, "mapping", {}).values(), _TASKS_LOOKED_INTO)
         yield from _in_task([*literals, *tasks])
 
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Yield this engine's array that xarray's wrappers hold, if it is one."""
+    """Yield the array within xarray's wrappers if it is one of this engine."""
     array, _ = unwrapped(data)
     if isinstance(array, LazyArray):
         yield array
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array that xarray's wrappers hold, and what they select from it.
+    """Return the array within xarray's wrappers, and their selection from it.
 
-    The selection is None where nothing is selected, or single points are.
+    The selection is None if nothing, or only single points, are selected.
     """
     selected: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
-        # The outermost selection is the whole of it: those that follow one another are merged.
+        # The outermost selection is the complete one, because xarray merges successive selections.
         if selected is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
             selected = data
         data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)

@@ -1,6 +1,6 @@
-"""Datasets by path → one netCDF tree: groups, shared dimensions, and arrays for the variables.
+"""Build a netCDF tree from datasets by path: groups, shared dimensions, and arrays.
 
-A new store is such a tree. In an existing one, the tree holds what is added.
+The tree describes a new store, or the additions to an existing one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tree:
     Attributes
     ----------
     root
-        The root group; of an existing store, it holds only what new variables refer to.
+        The root group; for an existing store, it contains only what new variables refer to.
     written
         The new variables, by the path of their arrays.
     groups
@@ -49,7 +49,7 @@ class Tree:
     dropped
         Texts on variables whose leftover codecs were dropped.
     retyped
-        Texts on attributes that NCZarr stores as another type.
+        Descriptions of attributes that NCZarr stores as another type.
     """
 
     layout: Layout
@@ -60,7 +60,7 @@ class Tree:
     retyped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """Return the group at an absolute path; make it and those above it where missing."""
+        """Return the group at an absolute path; create it and its parents if necessary."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -89,7 +89,7 @@ class Tree:
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables to the group of a request; dimensions are looked up or made."""
+        """Add encoded variables to the group of a request, with the dimensions that are missing."""
         for name, variable in encoded.items():
             group = self.group(request.path)
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
@@ -105,7 +105,7 @@ class Tree:
     ) -> str:
         """Add a variable to a group, and return the path of its array.
 
-        `dimensions` are the first of its dimensions; the others are looked up or made by name.
+        `dimensions` are its first dimensions; the others are looked up by name, or created.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         others = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
@@ -169,7 +169,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn once of all leftover codecs that were dropped, and log retyped attributes."""
+        """Warn once about all codecs that were dropped, and log retyped attributes."""
         if self.retyped:
             _log.warning(
                 "NCZarr has no type for these attributes, which are stored as others: %s",
@@ -183,7 +183,7 @@ class Tree:
             )
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return the dimension of `group` by a name: its own, an inherited one, or a new one."""
+        """Return the dimension of `group` by name: its own, an inherited or a new one."""
         own = group.dimensions.get(name)
         if own is not None:
             if own.size != size:
@@ -201,7 +201,7 @@ class Tree:
 
 
 def skeleton(root: Group) -> Group:
-    """Return a copy of a tree with its dimensions and without its variables, for new ones."""
+    """Return a copy of a tree with its dimensions, but without its variables."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
@@ -214,7 +214,7 @@ def skeleton(root: Group) -> Group:
 def plan_creation(
     request: WriteRequest, store: Store, layout: Layout, consolidated: bool | None
 ) -> WritePlan:
-    """Return the plan of a new store, which replaces whatever is at the target."""
+    """Return the plan of a new store that replaces the content of the target."""
     tree = Tree(layout)
     for group in request.groups:
         refuse_reading(group.dataset.variables, store)
@@ -223,7 +223,7 @@ def plan_creation(
 
 
 def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
-    """Return the plan of a new store that holds a tree, and replaces whatever is at the target."""
+    """Return the plan of a new store with a tree, which replaces the content of the target."""
     hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
@@ -236,12 +236,12 @@ def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
 def check_names(
     store: Store, zarr: Format, added: Mapping[str, Node], kept: Iterable[str] = ()
 ) -> None:
-    """Raise an error for new nodes whose names the file system cannot hold beside others.
+    """Raise an error for new nodes whose names conflict with others on the file system.
 
     Parameters
     ----------
     kept
-        Paths of the nodes that are stored and stay; see `Store.check_new_keys`.
+        Paths of the stored nodes that remain; see `Store.check_new_keys`.
     """
     keys = {
         key: path for path in added for key in (*zarr.node_keys(path), zarr.chunk_keys(path).scalar)

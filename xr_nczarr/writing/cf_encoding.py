@@ -1,9 +1,9 @@
-"""Values in the encoding of a variable: one check for creation and append.
+"""Encode values by CF conventions, with one check for creation and append.
 
-Values are encoded as xarray encodes them, decoded again, and must come back as they are. Rounding
-is allowed where the encoding asks for it: a new variable is stored in the type and the steps that
-the caller chose, so that its numbers are rounded to them. Values that join a stored variable are
-rounded to the steps of its packing and to its float type, and otherwise have to be exact.
+Values are encoded as in xarray, decoded again, and must equal the original. Rounding is allowed if
+the encoding implies it. A new variable is stored in the type and steps that the caller chose, so
+its numbers are rounded to them. Values that join a stored variable are rounded to the steps of its
+packing and to its float type, and must otherwise be exact.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from xr_nczarr.writing.number_encoding import (
 )
 from xr_nczarr.writing.strings import TEXT, in_width, largest, padded, typed_text, without_missing
 
-# The keys that say how values are stored, not in which chunks and by which codecs.
+# The keys that determine stored values, but not those of chunks and codecs.
 _VALUE_KEYS = (
     *(*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned"),
     *("_Encoding", "char_dim_name"),
@@ -51,16 +51,16 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Return a new variable with its numbers encoded, and the rest checked for xarray to encode.
+    """Return a new variable with encoded numbers; all others are checked, and left to xarray.
 
-    Numbers that their type holds in any case are left to xarray, too. NumPy's values are checked
-    now, dask's block by block when they are computed.
+    Numbers that always fit their type are left to xarray as well. NumPy arrays are checked now,
+    dask arrays block by block when they are computed.
 
     Raises
     ------
     ConflictError
-        For values that would come back as others than the encoding asks for: beyond the range of
-        the type, and NaN and NaT among integers without a `_FillValue`.
+        For values that would not be decoded to the original: beyond the range of the type, and NaN
+        and NaT among integers without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
@@ -101,9 +101,9 @@ def encode_as_stored(
     *,
     widening: bool = False,
 ) -> Any:
-    """Return the values of a variable in the encoding of the stored variable of its name.
+    """Return the values of a variable in the encoding of the stored variable of the same name.
 
-    NumPy's values are checked now, dask's block by block while they are written.
+    NumPy arrays are checked now, dask arrays block by block while they are written.
 
     Parameters
     ----------
@@ -112,15 +112,15 @@ def encode_as_stored(
     target
         The stored variable in the netCDF model.
     widening
-        Whether text that is longer than the stored width is returned in a width of its own. Text is
+        Whether text that is longer than the stored width is returned with a larger width. Text is
         measured now.
 
     Raises
     ------
     ConflictError
-        For values that would come back as others: times between the units, numbers out of range
-        or, unless they are packed, between the steps, missing values without a `_FillValue`, text
-        that is too long.
+        For values that would not be decoded to the original: times that are not multiples of the
+        units, numbers out of range or (unless packed) not representable, missing values without a
+        `_FillValue`, and text that is too long.
     """
     assert target.node is not None
     check_kind(variable, stored, name)
@@ -140,7 +140,7 @@ def encode_as_stored(
         return _encode_times(new.data, dtype, encoding, name)
     new.attrs, new.encoding = {}, encoding
     new = ensure_dtype_not_object(typed_text(new, name), name=name)
-    if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are no text
+    if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are not text
         if not new.isnull().all():
             check_kind(new, stored, name)
         new = new.copy(data=without_missing(new.data, TEXT))
@@ -169,7 +169,7 @@ def is_time(variable: Variable) -> bool:
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError for values of another kind than the stored ones.
 
-    Numbers may be times that are not decoded.
+    Numbers may be undecoded times.
     """
     units = stored.encoding.get("units")
     ours, theirs = (
@@ -186,9 +186,9 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Return times, checked if they are to be integers of fewer bytes than xarray's own."""
+    """Return times, checked if their integers are narrower than xarray's default."""
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
-    widest = dtype.kind == "i" and dtype.itemsize == 8  # whose least integer is NaT
+    widest = dtype.kind == "i" and dtype.itemsize == 8  # whose lowest integer is NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
         return variable
     lazy = hasattr(variable.data, "dask")
@@ -216,7 +216,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
     Raises
     ------
     ConflictError
-        For times that come back as others. The remedy names an encoding that holds them.
+        For times that are not decoded to the original. The remedy names an encoding that fits.
     """
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
@@ -230,13 +230,13 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
 def _encoded_and_same(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
-    """Return encoded times, and which of them come back as they are.
+    """Return encoded times, and a mask of those that are decoded to the original.
 
-    They are read in `units`, or else in those that xarray takes: it takes others than the encoding
-    has where these hold no integers.
+    They are decoded in `units`, or else in the units that xarray chose: it replaces those of the
+    encoding if they do not allow integers.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # times that do not come back as they are raise an error
+        warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
         variable = block_variable(times, encoding)
         encoded = cf_encoded(variable, name)
         if (
@@ -257,9 +257,9 @@ def _encoded_and_same(
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Return the longest units in which times are whole numbers, as float64 if that holds them.
+    """Return the longest units in which times are whole numbers, as float64 if that is exact.
 
-    None if no units do.
+    None if there are no such units.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 
@@ -282,7 +282,7 @@ def equal(new: Any, stored: Any) -> Any:
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:
         return np.asarray(new == stored, dtype=bool)
-    except TypeError as error:  # cftime's, for dates of two calendars
+    except TypeError as error:  # raised by cftime for dates of two calendars
         raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error
 
 
@@ -297,18 +297,18 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Return a variable as xarray encodes it; raise ConflictError where xarray fails or warns."""
+    """Return a variable as xarray encodes it; raise ConflictError if xarray fails or warns."""
     with _in_xarray():
         return conventions.encode_cf_variable(variable, name=name)
 
 
 @contextmanager
 def _in_xarray() -> Iterator[None]:
-    """Raise a ConflictError for values that xarray cannot encode, or not decode again."""
+    """Raise ConflictError for values that xarray cannot encode, or cannot decode again."""
     try:
         yield
     except (SerializationWarning, ValueError, OverflowError) as error:
         raise ConflictError(
             f"the values do not fit the encoding ({reason_of(error)})",
-            remedy="Choose another dtype or other units, or for a stored variable a new store",
+            remedy="Choose another dtype or other units, or write a stored variable to a new store",
         ) from error

@@ -1,4 +1,4 @@
-"""Values for regions of stored arrays, written chunk by chunk: NumPy's now, dask's in one graph."""
+"""Write values to regions of stored arrays, chunk by chunk: NumPy's now, dask's in one graph."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Region = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class ArrayWrite:
-    """Values, NumPy's or dask's, for a region of a stored array.
+    """Values (a NumPy or dask array) for a region of a stored array.
 
     Attributes
     ----------
     appended
         Whether the array becomes longer by the region.
     write_empty_chunks
-        What the encoding of the variable says; None for nothing.
+        The value in the encoding of the variable, or None.
     """
 
     node: ArrayNode
@@ -45,26 +45,26 @@ class ArrayWrite:
 
     @property
     def fill_is_spelled(self) -> bool:
-        """Whether chunks of the fill value are stored, because netcdf-c would read another one.
+        """Whether chunks of the fill value are stored, because netcdf-c misreads the fill value.
 
-        It takes the Base64 that Zarr writes for the text itself.
+        netcdf-c takes Zarr's Base64 for the text itself.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
     @property
     def bounds(self) -> list[list[int]]:
-        """The first element, and the one behind the last, along each dimension."""
+        """The start and the end (exclusive) along each dimension."""
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
-        """Return the write with dask blocks of which no two share a stored object.
+        """Return the write with dask blocks that do not share stored objects.
 
-        Blocks that share none are kept; the others grow by less than one object.
+        Other blocks grow by less than one object.
 
         Raises
         ------
         ConflictError
-            For blocks of unknown sizes.
+            If the sizes of the blocks are unknown.
         """
         data, cells = self.data, self.node.object_shape
         if not hasattr(data, "dask") or len(cells) != data.ndim or not data.size:
@@ -83,14 +83,14 @@ class ArrayWrite:
 
 
 def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
-    """Return block sizes whose inner boundaries are multiples of `cell`, each moved upwards.
+    """Return block sizes with their inner boundaries moved up to multiples of `cell`.
 
     Parameters
     ----------
     sizes
-        Of the blocks along one dimension, in elements.
+        Sizes of the blocks along one dimension, in elements.
     offset
-        Where the first block begins in the stored array.
+        Start of the first block in the stored array.
     cell
         Length of a stored object (chunk or shard) along the dimension.
 
@@ -114,23 +114,23 @@ def write_chunks(
     options: WriteOptions,
     progress: Progress | None = None,
 ) -> Any:
-    """Write NumPy's values one array after another, and all of dask's in one graph.
+    """Write NumPy arrays one by one, and all dask arrays in one graph.
 
-    On a store that answers slowly, the chunks of all arrays go through one pool.
+    On a slow store, the chunks of all arrays go through one pool.
 
     Parameters
     ----------
     progress
-        Of the operation that this is a part of; None for one of its own.
+        Progress of the operation that this is part of; None for a separate one.
 
     Returns
     -------
-    None, or if not `compute` the dask object that writes the values that the caller's graphs
-    compute. Values that dask only reads block by block are written at once.
+    None, or if not `compute`, the dask object that writes the values of the caller's graphs. Values
+    that dask only reads block by block are written immediately.
     """
     if not writes and options.compute:
         return None
-    # Changes of metadata alone need neither of them.
+    # Not needed for changes of metadata only.
     import dask
 
     from xr_nczarr.writing.blocks import opened_lazily
@@ -150,7 +150,7 @@ def write_chunks(
             _store(now, store, options, uploads, progress, compute=True)
             uploads.finish()
         except BaseException:
-            # Threads of dask continue: what they put later would overwrite the next write.
+            # Dask's threads continue after an error, and could overwrite the next write.
             uploads.end()
             raise
     if options.compute:
@@ -184,7 +184,7 @@ def _store(
 
 
 def store_values(write: ArrayWrite, target: Any) -> None:
-    """Assign the values of a write to their region of `target`, in this process."""
+    """Assign the values of a write to their region of `target` in this process."""
     if not write.data.size:
         return
     if not hasattr(write.data, "dask"):
@@ -196,12 +196,12 @@ def store_values(write: ArrayWrite, target: Any) -> None:
 
 
 def flush(store: Store, *_: Any) -> None:
-    """Force all written objects to the disk; the other arguments are awaited by dask."""
+    """Flush all written objects to the disk; dask computes the other arguments first."""
     store.flush()
 
 
 class _StoredRegion:
-    """The array of a write, into which dask stores blocks; pickled to workers."""
+    """The region of a write, to which dask stores blocks; it is pickled to workers."""
 
     def __init__(
         self,
@@ -213,7 +213,8 @@ class _StoredRegion:
     ) -> None:
         node = write.node
         if options.mode == "r+" or not options.compute:
-            # No lock keeps appends away: chunks at the edge are merged with what they put there.
+            # Region writes do not lock out appends: partial chunks at the edge are merged with
+            # theirs.
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
@@ -242,12 +243,12 @@ class _StoredRegion:
 
 
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return a computed block in the type that its dask array declares.
+    """Return a computed block in the dtype that its dask array declares.
 
     Raises
     ------
     ConflictError
-        For a block of another shape, or of a type whose values the declared one does not hold.
+        For a block of another shape, or with values that the declared dtype cannot represent.
     """
     if block.shape != shape:
         raise ConflictError(
@@ -259,13 +260,13 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if dtype.hasobject:
         return block.astype(dtype)
     if block.dtype.kind == "S" and dtype.kind != "S":
-        return block.view(dtype)  # bytes that are stored as the raw bytes of version 3
+        return block.view(dtype)  # bytes, stored as raw bytes of version 3
     computed, declared = block.dtype.kind, dtype.kind
     fits = computed == declared or (computed in _REAL and declared in _NUMBERS)
     if fits:
         with np.errstate(all="ignore"):
             converted = block.astype(dtype)
-        if declared in "fc":  # which round
+        if declared in "fc":  # float types, which round
             fits = np.array_equal(np.isfinite(converted), np.isfinite(block))
         else:
             fits = np.array_equal(converted, block, equal_nan=declared in "mM")
@@ -273,13 +274,13 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
         raise ConflictError(
             f"dask block has type {block.dtype}, but its metadata says {dtype}, which does not "
             "hold its values",
-            remedy="Declare the type that is computed, as with astype",
+            remedy="Declare the computed type, for example with astype",
         )
     return converted
 
 
 def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
-    """Return whether an interrupted append has written the very values of `writes`."""
+    """Return whether an interrupted append has written exactly the values of `writes`."""
     planned = {write.node.path: write for write in writes if write.appended}
     return appended.keys() == planned.keys() and all(
         _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
@@ -287,7 +288,7 @@ def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) ->
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Compare stored values with new ones bit for bit, a few chunks at a time."""
+    """Return whether stored and new values are bitwise equal; compare a few chunks at a time."""
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False
     (first, last), *others = bounds

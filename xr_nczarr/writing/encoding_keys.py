@@ -1,4 +1,4 @@
-"""The keys of `encoding=`, which are netCDF's, zarr's or our own, and the codecs they request."""
+"""The keys of `encoding=` (netCDF's, zarr's and this package's), and the codecs they request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BY_FLAG = {"zlib": "zlib", "zstd": "zstd", "bzip2": "bz2", "blosc": "blosc_lz",
 FLAGS = (*_BY_FLAG, "shuffle", "fletcher32")
 _COMPRESSIONS = {"zlib": "zlib", "gzip": "zlib", "zstd": "zstd", "bzip2": "bz2", "szip": "szip"}
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
-# The array itself says what these say.
+# The array itself has this information.
 _IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "endian"})
 
 _CF_KEYS = """
@@ -31,7 +31,7 @@ _LEFT_BY_OPENING = "source original_shape preferred_chunks"
 ENCODING_KEYS = frozenset(
     [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
 )
-"""Every key that may be given; others in a leftover encoding are ignored."""
+"""All keys that the caller may pass; others in an encoding left by opening are ignored."""
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
@@ -48,10 +48,11 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
 def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
     """Return the requested codecs as numcodecs configurations, in the order of encoding.
 
-    The keys of engine zarr win over our own ``codecs``, and those over netCDF's, unless netCDF's
-    flags were changed since the variable was opened. Without any, chunks are stored as they are:
-    `to_netcdf` does so, and every build of netcdf-c reads them without plugins. In a version
-    without filters, netCDF's compression comes without shuffle unless that is requested.
+    The keys of engine zarr take precedence over ``codecs``, which takes precedence over netCDF's
+    flags, unless the flags were changed since the variable was opened. Without any of them, chunks
+    are stored uncompressed, as in `to_netcdf`; every build of netcdf-c reads them without plugins.
+    In a version without filters, netCDF's compression does not include shuffle unless that is
+    requested.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -62,7 +63,7 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
         codecs = [*_configurations(encoding, "serializer"), *codecs]
     filtered = any(codec["id"] in ("shuffle", "fletcher32") for codec in codecs)
     renamed = dict.fromkeys(("gzip", "zlib"), zarr.deflate)
-    if filtered and zarr.deflate == "gzip":  # who reads numcodecs' filters knows zlib as well
+    if filtered and zarr.deflate == "gzip":  # readers of numcodecs' filters also support zlib
         renamed = {}
     return [
         {**codec, "id": renamed.get(codec["id"], codec["id"])}
@@ -79,7 +80,7 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
-    """Return the arguments of a format's `chunk_keys` that zarr's ``chunk_key_encoding`` means.
+    """Return the arguments for a format's `chunk_keys` that zarr's ``chunk_key_encoding`` implies.
 
     Raises
     ------
@@ -91,7 +92,9 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
         return {}
     words = requested.to_dict() if hasattr(requested, "to_dict") else requested
     if not isinstance(words, Mapping):
-        raise TypeError(f"chunk_key_encoding is a mapping or an object of zarr's; found {words!r}")
+        raise TypeError(
+            f"chunk_key_encoding must be a mapping or an object of zarr-python; found {words!r}"
+        )
     name, configuration = words.get("name"), {**words, **words.get("configuration", {})}
     separator = configuration.get("separator", "/" if name == "default" else ".")
     names = zarr.chunk_key_encodings
@@ -106,7 +109,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether bytes are stored in any length, as in the store that was opened."""
+    """Return whether to store bytes of variable length, as in the store that was opened."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -121,7 +124,7 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
-    """Return numcodecs' configurations of the codecs under some keys, without words as "auto"."""
+    """Return the numcodecs configurations of the codecs under `keys`; skip words such as "auto"."""
     codecs: list[Any] = []
     for value in map(encoding.get, keys):
         if value is not None and not isinstance(value, str):
@@ -130,7 +133,7 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
 
 
 def _configuration(codec: Any) -> dict[str, Any]:
-    """Return numcodecs' configuration of a codec object or of its JSON, of any Zarr version."""
+    """Return the numcodecs configuration of a codec object or its JSON, for any Zarr version."""
     if hasattr(codec, "get_config"):
         codec = codec.get_config()
     elif hasattr(codec, "to_dict"):
@@ -163,7 +166,7 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
     level = encoding.get("complevel")
     level = 4 if level is None else int(level)
     highest = 22 if compression == "zstd" else 9
-    if compression and not 0 <= level <= highest:  # netcdf-c does not open a store with others
+    if compression and not 0 <= level <= highest:  # netcdf-c cannot open a store with other levels
         raise ConflictError(f"complevel must be 0 to {highest}, not {level}")
     codecs: list[dict[str, Any]] = []
     if compression.startswith("blosc_"):
@@ -185,7 +188,7 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 def codec_specs(
     codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Return configurations as specs: the last is the compressor, those before it are filters.
+    """Return configurations as specs: the last one is the compressor, the others are filters.
 
     `itemsize` is the size in bytes of the elements that are shuffled. It is stored, because
     netcdf-c uses the stored size.

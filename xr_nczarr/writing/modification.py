@@ -1,4 +1,4 @@
-"""Changes of an existing store: append, region, overwrite; checked before the first byte."""
+"""Plan changes of an existing store (append, region, overwrite), and check them before writing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plan_modification(
     layout: Layout,
     options: WriteOptions,
 ) -> WritePlan:
-    """Return the plan of a change to a store, checked; of nothing if it is complete already.
+    """Return the checked plan of a change to a store; empty if the change is already complete.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def plan_modification(
     if transaction.applied:
         repeated = plan.first is None and is_applied(opened.store, transaction.applied, plan.writes)
         transaction.close()
-        if repeated:  # the writer was killed when it had done everything
+        if repeated:  # the writer was killed after writing everything
             return WritePlan(plan.zarr_format)
     for check in planner.order_checks:
         check()
@@ -73,18 +73,18 @@ def plan_modification(
 
 @dataclass(slots=True)
 class _Planner:
-    """The work of one `plan_modification`.
+    """The state of one call of `plan_modification`.
 
     Attributes
     ----------
     order_checks
-        Checks that the coordinates of an append go on, for which stored values are read.
+        Checks that an append continues its coordinates; they read stored values.
     grown
-        The dimensions that become longer, by path.
+        The dimensions that grow, by path.
     widened
-        Arrays of text as they are, and with the bytes that longer texts need.
+        Text arrays, each with its copy of the width that longer text needs.
     kept
-        Paths of the stored groups that stay.
+        Paths of the stored groups that remain.
     """
 
     opened: OpenedStore
@@ -110,7 +110,7 @@ class _Planner:
 
     @property
     def replaced_group(self) -> str | None:
-        """The path of the group that is replaced, with all below it."""
+        """The path of the group that is replaced, with everything below it."""
         return self.request.path if self.options.mode == "w" else None
 
     @property
@@ -119,9 +119,9 @@ class _Planner:
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def check_sources(self) -> None:
-        """Raise RefusedError for values that are lazily read from arrays which the write changes.
+        """Raise RefusedError for lazy values that are read from arrays that the write changes.
 
-        An append changes no stored value, but no array is appended to itself.
+        An append does not change stored values, but an array cannot be appended to itself.
         """
         dim, replaced = self.options.append_dim, self.gone
         paths = {
@@ -142,11 +142,11 @@ class _Planner:
             refuse_reading({key[1]: variable}, self.opened.store, replaced | own)
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Raise ConflictError for new members of a store that has no group for them."""
+        """Raise ConflictError for new members of a store without groups."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
-                f"the store is an array without a group, which has no place for {', '.join(new)}",
+                f"the store is an array without a group, which cannot contain {', '.join(new)}",
                 remedy="Leave it out, or write other variables to stores of their own",
                 store=self.opened.store.name,
             )
@@ -168,7 +168,7 @@ class _Planner:
             if self.options.mode == "r+":
                 raise NotFoundError(f"there is no group {path}", store=self.opened.store.name)
             if self.options.append_dim is not None or self.options.region is not None:
-                raise ConflictError(f"there is no group {path} to write into")
+                raise ConflictError(f"there is no group {path}")
             self._check_holds([path])
             self._check_readable(path)
             self.tree.add_dataset(request)
@@ -223,7 +223,7 @@ class _Planner:
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
     ) -> list[str]:
-        """Check which variables both sides have, and return the names of the new ones."""
+        """Check the variables of dataset and store, and return the names of new ones."""
         dim = self.options.append_dim
         for name in encoding:
             if name in stored:
@@ -254,7 +254,7 @@ class _Planner:
         if strays:
             raise ConflictError(
                 f"the variables {strays} lie along {dim!r} and are not in the store, which has "
-                f"{visible[dim].size} elements along it already",
+                f"{visible[dim].size} elements along it",
                 remedy="Leave them out, or write a new store",
             )
         coordinate = stored.get(dim)
@@ -285,7 +285,7 @@ class _Planner:
         assert variable.node is not None
         if variable.node.chunk_runs:
             raise UnsupportedError(
-                "the chunks form a rectilinear grid, which is only read",
+                "the chunks form a rectilinear grid, which cannot be written",
                 remedy="Write the dataset to a new store",
             )
         if new.dims != stored.dims:
@@ -304,7 +304,7 @@ class _Planner:
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, variable, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            array = self.opened.hierarchy.nodes[node.path]  # as its document spells the type
+            array = self.opened.hierarchy.nodes[node.path]  # as spelled in its document
             assert isinstance(array, ArrayNode)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
@@ -326,7 +326,7 @@ class _Planner:
         self.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
-        """Return the plan: new nodes, changed documents, and consolidated metadata of all."""
+        """Return the plan: new nodes, changed documents, and updated consolidated metadata."""
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(hierarchy.zarr_format, self.writes)
@@ -374,7 +374,7 @@ class _Planner:
         return plan
 
     def _dimension_changes(self) -> Iterator[Change]:
-        """Yield the changes of stored groups whose dimensions grow, or that get new ones."""
+        """Yield the changes of stored groups that have growing or new dimensions."""
         by_group: dict[str, list[Dimension]] = {}
         for dimension in self.grown.values():
             by_group.setdefault(parent_path(dimension.path), []).append(dimension)
@@ -398,7 +398,7 @@ class _Planner:
                 self.changes += listing_changes(node, arrays, groups)
 
     def _check_left_behind(self) -> None:
-        """Raise ConflictError for variables along a grown dimension that get no new values."""
+        """Raise ConflictError for variables along a growing dimension without new values."""
         appended = {write.node.path for write in self.writes if write.appended}
         left = [
             variable.path
@@ -410,11 +410,11 @@ class _Planner:
             raise ConflictError(
                 f"the variables {', '.join(left)} lie along {self.options.append_dim!r} and are "
                 "not in the dataset: they would be left without values",
-                remedy="Append all variables that share the dimension at once",
+                remedy="Append all variables that share the dimension together",
                 store=self.opened.store.name,
             )
 
 
 def _is_in(path: str, group: str | None) -> bool:
-    """Return whether a path is that of a group, or below it."""
+    """Return whether a path is a group's, or below it."""
     return group is not None and f"{path}/".startswith(f"{group}/")

@@ -1,4 +1,4 @@
-"""Numbers in an encoding: packed, rounded, with a value for missing ones, and compared."""
+"""Encode numbers: pack and round them, mark missing ones, and compare them after decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xr_nczarr.writing.blocks import blockwise
 
 PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
-"""The keys of an encoding that errors show."""
+"""The keys of an encoding that error messages show."""
 
 _WIDER = (
     "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in encoding. Call "
@@ -24,8 +24,9 @@ _MIN_REDUCED_SIZE = 4096
 _ELSEWHERE = "Convert the values first, or write the variable to a new store in another encoding"
 
 Rounding = Literal["requested", "packing", "none"]
-"""To what numbers may be rounded: to the integers or steps that the caller requests for a new
-variable, to the steps of a stored one, or not at all; floats always to the precision of the type.
+"""The rounding that is allowed: to the integers or steps that the caller requests for a new
+variable, to the steps of a stored one, or none. Floats are always rounded to the precision of their
+type.
 """
 
 
@@ -38,12 +39,12 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If they do not come back as they are, but for the rounding.
+        If the stored numbers do not decode to the original ones, except for the rounding.
     """
     meant, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = _marks(encoding)
     if data.dtype == meant and not is_packed(encoding) and all(mark != mark for mark in marks):
-        return data.view(dtype)  # nothing is changed, and only NaN stands for missing values
+        return data.view(dtype)  # unchanged, and only NaN marks missing values
     stored = _packed(data, encoding, meant)
     checked, again = data, stored
     if (
@@ -63,7 +64,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Return numbers as xarray packs them in a type, with the very fill value for missing ones."""
+    """Return numbers as xarray packs them, with the exact fill value for missing ones."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     with np.errstate(all="ignore"):
         packed = CFScaleOffsetCoder().encode(block_variable(numbers, encoding)).to_numpy()
@@ -77,10 +78,10 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether all numbers come back if the least and the greatest do.
+    """Return whether checking the lowest and the highest number is enough.
 
-    Not so if integers are packed as floats, which may round them by more than a step, or if numbers
-    between 0 and 1 become booleans.
+    It is not if integers are packed as floats, which may round them by more than a step, or if
+    numbers between 0 and 1 become booleans.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -107,7 +108,7 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _extremes(data: Any) -> Any:
-    """Return the least and the greatest number, and NaN if there is one."""
+    """Return the lowest and the highest number, and NaN if there is one."""
     extremes = [np.fmin.reduce(data, None), np.fmax.reduce(data, None), data.min()]
     return np.array(extremes, data.dtype)
 
@@ -118,7 +119,7 @@ def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: R
     marks = _marks(encoding)
     masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
     for mark in marks:
-        value = mark if integral else stored.dtype.type(mark)  # integers may not hold it
+        value = mark if integral else stored.dtype.type(mark)  # integers may not represent it
         masked = masked | (np.isnan(stored) if mark != mark else stored == value)
     near = _near(data, stored, encoding, rounding)
     if rounding != "requested":
@@ -148,12 +149,12 @@ def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Roundin
 
 
 def _difference(decoded: Any, data: Any) -> Any:
-    """Return decoded numbers minus the original ones, as floats."""
+    """Return the decoded numbers minus the original ones, as floats."""
     # Integers are not subtracted as such: the difference from the least wraps.
     wide = np.result_type(decoded, data, np.float32)
     if decoded.dtype.kind != "f" or data.dtype.kind == "f" or data.dtype.itemsize < 8:
         return np.subtract(decoded, data, dtype=wide)
-    # A float64 does not hold the original, but both its halves.
+    # A float64 cannot represent the original, but it can represent both its halves.
     return decoded - (data >> 32) * 2.0**32 - (data & 0xFFFFFFFF)
 
 
@@ -162,7 +163,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def _marks(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that stand for missing ones, first the one that is written."""
+    """Return all values that mark missing numbers, the one to write first."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -170,7 +171,7 @@ def _marks(encoding: Mapping[str, Any]) -> list[Any]:
 def misfit(
     subject: str, encoding: Mapping[str, Any], dtype: np.dtype[Any], remedy: str, name: str = ""
 ) -> ConflictError:
-    """Return the error for a value that an encoding does not hold."""
+    """Return the error for a value that an encoding cannot represent."""
     shown = {"dtype": dtype.str if dtype.kind in "SU" else dtype.name}
     shown |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
     return ConflictError(
@@ -193,7 +194,7 @@ def real_numbers(
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
-    """Raise ConflictError for a fill value that integers hold neither as stored nor as meant."""
+    """Raise ConflictError for a fill value that fits neither the stored nor the unsigned type."""
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
         return
@@ -206,7 +207,7 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding whose scale is a float: xarray stores values in the type of the scale."""
+    """Return an encoding with a float scale, because xarray packs in the type of the scale."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
@@ -219,10 +220,7 @@ def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[
 
 
 def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return an encoding whose missing values are in the type that ``_Unsigned`` makes of `dtype`.
-
-    It has no ``_Unsigned``.
-    """
+    """Return an encoding without ``_Unsigned``, whose missing values have the type it implies."""
     meant = _meant_dtype(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if meant != dtype else ():
@@ -242,13 +240,13 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value that is stored for missing ones, None if there is none."""
+    """Return the value stored for missing numbers, or None if there is none."""
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
 
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type in which numbers are packed; xarray packs in place, and fails in integers."""
+    """Return the type in which to pack numbers; xarray packs in place, which fails for integers."""
     if dtype.kind == "f":
         return dtype
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")

@@ -1,4 +1,4 @@
-"""How to write: the arguments of a write, which all of its stages share, and its layout."""
+"""The options of a write, which all of its stages share, and its layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODES = ("w", "w-", "a", "a-", "r+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments of `to_nczarr` that say how to write; see there."""
+    """The arguments of `to_nczarr` that control how to write; see there."""
 
     mode: WriteMode = "a"
     append_dim: str | None = None
@@ -35,7 +35,7 @@ class WriteOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        # Any text would count as true: "False" as well.
+        # Any text would count as true, including "False".
         for name in ("atomic", "overwrite", "allow_duplicates", "safe_chunks", "compute"):
             check_choice(name, getattr(self, name), (True, False))
 
@@ -61,12 +61,12 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
 
 
 DEFAULT_FORMAT = FORMATS["2"]
-"""The version that is written unless the caller names another."""
+"""The version to write by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What to write: the Zarr version, the dialect, and whether to name dimensions for xarray."""
+    """The Zarr version and dialect to write, and whether to name dimensions for xarray."""
 
     zarr: Format = DEFAULT_FORMAT
     dialect: str = "nczarr"
@@ -79,22 +79,22 @@ class Layout:
 
     @property
     def has_strings(self) -> bool:
-        """Whether text can have any length; netcdf-c has fixed widths beside ``.zattrs``."""
+        """Whether text can have any length; netcdf-c requires fixed widths in version 2."""
         return self.pure or not self.zarr.separates_attributes
 
     @property
     def unlimited(self) -> bool:
-        """Whether dimensions can be unlimited, or have no definition that could say it."""
+        """Whether dimensions can be unlimited, or are not defined at all."""
         return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
 
     @property
     def chunks_within(self) -> bool:
-        """Whether netcdf-c 4.9.0 is to open it, which refuses chunks longer than a dimension."""
+        """Whether netcdf-c 4.9.0, which rejects chunks longer than a dimension, must read it."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
-    """Return the layout that the URL and the arguments ask for.
+    """Return the layout that the URL and the arguments request.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
 
 
 def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
-    """Return the layout of the new nodes of a store: its own, where that can still be written."""
+    """Return the layout for new nodes of a store: its own if that can still be written."""
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]
     if dialect == "nczarr-preview":
@@ -128,5 +128,5 @@ def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
 
 
 def _contradiction(said: str, argument: str) -> ConflictError:
-    problem = f"the fragment of the URL says {said}, but the argument is {argument}"
+    problem = f"the fragment of the URL has {said}, but the argument is {argument}"
     return ConflictError(problem, remedy="Leave out one of them")

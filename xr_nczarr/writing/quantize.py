@@ -1,4 +1,4 @@
-"""netCDF's lossy rounding before compression: fewer significant digits, so that bits repeat."""
+"""netCDF's quantization: round numbers to fewer significant digits, to compress them better."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _from_bits(bits: Array, values: Array) -> Array:
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round half up without the last `drop` bits: a number for all values, or for each."""
+    """Round half up to drop the last bits; `drop` is one number for all values, or one for each."""
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
     ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit

@@ -1,4 +1,4 @@
-"""Regions of stored arrays, and the stored coordinates that say where an append or region goes."""
+"""Resolve regions of stored arrays, and check an append or region against stored coordinates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
-    """Raise ConflictError for a region that covers stored objects in part in a remote store."""
+    """Raise ConflictError for a region that partially covers objects of a remote store."""
     if not store.remote:
         return
     for axis, (piece, cell, size) in enumerate(
@@ -53,7 +53,7 @@ def resolve_region(
     Raises
     ------
     TypeError, ConflictError, KeyError
-        If it is not a region of this dataset in this store, as for `to_zarr`.
+        If `region` is not valid for this dataset in this store, as for `to_zarr`.
     """
     if region == "auto":
         region = dict.fromkeys(dataset.dims, "auto")
@@ -110,7 +110,7 @@ def write_region(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return where the new values go along each dimension of the stored array, in elements."""
+    """Return the slice of the new values along each dimension of the stored array, in elements."""
     pieces = {}
     for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
@@ -129,7 +129,7 @@ def write_region(
 
 
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
-    """Raise ConflictError for new values without the append dimension that are not as stored."""
+    """Raise ConflictError if values without the append dimension differ from the stored ones."""
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
     for start in range(0, rows, step):
@@ -163,9 +163,9 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if an append repeats or overlaps stored values of its own coordinate.
 
-    The last few stored objects of `object_size` values each are read, so that an append to a long
-    store costs as much as one to a short store. If their values increase, all new values must lie
-    behind the last of the `size` stored ones.
+    Only the last few stored objects of `object_size` values each are read, so that the cost of an
+    append does not depend on the length of the store. If their values increase, all new values must
+    be greater than the last of the `size` stored ones.
     """
     check_kind(new_coordinate, stored, dim)
     shown = np.asarray(new_coordinate.values)
@@ -174,11 +174,11 @@ def check_coordinate(
     old, new = _comparable(seen, stored, dim), _comparable(new_coordinate, stored, dim)
     if not old.size or not new.size:
         return
-    remedy = "If that is meant, pass allow_duplicates=True"
+    remedy = "If this is intended, pass allow_duplicates=True"
     repeated = np.isin(new, old)
     if repeated.any():
         raise ConflictError(
-            f"{dim} has the value {shown[repeated][0]} already: this append would repeat it",
+            f"{dim} has the value {shown[repeated][0]} already, and this append would repeat it",
             remedy=remedy,
         )
     increasing = old.dtype.kind in "iuf" and bool(np.all(old[1:] > old[:-1]))
@@ -203,7 +203,9 @@ def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
     """Return times as numbers in the stored units, text as bytes, and numbers as they are."""
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
-        with warnings.catch_warnings():  # of times between the units, which become floats
+        with (
+            warnings.catch_warnings()
+        ):  # from times that are not multiples of the units, which become floats
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
     values = np.asarray(variable.values)

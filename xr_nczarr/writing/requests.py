@@ -1,4 +1,4 @@
-"""Any of xarray's objects as the datasets to write, by the paths of their groups."""
+"""Normalize xarray objects to the datasets to write, by the paths of their groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GroupRequest:
     unlimited
         Names of unlimited dimensions.
     growing
-        Names of dimensions that may become longer, those included.
+        Names of dimensions that may grow, including the unlimited ones.
     """
 
     path: str
@@ -41,13 +41,13 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """The groups to write, parents first, and the path of the one that the caller named."""
+    """The groups to write, parents first, and the path of the group that the caller named."""
 
     groups: list[GroupRequest]
     path: str
 
     def identity(self, mode: str, append_dim: str | None) -> str:
-        """Return a text that tells this write from others, without reading lazy values."""
+        """Return a text that identifies this write, without reading lazy values."""
         written = [
             (group.path, name, variable.dims, variable.shape, _token(variable))
             for group in self.groups
@@ -65,18 +65,18 @@ def _token(variable: Variable) -> Any:
 def normalize(
     obj: Any, group: str | None, encoding: Any, unlimited: Any, options: WriteOptions
 ) -> WriteRequest:
-    """Return any of xarray's objects as datasets by absolute path, parents first.
+    """Return an xarray object as datasets by absolute path, parents first.
 
     Lazily opened values are in blocks of dask; see `in_blocks`.
 
     Raises
     ------
     TypeError
-        For another object.
+        For any other object.
     KeyError, ValueError
         For an encoding of a variable or group that is not in the object.
     UnsupportedError
-        For a type of pandas.
+        For a pandas extension type.
     """
     base = group_path(group)
     if isinstance(obj, DataTree):
@@ -119,8 +119,8 @@ def _check_types(path: str, dataset: Dataset) -> None:
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
-                f"the variable has the type {variable.dtype} of pandas, not one of NumPy",
-                remedy="Convert the values, as with .astype(str) or .astype(float)",
+                f"the variable has the pandas dtype {variable.dtype}, expected a NumPy dtype",
+                remedy="Convert the values, for example with .astype(str) or .astype(float)",
                 variable=child_path(path, str(name)),
             )
 
@@ -133,7 +133,7 @@ def _as_dataset(obj: Any) -> Dataset:
     if obj.name is not None and obj.name not in {*obj.coords, *obj.dims}:
         return obj.to_dataset()
     dataset = obj.to_dataset(name=_ARRAY_NAME)
-    if obj.name is not None:  # what to_netcdf does: reading with open_dataarray restores the name
+    if obj.name is not None:  # as in to_netcdf: open_dataarray restores the name
         dataset.attrs["__xarray_dataarray_name__"] = obj.name
     return dataset
 
@@ -141,10 +141,10 @@ def _as_dataset(obj: Any) -> Dataset:
 def unlimited_dimensions(
     dataset: Dataset, requested: Iterable[str] | str | None, *, required: bool
 ) -> set[str]:
-    """Return the names of the requested unlimited dimensions, None for those left by opening.
+    """Return the names of the unlimited dimensions: `requested`, or if None, left by opening.
 
-    Those that the dataset lacks are left out. If all are `required`, this is an error for
-    requested ones, and a warning for those left by opening.
+    Names that are not in the dataset are left out. If all are `required`, requested ones raise an
+    error, and those left by opening cause a warning.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
     names = {declared} if isinstance(declared, str) else set(declared)
@@ -162,10 +162,10 @@ def unlimited_dimensions(
 
 
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
-    """Return the names of the dimensions that may become longer: the `declared` ones.
+    """Return the names of the dimensions that may grow: those in `declared`.
 
-    If the dataset has none of them, return the dimensions of times, and the first dimensions of the
-    variables with the highest rank.
+    If the dataset has none of them, return the dimensions of times, and the first dimensions of
+    the variables of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:

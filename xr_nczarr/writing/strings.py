@@ -1,4 +1,4 @@
-"""Text in the types in which it is stored: of variable length, in fixed width, from bytes."""
+"""Convert text to the types in which it is stored: variable length, fixed width, or bytes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 def typed_text(variable: Variable, name: str) -> Variable:
     """Return a variable with lazy objects typed as text, if all of them are text.
 
-    NumPy's own text of variable length becomes the same type. Other objects are left to xarray,
-    which loads them whole. Missing texts become empty, as with xarray.
+    NumPy's variable-length strings become the same type. Other objects are left to xarray, which
+    loads them. Missing text becomes empty, as in xarray.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -109,7 +109,7 @@ def string_data(
 ) -> tuple[Any, np.dtype[Any]]:
     """Return texts and their type in a layout: objects, or a fixed width, by default the longest.
 
-    The `fill` value counts as a text, unless it is None.
+    The `fill` value counts as an item, unless it is None.
     """
     if not layout.zarr.has_filters:  # nor a codec for items of variable length
         data = np.asarray(data).astype(str)
@@ -125,7 +125,7 @@ def string_data(
 
 @blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Return texts or bytes in a type of fixed width; raise ConflictError if it would cut one."""
+    """Return text or bytes in a fixed width; raise ConflictError if an item would be truncated."""
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
@@ -133,7 +133,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
         unit = "bytes" if dtype.kind == "S" else "characters"
         raise misfit(
-            f"Mismatched dtypes for variable {name}: the text {longest!r}",  # as xarray says
+            f"Mismatched dtypes for variable {name}: the text {longest!r}",  # xarray's wording
             {},
             dtype,
             f"Pass a type of {len(longest)} {unit}, or none; write a variable that is stored "
@@ -144,7 +144,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Return the items of texts or bytes as bytes."""
+    """Return items of text or bytes as bytes."""
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
@@ -155,13 +155,13 @@ def as_bytes(values: Any) -> list[Any]:
 
 
 def _as_texts(values: Any) -> list[Any]:
-    """Return the items of texts or bytes as texts."""
+    """Return items of text or bytes as text."""
     try:
         items = values.ravel().tolist()
         return [item.decode() if isinstance(item, bytes) else item for item in items]
     except UnicodeDecodeError as error:
         raise ConflictError(
-            f"the bytes are not text in UTF-8 ({error.reason})", remedy="Pass a type of bytes"
+            f"the bytes are not text in UTF-8 ({error.reason})", remedy="Pass a bytes dtype"
         ) from error
 
 
@@ -182,7 +182,7 @@ def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _missing(block: Any) -> Any:
-    """Return which items are missing for xarray."""
+    """Return a mask of the items that xarray treats as missing."""
     return Variable("x", block.ravel()).isnull().to_numpy().reshape(block.shape)
 
 

@@ -1,4 +1,4 @@
-"""Writing a Dataset, DataArray or DataTree: the arguments of `to_nczarr`, and its steps."""
+"""Write a Dataset, DataArray or DataTree: the function `to_nczarr`, and its steps."""
 
 from __future__ import annotations
 
@@ -128,55 +128,57 @@ def to_nczarr(
     obj
         The object to write. A DataArray becomes a Dataset, as in `DataArray.to_netcdf`.
     target
-        A path, a URL of fsspec, an NCZarr URL with its fragment, or a mapping.
+        A path, an fsspec URL, an NCZarr URL with its fragment, or a mapping.
     mode
-        ``"w-"`` creates a new store or group. ``"w"`` replaces an existing one, on local disks in
-        one step when the new one is complete. ``"a"`` changes an existing store or creates one: new
-        variables are added, existing ones overwritten, attributes updated. ``"a-"`` does the same,
-        but leaves variables without `append_dim` alone. ``"r+"`` writes values into existing
-        variables and changes no metadata. None is ``"a"`` with `append_dim`, ``"r+"`` with
-        `region`, else ``"w-"``.
+        ``"w-"`` creates a new store or group. ``"w"`` replaces an existing one; on local disks
+        atomically, when the new one is complete. ``"a"`` changes an existing store or creates one:
+        new variables are added, existing ones overwritten, attributes updated. ``"a-"`` does the
+        same, but does not change variables without `append_dim`. ``"r+"`` writes values into
+        existing variables, without changing metadata. None means ``"a"`` with `append_dim`,
+        ``"r+"`` with `region`, else ``"w-"``.
     group
         Path of the group to write into.
     encoding
-        By variable (for a DataTree by path, then variable): the keys of `to_netcdf` and of
-        `to_zarr`. Without a codec, chunks are stored uncompressed.
+        Encoding by variable (for a DataTree by path, then variable), with the keys of `to_netcdf`
+        and `to_zarr`. Without a codec, chunks are stored uncompressed.
     unlimited_dims
         Names of unlimited dimensions (for a DataTree also a mapping by path); None for those left
         in the encoding by opening.
     compute
-        Whether to write all values now. Otherwise the metadata are written, and a
+        Whether to write all values now. Otherwise only the metadata are written, and a
         `dask.delayed.Delayed` that writes the values is returned.
     consolidated
-        Whether to write consolidated metadata. None writes them for version 2 alone, and refreshes
+        Whether to write consolidated metadata. None writes them only for version 2, and updates
         those of an existing store.
     append_dim
-        Dimension to append along. All variables along it must be in both; others must be equal.
+        Dimension to append along. All variables along it must be in dataset and store; all others
+        must be equal in both.
     region
         Slices by dimension within existing variables, or ``"auto"`` to find them by the
         coordinates.
     safe_chunks
-        Whether dask blocks that share a stored chunk are merged first, and regions that cover
-        stored chunks in part are an error where the store has no locks.
+        Whether to merge dask blocks that share a stored chunk, and to raise an error for regions
+        that partially cover stored chunks if the store has no locks.
     zarr_format
-        ``1`` (with one array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its own.
+        ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
+        version.
     dialect
         ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
-        4.9.2), or one of netcdf-c's layouts by name. An existing store keeps its own.
+        4.9.2), or the name of one of netcdf-c's layouts. An existing store keeps its dialect.
     storage_options
-        For the filesystem, as for opening. ``sync`` says when to flush to the local disk: once
-        before and once after the metadata (``"commit"``, the default), after each object
+        Options of the filesystem, as for opening. ``sync`` determines when to flush to the local
+        disk: once before and once after the metadata (``"commit"``, the default), after each object
         (``"all"``), or never (``"none"``).
     progress
-        Whether to show how many bytes are written.
+        Whether to show a progress bar.
     atomic
-        Whether a whole append or overwrite is atomic on local disks, by writing to a copy made of
-        hard links.
+        Whether a whole append or overwrite is atomic on local disks, by writing to a copy that
+        consists of hard links.
     allow_duplicates
         Whether an append may repeat, overlap or precede stored values of its own coordinate.
     overwrite
-        Whether ``mode="w"`` may remove objects that are not a store, and any write ignores the lock
-        that a killed writer left in an object store.
+        Whether ``mode="w"`` may remove objects that are not a store, and whether any write may
+        ignore the lock that a killed writer left in an object store.
 
     Returns
     -------
@@ -187,11 +189,11 @@ def to_nczarr(
     ExistsError
         If the store or group exists, with ``"w-"``.
     ConflictError
-        If the new content does not fit the stored one, or two names are one on the file system.
-        Nothing was written.
+        If the new content does not fit the stored one, or the file system does not distinguish two
+        names. Nothing was written.
     RefusedError
-        For values that are lazily read from the arrays to overwrite, for ``"w"`` onto a target that
-        is not a store, and for names that no file can have (on Windows).
+        For lazy values that are read from the arrays to overwrite, for ``"w"`` if the target is not
+        a store, and for names that are invalid as file names (on Windows).
     UnsupportedError
         For types, codecs or versions that the format does not have.
 
@@ -266,7 +268,7 @@ def _open(
     if mode == "r+" and opened.hierarchy.before:
         raise ConflictError(
             "another write is replacing chunks of the store, or was interrupted",
-            remedy="Wait for it, or run it again. Any append undoes it too",
+            remedy="Wait for it, or run it again. Any append also undoes it",
             store=store.name,
         )
     paths = [request.path] if mode == "w" else [group.path for group in request.groups]
@@ -279,7 +281,7 @@ def _open(
 
 def _exists(store: Store, path: str) -> ExistsError:
     return ExistsError(
-        "the group exists already",
+        "the group already exists",
         remedy="Pass mode='w' to replace it, 'a' to change it, or append_dim",
         store=store.name,
         key=path,
@@ -292,7 +294,7 @@ def _group_exists(opened: OpenedStore, path: str) -> bool:
     Raises
     ------
     ConflictError
-        If `path` leads to a variable, or below one.
+        If `path` is that of a variable, or below one.
     """
     group = opened.root
     for name in filter(None, path.split("/")):

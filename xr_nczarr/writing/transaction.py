@@ -1,25 +1,24 @@
-"""How a write changes a store: a transaction, from the writer lock to the last document.
+"""The transaction by which a write changes a store, from the writer lock to the last document.
 
 The protocol, which the methods of `Transaction` follow from top to bottom:
 
-1. **Lock.** One writer at a time changes the metadata of a store. Region writes change none.
-2. **Roll back.** A journal at the root is the trace of a writer that was killed while it changed
-   documents. They are restored, unless all of them had changed: then the write was complete.
+1. **Lock.** One writer at a time changes the metadata of a store. Region writes do not change
+metadata. 2. **Roll back.** A journal at the root was left by a writer that was killed while
+changing documents. They are restored, unless all of them had changed: then the write was complete.
 3. **Plan.** The caller opens the store and plans. Nothing is written before the plan is complete,
-   so a request that does not fit the store leaves it untouched. One listing of the root says
-   whether there is a store, a journal or a mark. Documents are read once, and kept until the end.
-4. **Stage.** A new local store, and any zip file, is written beside the target, which it replaces
-   in one step at the end. A process that is killed leaves the old store or the new one.
-5. **Begin.** A new store that cannot be staged bears a mark until it is complete. What it replaces
-   is removed, first the documents by which readers recognize it.
-6. **Chunks**, in any order: an append writes beyond the shape that readers know.
-7. **Journal.** Where several documents change in place, one object holds their earlier text.
-   Readers use it as long as some of them have changed and others have not.
-8. **Documents**, children first, the root's last, the consolidated ones at the very end. Before
-   them and after them all is forced to the disk.
-9. **Close.** The journal and the mark are removed, and the lock is released.
+   so a request that does not fit the store leaves it untouched. One listing of the root shows
+   whether there is a store, a journal or a marker. Documents are read once, and kept until the end.
+4. **Stage.** A new local store, and any zip file, is written beside the target, which it atomically
+replaces at the end. If the process is killed, either the old or the new store remains. 5.
+**Begin.** A new store that cannot be staged has a marker until it is complete. The objects that it
+replaces are removed, starting with the documents by which readers recognize a store. 6. **Chunks**,
+in any order: an append writes beyond the shape that readers know. 7. **Journal.** If several
+documents change in place, one object holds their earlier text. Readers use it while some documents
+have changed and others have not. 8. **Documents**, children first, the root's last, the
+consolidated ones at the very end. Everything is flushed to the disk before and after them.
+9. **Close.** The journal and the marker are removed, and the lock is released.
 
-Where the caller commits the whole (an icechunk session), documents are put before the chunks.
+If the caller commits the changes (an icechunk session), documents are written before chunks.
 """
 
 from __future__ import annotations
@@ -73,21 +72,21 @@ class WritePlan:
     Attributes
     ----------
     writes
-        Values of arrays, which no reader looks for before the documents are put.
+        Values of arrays, which readers do not see before the documents are written.
     documents
-        By key, in the order in which they are put.
+        Documents by key, in the order of writing.
     chunks
-        Stored chunks by key that change together with the documents, and are put before them.
+        Stored chunks by key that change together with the documents, and are written before them.
     leading
-        Documents that are put first, before anything is removed.
+        Documents that are written first, before anything is removed.
     removed
-        Keys and prefixes to remove before the chunks are written, in this order.
+        Keys and prefixes to remove, in this order, before the chunks are written.
     new
-        Whether the store will hold nothing else.
+        Whether the store will contain nothing else.
     exclusive
-        Whether a store that another writer makes at the same time is an error.
+        Whether it is an error if another writer creates a store at the same time.
     first
-        Chunks and documents that change as one before all others; see `widen`.
+        Chunks and documents that change together before all others; see `widen`.
     """
 
     zarr_format: str
@@ -103,7 +102,7 @@ class WritePlan:
 
 @dataclass
 class Transaction:
-    """One change of a store, made with `Transaction.locked`; its methods are the steps.
+    """One change of a store, created with `Transaction.locked`; its methods are the steps.
 
     Attributes
     ----------
@@ -120,7 +119,7 @@ class Transaction:
 
     @cached_property
     def names(self) -> Listing | None:
-        """The names at the root, as the first step sees them; None if the store does not list."""
+        """The names at the root before the first step; None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -128,12 +127,12 @@ class Transaction:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the listing shows that the target holds no object."""
+        """Whether the listing shows that the target is empty."""
         return self.names is not None and not _contents(self.names)
 
     @property
     def shows_store(self) -> bool:
-        """Whether the listing shows a complete store; if it does not, `open` finds out."""
+        """Whether the listing shows a complete store; if not, only `open` can tell."""
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -141,7 +140,7 @@ class Transaction:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether an object can exist at the root, as far as the listing shows."""
+        """Return whether an object may exist at the root, according to the listing."""
         return self.names is None or key in self.names.objects
 
     @classmethod
@@ -156,23 +155,23 @@ class Transaction:
     ) -> Iterator[Transaction]:
         """Hold the writer lock of a store.
 
-        Other writers on local disks are waited for, and their locks end with them.
+        On local disks, this waits for other writers, whose locks end with their processes.
 
         Parameters
         ----------
         owner
-            Returns a text by which a writer that is rerun recognizes the lock that it left when it
-            was killed. It may read all values in memory, and is called only where locks can stay.
+            Function that returns a text by which a rerun writer recognizes the lock it left when it
+            was killed. It may read all values in memory, and is called only if locks can remain.
         locking
-            Whether to take the lock: region writes need none, nor does an empty local directory,
-            which is replaced at the end. ``"always"`` takes it there too.
+            Whether to take the lock. Region writes do not need it, nor does an empty local
+            directory, which is replaced at the end; ``"always"`` takes it there as well.
         force
-            Whether to continue where another writer has left its lock.
+            Whether to continue if another writer has left its lock.
 
         Raises
         ------
         ConflictError
-            If an object store bears the lock of another writer.
+            If an object store has the lock of another writer.
         """
         lock: AbstractContextManager[None] = nullcontext()
         if store.locks_processes:
@@ -202,14 +201,14 @@ class Transaction:
         self.close()
 
     def close(self) -> None:
-        """Remove the journal: the change is complete, or undone."""
+        """Remove the journal, because the change is complete or undone."""
         self.store.delete(JOURNAL)
 
     def open(self, mode: str) -> OpenedStore | None:
-        """Open the target; return None if it holds no complete store.
+        """Open the target; return None if it does not contain a complete store.
 
-        Except for regions, the single documents count, which `documents` keeps: another program may
-        have left the consolidated one behind.
+        Except for regions, the single documents are read, and kept in `documents`: another program
+        may have left the consolidated one outdated.
         """
         if mode != "r+" and self.is_empty:
             return None
@@ -237,7 +236,7 @@ class Transaction:
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Carry out a plan; return None, or the dask object that finishes it if not `compute`.
 
-        An error says what is left in the store and how to continue, in its remedy or a note.
+        The remedy or a note of an error describes the state of the store and how to continue.
 
         Raises
         ------
@@ -250,8 +249,8 @@ class Transaction:
             plan.writes = [write.aligned() for write in plan.writes]
         if not options.compute and self.store.single_file:
             raise UnsupportedError(
-                "a zip file is written in one go, not with compute=False",
-                remedy="Leave that out, or write a directory",
+                "a zip file cannot be written with compute=False",
+                remedy="Leave out compute=False, or write a directory",
                 store=self.store.name,
             )
         atomic = plan.new or plan.first is not None
@@ -266,7 +265,7 @@ class Transaction:
             left = _state_after_failure(plan, in_place=in_place)
             if isinstance(error, NczarrError):
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
-            else:  # of dask, or of a function that it computed
+            else:  # raised by dask, or by a function in its graph
                 error.add_note(f"{self.store.name}: {left}")
             raise
         return None if options.compute else write_chunks(plan.writes, self.store, options)
@@ -275,12 +274,13 @@ class Transaction:
     def writing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to write the chunks of a plan to, and put its documents behind them.
+        """Yield the store for the chunks of a plan, then write the documents of the plan.
 
         Parameters
         ----------
         staged
-            Whether a local store is replaced in one step.
+            Whether a local store is replaced atomically.
+
         mark
             Text by which a later run recognizes its unfinished store, once old objects are removed.
         resumed
@@ -301,7 +301,7 @@ class Transaction:
                 self._put_documents(plan, work)
 
     def _begin(self, plan: WritePlan, work: Store) -> None:
-        """Mark a new store as unfinished, and remove all that a plan replaces."""
+        """Mark a new store as unfinished, and remove everything that a plan replaces."""
         if plan.new:
             work.put([(UNFINISHED, b"{}")])
             if work is self.store and not self.is_empty:
@@ -314,13 +314,13 @@ class Transaction:
             self.documents.update(dict.fromkeys(removed))
 
     def _clear(self) -> None:
-        """Remove all objects but the lock, the mark and those that file managers leave."""
+        """Remove all objects except the lock, the marker and files of file managers."""
         keys = {
             key: None
             for key in self.store.list_keys()
             if key not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(key.partition("/")[0])
         }
-        # An older store, of any version, must not be taken for a store while it is removed.
+        # Readers must not recognize an older store, of any version, while it is removed.
         for root in (key for zarr in FORMATS.values() for key in zarr.root_keys()):
             if root in keys:
                 del keys[root]
@@ -328,10 +328,11 @@ class Transaction:
         self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Put the documents of a plan: those of the root one after another, behind all others."""
+        """Write the documents of a plan; those of the root come last, one by one."""
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         objects = {**plan.chunks, **plan.documents}
-        # One object alone changes in one step; the journal of an append also says what was written.
+        # A single object changes atomically; the journal of an append also records what was
+        # written.
         journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
         if journaled:
             unread = [key for key in objects if key not in self.documents]
@@ -360,16 +361,16 @@ class Transaction:
     def workspace(
         self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to write to, and make its content that of the target at the end.
+        """Yield the store to write to, and replace the target by it at the end.
 
         Parameters
         ----------
         empty
-            Whether it begins without the objects of the target.
+            Whether it starts without the objects of the target.
         staged
-            Whether a local store is replaced in one step. Zip files always are, other stores never.
+            Whether a local store is replaced atomically. Zip files always are, other stores never.
         exclusive
-            Whether it is an `ExistsError` if another writer has made the store by then.
+            Whether to raise ExistsError if another writer has created the store by then.
         """
         if self.store.single_file or (staged and self.store.replaceable):
             with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
@@ -392,7 +393,7 @@ class Transaction:
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Hold the lock of an object store: an object that a killed writer leaves."""
+    """Hold the lock of an object store, which is an object that a killed writer leaves behind."""
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
     for _ in range(_MAX_TRIES):
@@ -412,7 +413,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
     except BaseException as error:
         try:
             store.delete(WRITER_LOCK)
-        except NczarrError as second:  # the first error matters more
+        except NczarrError as second:  # the first error is more important
             error.add_note(f"The lock is left as well: {second}")
         raise
     try:
@@ -434,13 +435,13 @@ def _lock_error(store: Store) -> ConflictError:
 
 
 def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
-    """Return what a failed write leaves, and how to continue."""
+    """Return the state in which a failed write leaves the store, and how to continue."""
     if not in_place:
         return "The store is unchanged or replaced as a whole: the write can be run again"
     if plan.new:
         return (
-            "The target holds what it held, no dataset, or the whole new one: run the write again, "
-            "or use mode='w'"
+            "The target has its old content, no dataset, or the whole new one: run the write "
+            "again, or use mode='w'"
         )
     if plan.documents and all(write.appended for write in plan.writes):
         return (
@@ -454,7 +455,7 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
 
 
 def is_empty(store: Store) -> bool:
-    """Return whether a target holds no object, apart from those that file managers leave."""
+    """Return whether a target is empty, apart from files of file managers."""
     return _names(store) == ([], [])
 
 
@@ -480,13 +481,13 @@ def _is_foreign(names: Listing) -> bool:
 
 
 def _contents(names: Listing) -> set[str]:
-    """Return all names but the lock; those of prefixes end in ``/``."""
+    """Return all names except the lock; those of prefixes end in ``/``."""
     return {*names.objects, *(f"{name}/" for name in names.prefixes)} - {WRITER_LOCK}
 
 
 def _names(store: Store) -> Listing:
     try:
         objects, prefixes = store.list_names("")
-    except NotFoundError:  # a zip file that is not made yet
+    except NotFoundError:  # a zip file that does not exist yet
         return Listing([], [])
     return Listing([name for name in objects if not is_desktop_file(name)], prefixes)

@@ -1,4 +1,4 @@
-"""Chunks that are stored while the caller computes more: one bounded pool for a whole write."""
+"""Store chunks in the background, with one bounded pool per write."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from xr_nczarr.locks import Underway
 _Argument = TypeVar("_Argument")
 
 _MAX_BYTES = 256 << 20
-_MIN_JOB_BYTES = 1 << 20  # so that no more than 256 small ones wait
+_MIN_JOB_BYTES = 1 << 20  # so that at most 256 small objects wait
 
 
 class Uploads(Underway):
-    """The work in progress in this process that stores the chunks of one write.
+    """The uploads in progress in this process that store the chunks of one write.
 
     A pickled copy starts without any work, and is not `pooled`.
 
     Parameters
     ----------
     threads
-        How many objects are encoded and put at once; 1 leaves that to the threads that compute.
+        Number of objects to encode and write concurrently; 1 leaves that to the computing threads.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -36,11 +36,11 @@ class Uploads(Underway):
 
     @property
     def pooled(self) -> bool:
-        """Whether `submit` does work later."""
+        """Whether `submit` runs the work in the background."""
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Start ``work(argument)`` as soon as the work in progress leaves room for `size` bytes.
+        """Start ``work(argument)`` once the work in progress allows for `size` more bytes.
 
         Raises the error of earlier work, if any has failed.
         """
@@ -68,14 +68,14 @@ class Uploads(Underway):
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all work is done, and raise the error of the first that has failed."""
+        """Wait until all work is done, and raise the first error."""
         with self._changed:
             self._changed.wait_for(lambda: not self._count)
         self._raise_error()
         self.end()
 
     def end(self) -> None:
-        """Reject new work, drop what has not started, and wait until the rest is done."""
+        """Reject new work, cancel work that has not started, and wait for the rest."""
         super().end()
         if self._pool is not None:
             self._pool.shutdown()

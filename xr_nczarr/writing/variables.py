@@ -1,4 +1,4 @@
-"""xarray variables → encoded variables: CF encoding, characters, strings, fill values."""
+"""Encode xarray variables: CF encoding, characters, strings and fill values."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class EncodedVariable:
     Attributes
     ----------
     data
-        NumPy or dask array, of `dtype` except for strings of variable length.
+        NumPy or dask array of `dtype`, except for strings of variable length.
     fill_value
-        The value of elements without a chunk; None for undefined.
+        The value of elements without a chunk; None if undefined.
     encoding
-        The rest of the encoding, for chunks and codecs.
+        The remaining keys of the encoding, for chunks and codecs.
     explicit
-        Whether the caller gave that encoding for this write.
+        Whether the caller passed this encoding for the write.
     """
 
     dimensions: tuple[str, ...]
@@ -64,17 +64,17 @@ class EncodedVariable:
 
 
 def stored_name(name: Hashable) -> str:
-    """Return the name that a variable or group is stored by; xarray's None has one of its own.
+    """Return the name under which to store a variable or group; None also has one, as in xarray.
 
     Raises
     ------
     TypeError, ConflictError
-        For names that no store can hold.
+        For names that cannot be stored.
     """
     if name is None:
         return NONE_NAME
     if not isinstance(name, str):
-        raise TypeError(f"names are a string or None; found {name!r}")
+        raise TypeError(f"names must be strings or None; found {name!r}")
     if not name or "\0" in name or name in _RESERVED:
         problem = f"a string must be length 1 or more, and none of Zarr's keys; found {name!r}"
         raise ConflictError(problem, remedy="Rename it")
@@ -89,11 +89,11 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError for the name of a dimension that the layout cannot hold."""
+    """Raise TypeError or ConflictError for a name of a dimension that the layout cannot store."""
     if not isinstance(name, str):
-        raise TypeError(f"names of dimensions are strings; found {name!r}")
+        raise TypeError(f"names of dimensions must be strings; found {name!r}")
     if not layout.pure and not is_name(name):  # its references are paths
-        problem = f"NCZarr has no dimension named {name!r}"
+        problem = f"NCZarr cannot have a dimension named {name!r}"
         if "/" in name:
             problem = f"Forward slashes '/' are not allowed in names of NCZarr; found {name!r}"
         raise ConflictError(problem, remedy="Rename it, or write plain Zarr with dialect='zarr'")
@@ -104,8 +104,9 @@ def encode_dataset(
 ) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
     """Return the encoded variables of a dataset, and its attributes.
 
-    Dask computes nothing yet, except whether objects are text and how wide. Other objects are
-    loaded, because their items decide the type. `encoding` replaces the variables' own.
+    Dask arrays are not computed yet, except to find out whether objects are text, and its width.
+    Other objects are loaded, because their items determine the type. `encoding` replaces that of
+    the variables.
 
     Raises
     ------
@@ -140,9 +141,9 @@ def encode_dataset(
 def encode_alone(
     variable: Variable, name: Hashable, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Return one variable as it is to be stored, whatever else its dataset holds.
+    """Return one encoded variable, independent of the rest of its dataset.
 
-    Unlike `encode_dataset`, which leaves out attributes of bounds that equal their parent's.
+    In contrast, `encode_dataset` leaves out attributes of bounds that equal their parent's.
     """
     stored = stored_name(name)
     for dimension in variable.dims:
@@ -156,21 +157,21 @@ def encode_alone(
 def user_attributes(
     attributes: Mapping[Any, Any], dimensions: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
-    """Return the attributes of a variable along `dimensions`, or of a dataset, that are a user's.
+    """Return the user's attributes of a dataset, or of a variable along `dimensions`.
 
-    Those that engine zarr shows of a variable in NCZarr version 3 are left out: the new store gets
-    its own.
+    Annotations that engine zarr shows as attributes of variables in NCZarr version 3 are left out,
+    because the new store gets its own.
 
     Raises
     ------
     TypeError
-        For a name that is no text, and for an array of xarray's.
+        For a name that is not a string, and for an xarray object.
     ConflictError
-        For any other attribute of a name that is reserved for the format's metadata.
+        For any other attribute whose name is reserved for the format's metadata.
     """
     kept = {}
     for name, value in attributes.items():
-        arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy takes them for numbers
+        arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy treats them as numbers
         if arrays or not isinstance(name, str):
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
         if not is_bookkeeping(name):
@@ -184,7 +185,7 @@ def user_attributes(
 
 
 def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether an attribute is an annotation, or names the dimensions or some more."""
+    """Return whether an attribute is an annotation, or lists the dimensions and possibly more."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]
@@ -192,15 +193,15 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable whose values fit its encoding, and all of it for xarray to encode."""
+    """Return a variable whose values fit its encoding, ready for xarray to encode."""
     return _set_aside(fit_encoding(_prepared(variable, name, explicit), name), explicit)
 
 
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable whose leftover encoding is valid for the new store."""
+    """Return a variable whose encoding left by opening is valid for the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
-        # It was the width of the longest text that was opened: xarray would cut a longer one.
+        # It is the width of the longest text that was opened: xarray would truncate longer text.
         del encoding["dtype"]
         if explicit:
             data = in_width(variable.data, dtype, name)
@@ -208,19 +209,19 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # netCDF's enum types: their integers are kept
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
-    if variable.dtype == bool and not explicit:  # missing values became true or false
+    if variable.dtype == bool and not explicit:  # missing values have become true or false
         for key in ("_FillValue", "missing_value"):
             encoding.pop(key, None)
     filled = "_FillValue" in variable.attrs or "missing_value" in encoding
     if "source" in encoding and not filled:
-        # A file without _FillValue is copied without: xarray would give its floats one of NaN.
+        # A file without _FillValue is copied without one: for floats, xarray would add NaN.
         encoding.setdefault("_FillValue", None)
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # opened as booleans: NaN would become true
     variable = variable.copy(deep=False)
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
-        # Of an array of times, where it masks nothing. As a number it would.
+        # From an array of times, where it does not mask; as a number it would.
         del variable.attrs["_FillValue"]
     return variable
 
@@ -244,7 +245,7 @@ def _set_aside(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the type of an encoding if it may cut text.
+    """Return the dtype of an encoding if it may truncate text.
 
     None for other types, for netCDF's ``str`` and S1, and for text without a width.
     """
@@ -273,7 +274,7 @@ def encode_variable(
     else:
         dtype, endian = variable.dtype, requested_endian(encoding)
         if endian == "big" and dtype.type.__module__ != "numpy":
-            raise UnsupportedError(f"{dtype.name} is written in little endian alone")
+            raise UnsupportedError(f"{dtype.name} can only be written as little endian")
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.pure else "char" if dtype.kind == "S" else "number"
@@ -341,12 +342,12 @@ def _joined(variable: Variable) -> bool:
 
 
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
-    """Return the requested fill value in the array's type; ignore one left over from another."""
+    """Return the requested fill value in the array's type; ignore a misfit left by opening."""
     requested = encoding.get("fill_value")
     if requested is None:
         return None
     if np.asarray(requested).dtype.kind in "mM" and dtype.kind in "iuf":
-        return None  # times that become numbers
+        return None  # for times encoded as numbers
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
         return fill_scalar(requested, dtype)
     if explicit:
@@ -355,15 +356,15 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
 
 
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value as a scalar of the array's type; ConflictError for text it would cut."""
+    """Return a fill value as a scalar of the array's type; raise ConflictError for long text."""
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
         is_text = isinstance(value, str)
         text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if len(text) > dtype.itemsize:
             raise ConflictError(
-                f"the fill value {text!r} does not fit the type {dtype}, which would cut it",
-                remedy="Pass a shorter one, or wider text. Call drop_encoding() to discard the "
+                f"the fill value {text!r} does not fit the type {dtype}, which would truncate it",
+                remedy="Pass a shorter one, or a wider type. Call drop_encoding() to discard the "
                 "encoding that opening left",
             )
         return np.bytes_(text)

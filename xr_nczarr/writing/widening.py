@@ -1,4 +1,4 @@
-"""Stored text of fixed width made wider, for longer text to join it; no value changes."""
+"""Widen stored fixed-width text, so that longer text can join it; no value changes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return an array of text whose items have at least `width` bytes, and twice those of before.
+    """Return a text array whose items have at least `width` bytes, and twice as many as now.
 
-    So a series of longer and longer texts is not stored again each time. The type is one of text,
-    or of raw bytes as version 3 has it.
+    Doubling prevents rewriting the array for each of a series of longer and longer texts. The type
+    is text, or raw bytes in version 3.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -42,28 +42,28 @@ def plan_widening(
     changes: Iterable[Change],
     consolidated: bool | None,
 ) -> WritePlan:
-    """Return the plan that stores the texts of some arrays in more bytes each.
+    """Return the plan that stores the text of some arrays with a larger width.
 
-    Where the store is not replaced in one step, the journal holds all old chunks of the arrays.
+    Unless the store is replaced atomically, the journal holds all old chunks of the arrays.
 
     Parameters
     ----------
     arrays
-        The arrays as they are, and as they are to be.
+        The present and the new node of each array.
     changes
-        Those of their documents; see `width_changes`.
+        The changes of their documents; see `width_changes`.
 
     Raises
     ------
     ConflictError
-        For more than a journal can hold.
+        If the chunks exceed the maximum size of a journal.
     """
     hierarchy, store = opened.hierarchy, opened.store
     plan = WritePlan(hierarchy.zarr_format)
     for node, wider in arrays:
         with Place(variable=node.path):
             plan.chunks.update(_chunks(node, wider, store))
-    # As readers count the bytes of a document.
+    # As readers count the size of a document.
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
@@ -80,7 +80,7 @@ def plan_widening(
 
 
 def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the members of an array's document in which two nodes differ."""
+    """Yield the changes of an array's document between two nodes."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
@@ -94,7 +94,7 @@ def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Ite
 
 
 def _chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
-    """Yield the stored chunks of an array by their keys, in the type of the wider one."""
+    """Yield the stored chunks of an array by key, in the wider type."""
     old, new = ChunkedArray(node, store), ChunkedArray(wider, store)
     sizes = zip(node.shape, node.chunk_shape, strict=True)
     indices = itertools.product(*(range(-(-size // length)) for size, length in sizes))
