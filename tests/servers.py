@@ -513,14 +513,14 @@ class S3Server(_Counted):
         if kind == "ignore-range":
             environ.pop("HTTP_RANGE", None)
         answer: list[Any] = []
-        data = b"".join(application(environ, lambda *given: answer.extend(given)))
+        data = b"".join(application(environ, lambda *arguments: answer.extend(arguments)))
         data, length = {
             "html": (LOGIN_PAGE, len(LOGIN_PAGE)),
             "short": (data[: len(data) // 2], len(data) // 2),
             "truncate": (data[: len(data) // 2], len(data)),
             "long": (data + b"longer", len(data) + 6),
         }.get(kind, (data, len(data)))
-        others = [one for one in answer[1] if one[0].lower() != "content-length"]
+        others = [item for item in answer[1] if item[0].lower() != "content-length"]
         start_response(answer[0], [*others, ("Content-Length", str(length))])
         return data
 

@@ -179,11 +179,11 @@ def test_only_formats_compares_versions(path):
 
 def test_one_module_knows_the_operating_system():
     asking = re.compile(r"sys\.platform|os\.name\b|fcntl|msvcrt|ctypes|(?:has|get)attr\(os\b")
-    found = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
+    result = {str(path.relative_to(PACKAGE)) for path in FILES if asking.search(path.read_text())}
     # Other uses of `os` and `ctypes`: forks and processor counts, and netcdf-c.
     others = {"locks.py", "chunks/array.py"}
     others |= {f"tools/netcdf_{name}.py" for name in ("c", "input", "output")}
-    assert found == {"storage/system.py", *others}
+    assert result == {"storage/system.py", *others}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -214,7 +214,7 @@ def test_no_two_files_of_a_layer_need_each_other(layer):
         name: {
             other
             for other in files
-            if any(f"{each}.".startswith(f"{other}.") for each in imports(path))
+            if any(f"{item}.".startswith(f"{other}.") for item in imports(path))
         }
         for name, path in files.items()
     }

@@ -99,14 +99,14 @@ def become_windows(drive: str) -> None:
     """
     disk = _Disk(drive)
     os.makedirs(f"{drive}/work", exist_ok=True)
-    one, two, rename = disk.path, disk.paths, disk.rename
+    first, second, rename = disk.path, disk.paths, disk.rename
     os.open, builtins.open, io.open = disk.open, disk.open_file, disk.open_file  # type: ignore
     for name in ("stat", "lstat", "listdir", "mkdir", "rmdir", "chmod", "utime", "access"):
-        setattr(os, name, one(getattr(os, name)))
-    os.scandir, os.readlink = one(os.scandir), one(os.readlink)
+        setattr(os, name, first(getattr(os, name)))
+    os.scandir, os.readlink = first(os.scandir), first(os.readlink)
     os.rename, os.replace = rename(os.rename, over=False), rename(os.rename, over=True)
     os.unlink = os.remove = disk.unlink(os.unlink)
-    os.link, os.fsync = two(os.link), disk.fsync(os.fsync)
+    os.link, os.fsync = second(os.link), disk.fsync(os.fsync)
     os.getcwd = lambda: r"C:\work"
     take_away("fcntl", *POSIX_ONLY)
     sys.modules["msvcrt"] = _msvcrt()

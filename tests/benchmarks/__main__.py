@@ -68,8 +68,8 @@ def measure(options: argparse.Namespace, directory: Path) -> int:
         draw(results, options.plot)
     if options.page:
         page = options.page.read_text(encoding="utf-8")
-        told = replaced(page, results, failures, record["machine"], options.rounds)
-        options.page.write_text(told, encoding="utf-8")
+        reported = replaced(page, results, failures, record["machine"], options.rounds)
+        options.page.write_text(reported, encoding="utf-8")
     return 1 if failures else 0
 
 

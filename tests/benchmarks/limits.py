@@ -30,7 +30,7 @@ DECODERS: dict[str, Decode | None] = {
 def chunk_files(path: Path) -> list[Path]:
     """Return the files of the chunks of ``field``."""
     result = (path / "field").rglob("[0-9]*")
-    return sorted(one for one in result if one.is_file())
+    return sorted(item for item in result if item.is_file())
 
 
 def reading(
@@ -125,8 +125,8 @@ def inner_chunks(
 
 def documents(path: Path) -> Callable[[], None]:
     """Return a function that parses the metadata: one consolidated document, or two per array."""
-    one = path / ".zmetadata"
-    files = [one] if one.exists() else [*path.rglob(".zarray"), *path.rglob(".zattrs")]
+    first = path / ".zmetadata"
+    files = [first] if first.exists() else [*path.rglob(".zarray"), *path.rglob(".zattrs")]
 
     def read() -> None:
         for file in map(str, files):

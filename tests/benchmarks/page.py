@@ -64,7 +64,7 @@ def replaced(
     )
     text += "| Work | Ours | Others | Goal |\n| --- | --- | --- | --- |\n"
     text += "".join(f"{_line(result)}\n" for result in results) + "\n"
-    text += "".join(f"Not measured: {' '.join(one.split())[:200]}\n\n" for one in failures)
+    text += "".join(f"Not measured: {' '.join(item.split())[:200]}\n\n" for item in failures)
     return _with_section(page, _SECTION, text)
 
 

@@ -264,12 +264,12 @@ def _bare_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
     )
     decode, files = limits.DECODERS["blosc"], limits.chunk_files(path)
     frames = limits.chunk_files(blocks)
-    one, two = (limits.reading(frames * each, decode, 4 * height * width) for each in (1, 2))
+    first, second = (limits.reading(frames * count, decode, 4 * height * width) for count in (1, 2))
     whole = 8 * 4 * height * width
     return {
-        "point series": one,
-        "row of every chunk": one,
-        "box of every chunk": two,  # it spans two blocks
+        "point series": first,
+        "row of every chunk": first,
+        "box of every chunk": second,  # it spans two blocks
         "strided": limits.reading(files[: count // 4], decode, whole),
         "orthogonal": limits.reading(files[:3], decode, whole),
     }

@@ -104,7 +104,9 @@ def _nginx(root: Path, port: int = 18_731) -> Iterator[str]:
 
 def _opened(url: str, engine: str, **options: Any) -> list[str]:
     with xr.open_dataset(url, engine=engine, **options) as dataset:
-        return [f"{name} {one.dims} {one.dtype}" for name, one in sorted(dataset.variables.items())]
+        return [
+            f"{name} {item.dims} {item.dtype}" for name, item in sorted(dataset.variables.items())
+        ]
 
 
 async def _get_all(urls: list[str]) -> None:
@@ -164,13 +166,15 @@ def remote(directory: Path) -> Iterator[Row]:
         yield _writing(f"s3://{base}/written", options)
         filesystem = fsspec.filesystem("s3", **options)
         for name, waves in (("consolidated", 2), ("single", 3)):
-            asked = {"storage_options": options, "consolidated": name == "consolidated"}
+            requested = {"storage_options": options, "consolidated": name == "consolidated"}
             url = f"s3://{base}/{name}"
             yield Row(
                 f"open 3 index coordinates from S3, 20 ms, {name}",
                 {
-                    OURS: lambda url=url, asked=asked: _opened(url, "nczarr", **asked),
-                    "engine zarr": lambda url=url, asked=asked: _opened(url, "zarr", **asked),
+                    OURS: lambda url=url, requested=requested: _opened(url, "nczarr", **requested),
+                    "engine zarr": lambda url=url, requested=requested: _opened(
+                        url, "zarr", **requested
+                    ),
                     f"limit: {waves} requests": lambda name=name, waves=waves: [
                         filesystem.cat_file(f"{base}/{name}/.zgroup") for _ in range(waves)
                     ],
@@ -273,7 +277,7 @@ def _readers(url: str) -> dict[str, Callable[[], np.ndarray]]:
 
 
 def _whole(label: str, path: Path, url: str, *, many: bool) -> Row:
-    chunks = [f"{url}/field/{one.name}" for one in path.glob("field/[0-9]*")]
+    chunks = [f"{url}/field/{item.name}" for item in path.glob("field/[0-9]*")]
     return Row(
         f"{label} over HTTP, 20 ms",
         {

@@ -317,7 +317,7 @@ def _icechunk(server: S3Server) -> dict[str, Work]:
 
     return {
         "open, v3, single documents": Work(opened),
-        "a point": Work(lambda found: found["v3"][3, 4].values, opened),
+        "a point": Work(lambda datasets: datasets["v3"][3, 4].values, opened),
         "3 chunks": Work(_values, opened),
     }
 

@@ -40,7 +40,7 @@ def sharded(directory: Path) -> Iterator[Row]:
         "262 MB in shards": ((slice(None),) * 3, 2.5, None),
         "one point through all shards": (point, 3, inner),
     }
-    for name, (selection, goal, one) in selections.items():
+    for name, (selection, goal, item) in selections.items():
         yield Row(
             name,
             {
@@ -48,7 +48,7 @@ def sharded(directory: Path) -> Iterator[Row]:
                 "zarr-python": lambda s=selection: by_zarr[s],
                 "zarrs": lambda s=selection: by_zarrs[s],
                 "tensorstore": lambda s=selection: by_tensorstore[s].read().result(),
-                "limit": limits.inner_chunks(files, SHARDS[1:], CHUNKS[1:], one),
+                "limit": limits.inner_chunks(files, SHARDS[1:], CHUNKS[1:], item),
             },
             {"zarr-python": goal, "zarrs": 1, "tensorstore": 1},
         )

@@ -143,9 +143,9 @@ def test_the_error_of_a_missing_name_is_one_line(tmp_path, monkeypatch, capsys):
         "explain one --option=group=/nothing": "no group '/nothing'",
     }.items():
         assert main(wrong.split()) == 2, wrong
-        found = capsys.readouterr().err
-        assert words in found, found
-        assert found.count("\n") == 1
+        printed = capsys.readouterr().err
+        assert words in printed, printed
+        assert printed.count("\n") == 1
 
 
 def test_a_command_on_one_group_does_not_report_the_others_as_missing(tmp_path):
@@ -154,11 +154,11 @@ def test_a_command_on_one_group_does_not_report_the_others_as_missing(tmp_path):
     xr_nczarr.to_nczarr(tree, tmp_path / "one", consolidated=False)
     store, options = tmp_path / "one", {"group": "/g"}
     (group,) = xr_nczarr.info(store, **options).as_dict()["groups"]
-    assert [each["objects_present"] for each in group["variables"]] == [1]
-    found = xr_nczarr.verify(store, **options)
-    assert found.whole
-    assert not [finding for finding in found.findings if "Remove" in finding.remedy]
-    assert found.decoded == 1
+    assert [item["objects_present"] for item in group["variables"]] == [1]
+    report = xr_nczarr.verify(store, **options)
+    assert report.whole
+    assert not [finding for finding in report.findings if "Remove" in finding.remedy]
+    assert report.decoded == 1
     text = str(xr_nczarr.dump(store, **options))
     assert " w =\n" in text
     assert " v =" not in text

@@ -122,11 +122,11 @@ def test_the_error_of_a_wrong_chunk_size_names_both_sizes(spec, count):
         assert "decodes to more than 12,000 bytes" in str(caught.value)
 
 
-@pytest.mark.parametrize("found", [0, 1, 11, 13])
-def test_an_uncompressed_chunk_of_another_size_is_an_error(found):
+@pytest.mark.parametrize("size", [0, 1, 11, 13])
+def test_an_uncompressed_chunk_of_another_size_is_an_error(size):
     codec = make_codec("<i4", (3,))
-    with pytest.raises(ChunkError, match=f"found {found} bytes, expected 12"):
-        codec.decode(bytes(found))
+    with pytest.raises(ChunkError, match=f"found {size} bytes, expected 12"):
+        codec.decode(bytes(size))
 
 
 def blosc_header(nbytes, blocksize, cbytes, flags=0x21, typesize=4):

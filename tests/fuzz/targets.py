@@ -148,7 +148,7 @@ def references(data: bytes) -> None:
         places, count = [], 0
     else:
         pairs = itertools.islice(result.items(), 300)
-        places = [one.url for _, one in pairs if not isinstance(one, InlineBytes)]
+        places = [item.url for _, item in pairs if not isinstance(item, InlineBytes)]
         count = result.count
         result.subset("a/").names("a/")
     # Only targets on this machine are requested.
@@ -271,8 +271,8 @@ def codecs(data: bytes) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    one.__name__: one
-    for one in (
+    item.__name__: item
+    for item in (
         zarray,
         zarr_json,
         zarr_draft,

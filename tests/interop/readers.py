@@ -116,7 +116,7 @@ with netCDF4.Dataset(sys.argv[1]) as root:
     def read(path: Path, name: str) -> Any:
         url = f"file://{path}#mode=nczarr,file"
         characters, values = json.loads(run(python, "-I", "-c", program, url, name or "v"))
-        return np.array([each.encode("latin1") for each in values] if characters else values)
+        return np.array([item.encode("latin1") for item in values] if characters else values)
 
     return read
 
@@ -188,7 +188,7 @@ READERS: dict[str, tuple[Reader, Callable[[], str | None]]] = {
 for other in os.environ.get("NCZARR_NETCDF4", "").split():
     ask = "import netCDF4; print(netCDF4.__version__, netCDF4.__netcdf4libversion__)"
     wheel, release = run(other, "-I", "-c", ask).split()
-    READERS[f"netCDF-C (netCDF4 {wheel})"] = (by_netcdf4_of(other), lambda found=release: found)
+    READERS[f"netCDF-C (netCDF4 {wheel})"] = (by_netcdf4_of(other), lambda release=release: release)
 
 
 # ---- the results ---------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def verdict(reader: Reader, path: Path, name: str, expected: Any) -> str:
         return "refused"
     expected = np.asarray(expected)
     if result.dtype.kind in "OSUTV" or expected.dtype.kind in "OS":
-        texts, meant = ([as_bytes(each) for each in a.ravel().tolist()] for a in (result, expected))
+        texts, meant = ([as_bytes(item) for item in a.ravel().tolist()] for a in (result, expected))
         # netCDF's own programs also show characters one by one.
         return "right" if texts == meant or b"".join(texts) == b"".join(meant) else "wrong"
     same = result.size == expected.size and np.array_equal(result.ravel(), expected.ravel())

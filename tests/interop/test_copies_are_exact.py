@@ -105,7 +105,7 @@ def described_attributes(path: str, holder: Any, varid: int) -> Iterator[Any]:
 
 
 def characters_in(group: Any, path: str = "") -> Iterator[str]:
-    yield from (f"{path}/{name}" for name, each in group.variables.items() if each.dtype == "S1")
+    yield from (f"{path}/{name}" for name, item in group.variables.items() if item.dtype == "S1")
     for name, child in group.groups.items():
         yield from characters_in(child, f"{path}/{name}")
 
@@ -283,10 +283,10 @@ def test_values_without_an_nczarr_type_are_named_before_anything_is_written(
     assert not target.exists()
     assert main([*arguments, "--skip-unsupported"]) == 0
     assert "left out: the variable /g/v of type t" in capsys.readouterr().out
-    found = xr.open_groups(target, engine="nczarr")
-    assert found["/"]["before"].values.tolist() == [1, 2]
-    assert found["/g"]["after"].values.tolist() == [3, 4]
-    assert "v" not in found["/g"]
+    result = xr.open_groups(target, engine="nczarr")
+    assert result["/"]["before"].values.tolist() == [1, 2]
+    assert result["/g"]["after"].values.tolist() == [3, 4]
+    assert "v" not in result["/g"]
 
 
 def test_attributes_without_an_nczarr_type_or_name_are_named(tmp_path: Path) -> None:
@@ -383,8 +383,8 @@ def test_a_variable_that_netcdf_c_does_not_read_is_named_with_the_engine_to_try(
     with pytest.raises(xr_nczarr.NotFoundError):
         xr_nczarr.info(target)
     xr_nczarr.copy(source, tmp_path / "other", engine="h5netcdf")
-    found = xr.open_dataset(tmp_path / "other", engine="nczarr")
-    np.testing.assert_array_equal(found["v"], np.arange(1000))
+    result = xr.open_dataset(tmp_path / "other", engine="nczarr")
+    np.testing.assert_array_equal(result["v"], np.arange(1000))
 
 
 def test_an_invalid_file_with_the_signature_of_netcdf_is_a_one_line_error(

@@ -304,7 +304,7 @@ def test_all_readers_read_every_codec_and_shard_of_version_3(path, codecs, diale
 )
 def test_invalid_shards_are_rejected(path, shards):
     encoding = {"i4": {"shards": shards, "chunks": CHUNKS}}
-    with pytest.raises(ConflictError, match=r"do not suit the chunks .* Pass a multiple"):
+    with pytest.raises(ConflictError, match=r"do not fit the chunks .* Pass a multiple"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     assert not path.exists()
 
@@ -369,9 +369,9 @@ def test_a_transposition_becomes_the_order_of_other_versions(path, version, plac
     encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
     to_nczarr(original, path, zarr_format=version, encoding=encoding)
     (file,) = [
-        each
-        for each in path.rglob("*")
-        if each.name in ("meta", ".zarray", "i4.array.json") and each.is_file()
+        item
+        for item in path.rglob("*")
+        if item.name in ("meta", ".zarray", "i4.array.json") and item.is_file()
     ]
     assert json.loads(file.read_bytes())[place[0]] == place[1]
     assert bits(read(path, mask_and_scale=False).i4) == bits(original.i4)
@@ -445,7 +445,7 @@ GDAL_TYPES = {np.dtype(name).name: np.dtype(name).str for name in NUMBERS}
 
 def respelled_for_gdal(path, target):
     """Copy a store of the draft with the keys, types and compressors of GDAL 3.4 to 3.7."""
-    for file in [each for each in path.rglob("*") if each.is_file()]:
+    for file in [item for item in path.rglob("*") if item.is_file()]:
         key = str(file.relative_to(path))
         key = key.replace("meta/group.", "meta/root.group.")
         for kind in ("meta", "data"):

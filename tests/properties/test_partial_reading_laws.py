@@ -40,7 +40,7 @@ def selectors(size):
     bounds = st.integers(0, size - 1)
     steps = st.sampled_from([1, 2, 3, 7, -1, -5])
     slices = st.builds(slice, st.none() | bounds, st.none() | bounds, st.none() | steps)
-    lists = st.lists(bounds, min_size=1, max_size=6).map(lambda found: np.array(found, np.intp))
+    lists = st.lists(bounds, min_size=1, max_size=6).map(lambda indices: np.array(indices, np.intp))
     return bounds | slices | lists
 
 

@@ -312,15 +312,17 @@ def values_of(variable):
 def assert_same_values(result, expected, name):
     dtype = np.dtype(object) if expected.dtype.kind == "T" else expected.dtype
     types = result.dtype, dtype
-    one, other = values_of(result), values_of(expected)
-    if isinstance(other, Exception):  # an integer scale_factor with missing values, and others
+    first, second = values_of(result), values_of(expected)
+    if isinstance(second, Exception):  # an integer scale_factor with missing values, and others
         return
     assert types[0] == types[1], name
-    assert not isinstance(one, Exception), (name, one)
-    if one.dtype.hasobject or one.dtype.kind in "SU":  # engine zarr narrows text without dimensions
-        assert list(map(repr, one.ravel())) == list(map(repr, other.ravel())), name
+    assert not isinstance(first, Exception), (name, first)
+    if (
+        first.dtype.hasobject or first.dtype.kind in "SU"
+    ):  # engine zarr narrows text without dimensions
+        assert list(map(repr, first.ravel())) == list(map(repr, second.ravel())), name
     else:
-        assert one.tobytes() == other.tobytes(), (name, one, other, expected.encoding)
+        assert first.tobytes() == second.tobytes(), (name, first, second, expected.encoding)
 
 
 def assert_same_encoding(result, expected, name):

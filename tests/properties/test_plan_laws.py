@@ -31,7 +31,7 @@ def positions(size, count=FEW):
         return st.just(np.zeros(0, np.intp))
     indices = st.integers(-size, size - 1)
     return count.flatmap(lambda n: st.lists(indices, min_size=n, max_size=n)).map(
-        lambda found: np.array(found, np.intp)
+        lambda indices: np.array(indices, np.intp)
     )
 
 

@@ -54,7 +54,7 @@ def test_windows_split_the_list_into_pieces_within_the_bounds(
     ranges: list[ByteRange], max_count: int, max_bytes: int
 ) -> None:
     pieces = list(windows(ranges, max_count=max_count, max_bytes=max_bytes))
-    assert [one for piece in pieces for one in piece] == ranges
+    assert [item for piece in pieces for item in piece] == ranges
     for piece in pieces:
         assert len(piece) <= max_count
-        assert len(piece) == 1 or sum(one.length for one in piece) <= max_bytes
+        assert len(piece) == 1 or sum(item.length for item in piece) <= max_bytes

@@ -43,10 +43,10 @@ def test_blocks_of_a_selection_end_where_the_chunks_do(data):
         blocks._BLOCK_BYTES = before
     assert tuple(map(sum, lengths)) == chosen.shape
     boxes = []
-    for each, selector, cell, size in zip(lengths, selection, chunk, shape, strict=True):
+    for item, selector, cell, size in zip(lengths, selection, chunk, shape, strict=True):
         numbers = np.arange(size)[selector] // cell  # the index of the chunk of each element
         runs = [len([*group]) for _, group in itertools.groupby(numbers.tolist())] or [0]
-        assert set(np.cumsum(each)) <= set(np.cumsum(runs))
-        boxes.append((max(each), max(runs)))
+        assert set(np.cumsum(item)) <= set(np.cumsum(runs))
+        boxes.append((max(item), max(runs)))
     if any(block > run for block, run in boxes):  # joined
         assert 4 * boxes[0][0] * boxes[1][0] <= max(limit, 4 * boxes[0][1] * boxes[1][1])

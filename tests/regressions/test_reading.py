@@ -119,14 +119,14 @@ def test_d4_shuffle_leaves_the_tail_unshuffled(tmp_path: Path, way: str) -> None
 
 def test_d5_a_character_variable_blocks_nothing(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
-    found = read(store, way)
-    assert found.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
-    assert found.v_i4.values.tolist() == [0, 1, 2, 100]
+    result = read(store, way)
+    assert result.letters.values.tolist() == [b"abcde", b"fgh k", b"lmnop", b"qrst "]
+    assert result.v_i4.values.tolist() == [0, 1, 2, 100]
 
 
 def test_d6_a_scalar_of_4_9_0_has_no_dimensions(tmp_path: Path, way: str) -> None:
-    found = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
-    assert (found.scalar.dims, found.scalar.item()) == ((), 3.5)
+    result = read(write_vintage(tmp_path / "s", sample("4.9.0"), "4.9.0"), way)
+    assert (result.scalar.dims, result.scalar.item()) == ((), 3.5)
 
 
 def test_d7_characters_of_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> None:
@@ -140,8 +140,8 @@ def test_d7_characters_of_4_9_0_are_one_byte_each(tmp_path: Path, way: str) -> N
 def test_d8_bookkeeping_attributes_are_hidden(tmp_path: Path, release: str) -> None:
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR), "w": Var(("/x",), FOUR, {"units": "m"})})
     content.attrs["title"] = "t"
-    found = xr.open_dataset(write_vintage(tmp_path / "s", content, release), engine="nczarr")
-    assert (found.v.attrs, found.w.attrs, found.attrs) == ({}, {"units": "m"}, {"title": "t"})
+    result = xr.open_dataset(write_vintage(tmp_path / "s", content, release), engine="nczarr")
+    assert (result.v.attrs, result.w.attrs, result.attrs) == ({}, {"units": "m"}, {"title": "t"})
 
 
 def test_d9_a_store_of_4_8_0_opens_with_types(tmp_path: Path, way: str) -> None:
@@ -151,16 +151,16 @@ def test_d9_a_store_of_4_8_0_opens_with_types(tmp_path: Path, way: str) -> None:
     (store / "v/1").unlink()
     assert json.loads((store / "v/.zarray").read_text())["fill_value"] == [-999]
     assert json.loads((store / "v/.zattrs").read_text())["n"] == [5]
-    found = read(store, way).v
-    assert_values(found.values, np.array([0, 1, 2, -999], "f4"), "v")
-    assert (type(found.attrs["n"]), found.attrs["n"], found.attrs["t"]) == (np.int16, 5, "text")
+    result = read(store, way).v
+    assert_values(result.values, np.array([0, 1, 2, -999], "f4"), "v")
+    assert (type(result.attrs["n"]), result.attrs["n"], result.attrs["t"]) == (np.int16, 5, "text")
 
 
 def test_d10_noxarray_stores_have_anonymous_dimensions(tmp_path: Path, way: str) -> None:
-    found = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
+    result = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
     anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
-    assert found.padded_f4.dims == anonymous
-    assert found.padded_f4.values.ravel().tolist() == [*range(12)]
+    assert result.padded_f4.dims == anonymous
+    assert result.padded_f4.values.ravel().tolist() == [*range(12)]
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.8.1", "4.9.2"])
@@ -193,11 +193,11 @@ def test_d13_a_dimension_hides_its_parents_of_the_same_name(
 ) -> None:
     inner = Group({"x": 2}, {"own": Var(("/g/x",), FOUR[:2]), "outer": Var(("/x",), FOUR)})
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR)}, groups={"g": inner})
-    found = read_groups(write_vintage(tmp_path / "s", content, release), way)
-    assert found["/"].sizes == {"x": 4}
-    assert found["/g"].own.sizes == {"x": 2}
-    assert found["/g"].outer.shape == (4,)
-    assert found["/g"].outer.dims != ("x",), "one dataset holds one size for a name"
+    result = read_groups(write_vintage(tmp_path / "s", content, release), way)
+    assert result["/"].sizes == {"x": 4}
+    assert result["/g"].own.sizes == {"x": 2}
+    assert result["/g"].outer.shape == (4,)
+    assert result["/g"].outer.dims != ("x",), "one dataset holds one size for a name"
 
 
 TEXTS = ("001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "Infinity", "1e5", "-0", "true")
@@ -211,9 +211,9 @@ def test_d14_text_that_looks_like_json_stays_the_text_it_was(tmp_path: Path) -> 
         dataset.createDimension("x", 2)
         dataset.createVariable("v", "i4", ("x",)).setncatts({"a": "001", "b": "1."})
     assert b'"t0": 001,' in (store / ".zattrs").read_bytes()
-    found = xr.open_dataset(store, engine="nczarr")
-    assert tuple(found.attrs.values()) == TEXTS
-    assert found.v.attrs == {"a": "001", "b": "1."}
+    result = xr.open_dataset(store, engine="nczarr")
+    assert tuple(result.attrs.values()) == TEXTS
+    assert result.v.attrs == {"a": "001", "b": "1."}
 
 
 def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ def test_d15_bare_nan_and_infinity_in_attributes_are_numbers(tmp_path: Path) -> 
         store = beside_good_ones(tmp_path / f"s{len(recorded)}")
         put(store, {".zattrs": spell(own, quoted_nan=False)})
         assert b'"a": NaN' in (store / ".zattrs").read_bytes()
-        found = xr.open_dataset(store, engine="nczarr").attrs
+        result = xr.open_dataset(store, engine="nczarr").attrs
         kind = "f4" if recorded else "f8"
-        assert_values(np.asarray(found["a"]), np.array(np.nan, "f8"), "a")
-        assert_values(np.asarray(found["b"]), np.array([np.inf, -np.inf, 1.5], kind), "b")
+        assert_values(np.asarray(result["a"]), np.array(np.nan, "f8"), "a")
+        assert_values(np.asarray(result["b"]), np.array([np.inf, -np.inf, 1.5], kind), "b")
 
 
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
@@ -278,9 +278,9 @@ def test_d18_fill_values_of_text_are_accepted(
 ) -> None:
     document = array_document((4,), kind, fill_value=fill, chunks=[2])
     chunk = np.array([b"a", b""], f"S{kind[2:]}").tobytes()
-    found = read(one_array(tmp_path / "s", document, {"0": chunk}), way, **RAW).v.values
+    result = read(one_array(tmp_path / "s", document, {"0": chunk}), way, **RAW).v.values
     first = "a" if isinstance(meant, str) else b"a"
-    assert found.tolist() == [first, first[:0], meant, meant]
+    assert result.tolist() == [first, first[:0], meant, meant]
 
 
 def test_d19_the_rounded_default_fill_means_the_exact_one(tmp_path: Path, way: str) -> None:
@@ -290,8 +290,8 @@ def test_d19_the_rounded_default_fill_means_the_exact_one(tmp_path: Path, way: s
         variable = dataset.createVariable("v", "f8", ("x",), chunksizes=(2,))
         variable[0:1] = 1.0
     assert b"9.96921e+36" in (store / "v/.zarray").read_bytes()
-    found = read(store, way).v.values
-    assert_values(found, np.array([1.0, *[F8_FILL] * 4]), "padding and missing chunks")
+    result = read(store, way).v.values
+    assert_values(result, np.array([1.0, *[F8_FILL] * 4]), "padding and missing chunks")
     attributes = json.loads((store / "v/.zattrs").read_text())
     attributes["_FillValue"] = 9.96921e36
     (store / "v/.zattrs").write_text(json.dumps(attributes))
@@ -320,9 +320,9 @@ def test_d21_an_array_whose_size_differs_from_its_dimension_opens(tmp_path: Path
     content.variables |= {"odd": Var(("/x",), FOUR), "gone": Var(("/x",), FOUR[:2])}
     store = write_vintage(tmp_path / "s", content, "4.10")
     shutil.rmtree(store / "gone")
-    found = read(store, way, drop_variables=["odd", "gone"])
-    assert found.short.values.tolist() == [0, 1, 2, -1]
-    assert found.long.values.tolist() == found.right.values.tolist() == [0, 1, 2, 3]
+    result = read(store, way, drop_variables=["odd", "gone"])
+    assert result.short.values.tolist() == [0, 1, 2, -1]
+    assert result.long.values.tolist() == result.right.values.tolist() == [0, 1, 2, 3]
     picture = repr(xr_nczarr.info(store))
     assert all(f"/{name}" in picture for name in ("t", "x", "gone")), picture
     dataset = xr.open_dataset(store, engine="nczarr")
@@ -367,11 +367,11 @@ def test_d23_types_that_netcdf_lacks_block_nothing(tmp_path: Path, way: str) -> 
     store = beside_good_ones(tmp_path / "s", **broken)
     texts = numcodecs.VLenUTF8().encode(np.array(["a", "bc"], object))
     put(store, {"o/0": bytes(texts), **{f"{n}/0": v.tobytes() for n, v in values.items()}})
-    found = read(store, way, drop_variables="odd", **RAW)
-    assert found.good.values.tolist() == [5, 6]
-    assert (found.u.values.tolist(), found.o.values.tolist()) == (["é", "xy"], ["a", "bc"])
-    assert_values(found.c.values, values["c"], "c")
-    assert found.m.values.astype("M8[s]").tolist() == values["m"].tolist()
+    result = read(store, way, drop_variables="odd", **RAW)
+    assert result.good.values.tolist() == [5, 6]
+    assert (result.u.values.tolist(), result.o.values.tolist()) == (["é", "xy"], ["a", "bc"])
+    assert_values(result.c.values, values["c"], "c")
+    assert result.m.values.astype("M8[s]").tolist() == values["m"].tolist()
     with pytest.raises(xr_nczarr.NczarrError, match="q9"):
         xr.open_dataset(store, engine="nczarr").odd.load()
 
@@ -397,9 +397,9 @@ def test_d24_default_fills_of_netcdf_c_are_values_in_its_plain_zarr(
         dataset.createVariable("v", "i4", ("x",))[:] = D24
         dataset.createVariable("declared", "i4", ("x",), fill_value=1)[:] = D24
     assert json.loads((tmp_path / "s/v/.zarray").read_text())["fill_value"] == -2147483647
-    found = read(tmp_path / "s", way)
-    assert_values(found.v.values, D24, "v")
-    np.testing.assert_array_equal(found.declared.values, [0, np.nan, -2147483647])
+    result = read(tmp_path / "s", way)
+    assert_values(result.v.values, D24, "v")
+    np.testing.assert_array_equal(result.declared.values, [0, np.nan, -2147483647])
 
 
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
@@ -410,8 +410,8 @@ def test_d24_a_fill_value_of_plain_version_2_masks_as_with_engine_zarr(
     store = one_array(tmp_path / "s", document, {"0": D24.tobytes()}, nczarr=False)
     expected = xr.open_dataset(store, engine="zarr", consolidated=False).v.values
     assert_values(read(store, way).v.values, expected, "v")
-    found = read(store, way, use_zarr_fill_value_as_mask=False).v.values
-    assert_values(found, D24, "v")
+    result = read(store, way, use_zarr_fill_value_as_mask=False).v.values
+    assert_values(result, D24, "v")
 
 
 def test_d25_empty_strings_are_empty_strings(tmp_path: Path, way: str) -> None:
@@ -460,10 +460,10 @@ def test_d28_names_may_be_anything(tmp_path: Path, way: str) -> None:
         content.variables[name] = Var(("/x",), FOUR + number, fill=0)
         content.groups[f"g{name}"] = Group(variables={name: Var(("/x",), FOUR - number)})
     store = write_vintage(tmp_path / "s #1 100%", content, "4.10")
-    found = read_groups(store, way)
+    result = read_groups(store, way)
     for number, name in enumerate(NAMES):
-        assert_values(found["/"][name].values, FOUR + number, name)
-        assert_values(found[f"/g{name}"][name].values, FOUR - number, name)
+        assert_values(result["/"][name].values, FOUR + number, name)
+        assert_values(result[f"/g{name}"][name].values, FOUR - number, name)
 
 
 def zipped(path: Path, entries: list[tuple[str, bytes]]) -> Path:
@@ -494,10 +494,10 @@ def test_d29_zip_files_of_all_writers_open(
 
 
 def test_d30_an_unlimited_dimension_may_have_no_length_yet(tmp_path: Path, way: str) -> None:
-    found = read(write_netcdf_c(tmp_path / "s"), way)
-    assert found.none_yet.sizes == {"never": 0, "x": 4}
-    assert_values(found.none_yet.values, np.zeros((0, 4)), "none_yet")
-    assert "never" in found.encoding["unlimited_dims"]
+    result = read(write_netcdf_c(tmp_path / "s"), way)
+    assert result.none_yet.sizes == {"never": 0, "x": 4}
+    assert_values(result.none_yet.values, np.zeros((0, 4)), "none_yet")
+    assert "never" in result.encoding["unlimited_dims"]
 
 
 def test_d31_a_chunk_may_be_larger_than_the_array(tmp_path: Path, way: str) -> None:
@@ -516,10 +516,10 @@ def test_d32_a_wrong_checksum_names_the_chunk(tmp_path: Path, way: str, name: st
     data = bytearray(chunk.read_bytes())
     data[20] ^= 1
     chunk.write_bytes(data)
-    found = xr.open_dataset(store, engine="nczarr", chunks=None if way == "eager" else {})[name]
-    assert found[:200].values[199] == 199 // 7
+    result = xr.open_dataset(store, engine="nczarr", chunks=None if way == "eager" else {})[name]
+    assert result[:200].values[199] == 199 // 7
     with pytest.raises(xr_nczarr.ChunkError, match="fletcher32") as caught:
-        found.load()
+        result.load()
     error = caught.value
     assert (error.variable, error.chunk, error.key) == (f"/{name}", (1,), f"{name}/1")
     assert str(store) in str(error)

@@ -134,7 +134,7 @@ def test_d40_a_response_other_than_the_requested_bytes_is_an_error(served, kind,
         read(document)
     length = document["t/0"][2]
     problem = {
-        "html": f"asked for bytes=0-{length - 1}, got {len(LOGIN_PAGE)}",
+        "html": f"requested bytes=0-{length - 1}, got {len(LOGIN_PAGE)}",
         "short": f"expected {length} bytes from 0, got {length // 2}",
     }
     assert f"t/0, {served.url}" in str(caught.value)
@@ -248,9 +248,9 @@ def test_d47_a_dimension_of_any_length_takes_no_memory(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     url = str(tmp_path / "a.bin")
     document = generated(url=url, dimensions={"i": {"stop": 10**7}})
-    found = []
-    assert peak_memory(lambda: found.extend(read(document))) < 20 << 20
-    assert found == VALUES.tolist()
+    result = []
+    assert peak_memory(lambda: result.extend(read(document))) < 20 << 20
+    assert result == VALUES.tolist()
 
 
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
@@ -270,8 +270,8 @@ def test_d48_fill_values_are_compared_in_their_declared_form(scaled):
         scale = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -99}
         entries = metadata(scale, shape=[4], dtype="<i2")
     entries["t/0"] = "base64:" + base64.b64encode(packed.tobytes()).decode()
-    found = read(entries, mask_and_scale=True)
-    np.testing.assert_array_equal(found, [10, 11, np.nan, 13])
+    result = read(entries, mask_and_scale=True)
+    np.testing.assert_array_equal(result, [10, 11, np.nan, 13])
 
 
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
@@ -281,8 +281,8 @@ def test_d48_a_fill_value_that_may_be_packed_is_reported(fill, stored, expected)
     packed = np.array([1, 2, stored, 100], "u1")
     entries["t/0"] = "base64:" + base64.b64encode(packed.tobytes()).decode()
     with pytest.warns(UserWarning, match=f"_FillValue {fill}.* {expected} is masked"):
-        found = read(entries, mask_and_scale=True)
-    np.testing.assert_array_equal(found, [0.5, 1, np.nan, 50])
+        result = read(entries, mask_and_scale=True)
+    np.testing.assert_array_equal(result, [0.5, 1, np.nan, 50])
 
 
 def test_d49_nan_in_metadata_is_read_as_nan():
@@ -321,6 +321,6 @@ def _first_values_here_and_in_a_fork(references):
 
 
 def test_d50_a_fork_reads_on(served):
-    found = in_a_new_interpreter(_first_values_here_and_in_a_fork, raw(served))
-    assert found == (VALUES.tolist(), VALUES.tolist())
+    result = in_a_new_interpreter(_first_values_here_and_in_a_fork, raw(served))
+    assert result == (VALUES.tolist(), VALUES.tolist())
     assert len(served.requests_for("/raw.bin")) >= 2

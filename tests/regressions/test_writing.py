@@ -38,7 +38,7 @@ def run_in_processes(count, function, arguments):
     """Call a function with each tuple of arguments, in separate processes."""
     context = get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
-        for future in [pool.submit(function, *each) for each in arguments]:
+        for future in [pool.submit(function, *item) for item in arguments]:
             future.result()
 
 
@@ -366,9 +366,9 @@ TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
 def test_d58_longer_strings_are_appended(tmp_path, options, target, dask):
     path = target.format(tmp_path)
     for number, text in enumerate(TEXTS):
-        one = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
-        one = one.chunk(t=1) if dask else one
-        to_nczarr(one, path, **({"append_dim": "t"} if number else options))
+        first = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
+        first = first.chunk(t=1) if dask else first
+        to_nczarr(first, path, **({"append_dim": "t"} if number else options))
     opened = read(path, consolidated=False)
     assert opened.s.values.tolist() == TEXTS
     assert opened.n.values.tolist() == [*range(len(TEXTS))]
@@ -615,7 +615,7 @@ def test_d67_types_that_netcdf_lacks_are_rejected_before_the_first_write(path, v
 @pytest.mark.parametrize("options", [{}, {"append_dim": "x"}, {"region": {"x": slice(0, 1)}}])
 def test_the_types_of_pandas_are_refused_by_name(path, values, options):
     to_nczarr(xr.Dataset({"v": ("x", [1])}), path)
-    with pytest.raises(UnsupportedError, match=r"of pandas.*variable /v.*astype"):
+    with pytest.raises(UnsupportedError, match=r"pandas dtype.*variable /v.*astype"):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
 
 

@@ -99,22 +99,22 @@ def write_netcdf_file(path: Path) -> Path:
 def test_a_netcdf_file_becomes_a_store_that_netcdf_c_reads_the_same(tmp_path: Path) -> None:
     source, target = write_netcdf_file(tmp_path / "a.nc"), tmp_path / "store"
     assert xr_nczarr.copy(source, target).arrays == 15
-    with netCDF4.Dataset(source) as one, netCDF4.Dataset(file_url(target)) as other:
-        expected, found = read_with_netcdf4(one), read_with_netcdf4(other)
-    for before, after in ((expected, found), (expected.groups["g"], found.groups["g"])):
+    with netCDF4.Dataset(source) as first, netCDF4.Dataset(file_url(target)) as second:
+        expected, result = read_with_netcdf4(first), read_with_netcdf4(second)
+    for before, after in ((expected, result), (expected.groups["g"], result.groups["g"])):
         assert before.variables.keys() == after.variables.keys()
         assert {n: type(v) for n, v in before.attrs.items()} == {
             n: type(v) for n, v in after.attrs.items()
         }
         for name, variable in before.variables.items():
-            other = after.variables[name]
-            assert other.values.dtype == variable.values.dtype, name
-            assert other.dims == variable.dims
-            np.testing.assert_array_equal(other.values, variable.values, name)
+            second = after.variables[name]
+            assert second.values.dtype == variable.values.dtype, name
+            assert second.dims == variable.dims
+            np.testing.assert_array_equal(second.values, variable.values, name)
             assert sorted(map(repr, variable.attrs.items())) == sorted(
-                map(repr, other.attrs.items())
+                map(repr, second.attrs.items())
             )
-    assert isinstance(found.dims["time"], Size)
+    assert isinstance(result.dims["time"], Size)
 
 
 def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_the_source_may_be_a_reference_set_and_the_target_a_zip_file(tmp_path: P
     target = f"file://{tmp_path}/copy.zip#mode=nczarr,zip"
     assert xr_nczarr.copy(tmp_path / "set.json", target).unchanged
     for group in ("/", "/g", "/g/deep"):
-        one, other = (
-            xr.open_dataset(each, engine="nczarr", group=group, **RAW) for each in (source, target)
+        first, second = (
+            xr.open_dataset(item, engine="nczarr", group=group, **RAW) for item in (source, target)
         )
-        xr.testing.assert_identical(one.load(), other.load())
+        xr.testing.assert_identical(first.load(), second.load())
     with pytest.raises(FileExistsError):
         xr_nczarr.copy(source, target)
 
@@ -176,10 +176,10 @@ def test_chunks_and_codecs_may_change(tmp_path: Path) -> None:
     zstd = [{"id": "shuffle"}, {"id": "zstd", "level": 3}]
     done = xr_nczarr.copy(tmp_path / "one", tmp_path / "two", chunks={"t": 4}, codecs=zstd)
     assert done.unchanged == []
-    found = xr.open_dataset(tmp_path / "two", engine="nczarr")
-    xr.testing.assert_identical(found, FIELD)
-    assert found.a.encoding["chunksizes"] == (4, 5)
-    assert [codec["id"] for codec in found.a.encoding["codecs"]] == ["shuffle", "zstd"]
+    result = xr.open_dataset(tmp_path / "two", engine="nczarr")
+    xr.testing.assert_identical(result, FIELD)
+    assert result.a.encoding["chunksizes"] == (4, 5)
+    assert [codec["id"] for codec in result.a.encoding["codecs"]] == ["shuffle", "zstd"]
     with pytest.raises(NotImplementedError):
         xr_nczarr.copy(tmp_path / "one", tmp_path / "three", codecs=[{"id": "nothing"}])
     assert not (tmp_path / "three").exists()
@@ -311,14 +311,14 @@ def test_text_is_copied_as_bytes_without_measuring_it(zarr_format: int) -> None:
 
 
 def test_shards_are_copied_as_whole_objects() -> None:
-    one: dict[str, Any] = {}
-    other: dict[str, Any] = {}
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
     encoding = {"a": {"chunks": (1, 5), "shards": (2, 10)}}
-    xr_nczarr.to_nczarr(FIELD, one, encoding=encoding, zarr_format=3)
-    done = xr_nczarr.copy(one, other, zarr_format=3, dialect="zarr")
+    xr_nczarr.to_nczarr(FIELD, first, encoding=encoding, zarr_format=3)
+    done = xr_nczarr.copy(first, second, zarr_format=3, dialect="zarr")
     assert "/a" in done.unchanged
-    assert {key: one[key] for key in one if "/c" in key} == {
-        key: other[key] for key in other if "/c" in key
+    assert {key: first[key] for key in first if "/c" in key} == {
+        key: second[key] for key in second if "/c" in key
     }
 
 
@@ -335,21 +335,21 @@ def test_chunks_are_decoded_if_the_metadata_of_the_target_differ(tmp_path: Path)
     for name, expected in {"two": values, "three": np.arange(2)}.items():
         target: dict[str, Any] = {}
         xr_nczarr.copy(tmp_path / name, target, zarr_format=3, dialect="zarr")
-        found = xr.open_dataset(target, engine="nczarr").v.to_numpy()
-        np.testing.assert_array_equal(found, expected)
+        result = xr.open_dataset(target, engine="nczarr").v.to_numpy()
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
 def test_shards_become_chunks_in_versions_without_shards(zarr_format: Any) -> None:
-    one: dict[str, Any] = {}
-    other: dict[str, Any] = {}
+    first: dict[str, Any] = {}
+    second: dict[str, Any] = {}
     encoding = {"a": {"chunks": (1, 5), "shards": (2, 10), "zlib": True}}
-    xr_nczarr.to_nczarr(FIELD, one, encoding=encoding, zarr_format=3)
-    xr_nczarr.copy(one, other, zarr_format=zarr_format)
-    found = xr.open_dataset(other, engine="nczarr")
-    xr.testing.assert_identical(found, FIELD)
-    assert found.a.encoding["chunksizes"] == (1, 5)
-    assert sum("/a/" in f"/{key}" and key[-1].isdigit() for key in other) == 12
+    xr_nczarr.to_nczarr(FIELD, first, encoding=encoding, zarr_format=3)
+    xr_nczarr.copy(first, second, zarr_format=zarr_format)
+    result = xr.open_dataset(second, engine="nczarr")
+    xr.testing.assert_identical(result, FIELD)
+    assert result.a.encoding["chunksizes"] == (1, 5)
+    assert sum("/a/" in f"/{key}" and key[-1].isdigit() for key in second) == 12
 
 
 class Failing(MemoryStore):
@@ -400,8 +400,8 @@ def test_a_copy_never_mixes_two_states_of_its_source() -> None:
         xr_nczarr.copy(source, Failing(target, 9))
     xr_nczarr.to_nczarr(-FIELD.drop_vars("t"), source, mode="r+")
     assert not xr_nczarr.copy(source, target).resumed
-    found = xr.open_dataset(target, engine="nczarr")
-    xr.testing.assert_equal(found, xr.open_dataset(source, engine="nczarr"))
+    result = xr.open_dataset(target, engine="nczarr")
+    xr.testing.assert_equal(result, xr.open_dataset(source, engine="nczarr"))
 
     class Meddling(Failing):
         def put(self, items):
@@ -457,8 +457,8 @@ def test_a_copy_that_is_killed_is_completed_without_copying_chunks_twice(tmp_pat
     for key, moment in before.items():
         if key.isdigit():
             assert os.stat(f"{target}/a/{key}").st_mtime_ns == moment
-    found = xr.open_dataset(target, engine="nczarr")
-    xr.testing.assert_identical(found, dataset)
+    result = xr.open_dataset(target, engine="nczarr")
+    xr.testing.assert_identical(result, dataset)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_an_existing_target_is_not_overwritten(tmp_path: Path, capsys) -> None:
     assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two"), "--zarr-format", "3"]) == 0
     assert "3 arrays copied" in capsys.readouterr().out
     assert main(["copy", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
-    assert "there is a store already" in capsys.readouterr().err
+    assert "the store already exists" in capsys.readouterr().err
     (tmp_path / "three").mkdir()
     (tmp_path / "three" / "letter.txt").write_text("dear")
     with pytest.raises(FileExistsError):
@@ -510,25 +510,25 @@ def test_a_target_with_the_name_of_a_netcdf_file_becomes_one(tmp_path: Path, nam
 
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
 def test_a_store_is_replaced_when_asked(tmp_path: Path, target: str) -> None:
-    one, target = str(tmp_path / "one"), target.format(tmp_path)
+    item, target = str(tmp_path / "one"), target.format(tmp_path)
     target = target if "://" in target else str(tmp_path / target)
-    xr_nczarr.to_nczarr(FIELD, one, encoding=ENCODING)
+    xr_nczarr.to_nczarr(FIELD, item, encoding=ENCODING)
     xr_nczarr.to_nczarr(xr.Dataset({"old": ("x", [1, 2])}), target)
-    assert main(["copy", one, target]) == 2
-    assert main(["copy", one, target, "--overwrite"]) == 0
+    assert main(["copy", item, target]) == 2
+    assert main(["copy", item, target, "--overwrite"]) == 0
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
     for overwrite in (False, True):
         with pytest.raises(RefusedError, match="source and target are the same"):
             xr_nczarr.copy(target, target, overwrite=overwrite)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(RefusedError, match="within"):
-        xr_nczarr.copy(one, f"{one}/inside")
+        xr_nczarr.copy(item, f"{item}/inside")
     assert sorted(tmp_path.rglob("*")) == before
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr"), FIELD)
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "letter.txt").write_text("dear")
     with pytest.raises(FileExistsError):
-        xr_nczarr.copy(one, tmp_path / "papers", overwrite=True)
+        xr_nczarr.copy(item, tmp_path / "papers", overwrite=True)
     assert os.listdir(tmp_path / "papers") == ["letter.txt"]
 
 
@@ -574,7 +574,7 @@ def test_a_copy_that_fails_halfway_to_an_object_store_is_completed(s3_server, ch
     before = objects(s3_server, "store").keys()
     s3_server.clear()
     assert xr_nczarr.copy(source, "s3://bucket/store", **options).resumed
-    put = {one.path.partition("?")[0] for one in s3_server.requests if one.method == "PUT"}
+    put = {item.path.partition("?")[0] for item in s3_server.requests if item.method == "PUT"}
     # Reencoded chunks are written in blocks of several MB; interrupted blocks are repeated.
     assert changed or not put & {f"/bucket/store/{key}" for key in before if key[-1].isdigit()}
     assert objects(s3_server, "store") == whole
@@ -596,8 +596,8 @@ def test_a_copy_from_an_object_store_is_completed(s3_server, tmp_path: Path) -> 
     assert done.resumed
     assert done.objects == 3
     assert not s3_server.requests_for("/bucket/source/a/1*")
-    found = xr.open_dataset(tmp_path / "store", engine="nczarr")
-    xr.testing.assert_identical(found, LARGE)
+    result = xr.open_dataset(tmp_path / "store", engine="nczarr")
+    xr.testing.assert_identical(result, LARGE)
 
 
 def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_path: Path) -> None:
@@ -631,15 +631,15 @@ def test_a_copy_to_an_object_store_that_is_killed_is_completed(s3_server, tmp_pa
 def test_the_second_of_two_copies_to_one_target_on_an_object_store_is_rejected() -> None:
     """Both would write their chunks under the same keys."""
     target, refused, seen = "memory://two-copies", [], []
-    one: dict[str, bytes] = {}
-    xr_nczarr.to_nczarr(FIELD, one)
+    first: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(FIELD, first)
 
     class Read(dict[str, bytes]):
         def __getitem__(self, key: str) -> bytes:
             seen.append(key)
             if seen.count("a/1.0") == 2 and not refused:  # on the first check for changes
                 with pytest.raises(xr_nczarr.ConflictError, match="another write") as info:
-                    xr_nczarr.copy(one, target, zarr_format=3)
+                    xr_nczarr.copy(first, target, zarr_format=3)
                 refused.append(info.value)
             return super().__getitem__(key)
 
@@ -649,7 +649,7 @@ def test_the_second_of_two_copies_to_one_target_on_an_object_store_is_rejected()
     assert refused
     xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), -FIELD)
     with pytest.raises(xr_nczarr.ExistsError):
-        xr_nczarr.copy(one, target)
+        xr_nczarr.copy(first, target)
 
 
 def test_an_interrupted_copy_from_plain_http_restarts_and_says_why(
@@ -661,7 +661,7 @@ def test_an_interrupted_copy_from_plain_http_restarts_and_says_why(
     assert main(["copy", source, target]) == 2
     assert "403" in capsys.readouterr().err
     assert main(["copy", source, target]) == 0
-    assert "begun anew: the source cannot tell whether it changed" in capsys.readouterr().out
+    assert "started over: it is unknown whether the source has changed" in capsys.readouterr().out
     whole = tmp_path / "whole"
     xr_nczarr.copy(f"{http_server.root}/source", whole)
     for path in whole.rglob("*"):
@@ -705,8 +705,8 @@ def test_a_copy_to_plain_zarr_does_not_mask_default_fill_values_of_netcdf(tmp_pa
     assert expected.v.values.tolist() == [1, *[-2147483647] * 3]
     xr_nczarr.copy(source, target, dialect="zarr")
     for engine in ("nczarr", "zarr"):
-        found = xr.open_dataset(target, engine=engine).v
-        assert (found.values.tolist(), found.dtype) == (expected.v.values.tolist(), "int32")
+        result = xr.open_dataset(target, engine=engine).v
+        assert (result.values.tolist(), result.dtype) == (expected.v.values.tolist(), "int32")
 
 
 # Without consolidated metadata, zarr-python warns about other objects.
@@ -731,11 +731,11 @@ def test_a_copy_does_not_mask_additional_values(
     if as_bytes:
         assert json.loads((target / "v/.zarray").read_bytes())["fill_value"] == copied
     for engine in ("nczarr", "zarr"):
-        expected, found = (
+        expected, result = (
             xr.open_dataset(path, engine=engine, consolidated=False).v for path in (source, target)
         )
-        np.testing.assert_array_equal(found, expected)
-        assert np.isnan(found).any() == (copied == 0)
+        np.testing.assert_array_equal(result, expected)
+        assert np.isnan(result).any() == (copied == 0)
     if dialect != "zarr":
         zero = None if copied == 0 else 0  # masked in the source
         with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as dataset:

@@ -29,18 +29,18 @@ def test_netcdf_c_reads_the_same_of_its_own_store_and_of_the_file(tmp_path: Path
     store = write_netcdf_c(tmp_path / "store")
     with pytest.warns(UserWarning, match="netCDF has no filter blosc"):
         done = xr_nczarr.copy(store, tmp_path / "out.nc")
-    with netCDF4.Dataset(file_url(store)) as one, netCDF4.Dataset(tmp_path / "out.nc") as other:
-        assert other.data_model == "NETCDF4"
-        assert done.arrays == len(one.variables) + len(one["g"].variables) + 1
-        for name, variable in one.variables.items():
-            copied = other[name]
+    with netCDF4.Dataset(file_url(store)) as first, netCDF4.Dataset(tmp_path / "out.nc") as second:
+        assert second.data_model == "NETCDF4"
+        assert done.arrays == len(first.variables) + len(first["g"].variables) + 1
+        for name, variable in first.variables.items():
+            copied = second[name]
             if variable.dimensions:
                 assert copied.chunking() == variable.chunking(), name
             assert copied.endian() == variable.endian(), name
             if name in COMPRESSIONS and COMPRESSIONS[name].get("compression") == "zlib":
                 assert copied.filters() == variable.filters(), name
-        expected, found = read_with_netcdf4(one), read_with_netcdf4(other)
-    for (path, before), (_, after) in zip(expected.walk(), found.walk(), strict=True):
+        expected, result = read_with_netcdf4(first), read_with_netcdf4(second)
+    for (path, before), (_, after) in zip(expected.walk(), result.walk(), strict=True):
         assert repr((after.dims, after.attrs)) == repr((before.dims, before.attrs)), path
         assert repr(after.variables) == repr(before.variables), path
 
@@ -158,7 +158,7 @@ def test_a_file_is_replaced_only_on_demand_and_only_if_it_is_a_netcdf_file(
     xr_nczarr.copy(store, file)
     with pytest.raises(xr_nczarr.ExistsError, match="overwrite=True"):
         xr_nczarr.copy(store, file)
-    with pytest.raises(xr_nczarr.ExistsError, match="no netCDF file"):
+    with pytest.raises(xr_nczarr.ExistsError, match="not a netCDF file"):
         xr_nczarr.copy(store, text, overwrite=True)
     xr_nczarr.copy(store, file, overwrite=True)
     with pytest.raises(xr_nczarr.RefusedError, match="the same"):
@@ -211,5 +211,5 @@ def test_without_netcdf4_the_message_names_what_to_install(store: Path, tmp_path
         [*command, str(tmp_path / "out.nc")], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert "the package netCDF4 is missing. Install it, or xr-nczarr[netcdf]" in done.stderr
+    assert "the package netCDF4 is not installed. Install it, or xr-nczarr[netcdf]" in done.stderr
     assert not (tmp_path / "out.nc").exists()

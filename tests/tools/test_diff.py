@@ -81,14 +81,14 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
 @pytest.mark.parametrize("change", CHANGES)
 def test_differences_are_listed_with_both_values(change: str, tmp_path: Path, capsys) -> None:
     make, expected = CHANGES[change]
-    one, two = store(tmp_path / "one"), store(tmp_path / "two", make)
-    result = xr_nczarr.diff(one, two)
+    first, second = store(tmp_path / "one"), store(tmp_path / "two", make)
+    result = xr_nczarr.diff(first, second)
     assert [(d.path, d.first, d.second, d.note) for d in result.differences] == expected
     assert result.whole is not bool(expected)
-    assert main(["diff", str(one), str(two)]) == int(bool(expected))
+    assert main(["diff", str(first), str(second)]) == int(bool(expected))
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) == (len(expected) + 2 if expected else 0)
-    assert main(["diff", str(one), str(two), "--quiet"]) == int(bool(expected))
+    assert main(["diff", str(first), str(second), "--quiet"]) == int(bool(expected))
     assert capsys.readouterr().out == ""
 
 
@@ -109,10 +109,10 @@ def test_nan_equals_nan_and_chunks_differ_only_if_asked(tmp_path: Path, capsys) 
     def missing(ds: xr.Dataset) -> xr.Dataset:
         return ds.assign(t=ds.t.where(ds.t > 3))
 
-    one = store(tmp_path / "one", missing)
-    two = store(tmp_path / "two", missing, encoding={"t": {"chunksizes": (1, 2), "zlib": True}})
-    assert main(["diff", str(one), str(two)]) == 0
-    assert main(["diff", str(one), str(two), "-s"]) == 1
+    first = store(tmp_path / "one", missing)
+    second = store(tmp_path / "two", missing, encoding={"t": {"chunksizes": (1, 2), "zlib": True}})
+    assert main(["diff", str(first), str(second)]) == 0
+    assert main(["diff", str(first), str(second), "-s"]) == 1
     printed = capsys.readouterr().out
     assert "/t:_ChunkSizes" in printed
     assert "/t:_DeflateLevel" in printed
@@ -126,35 +126,35 @@ def test_nan_equals_nan_and_chunks_differ_only_if_asked(tmp_path: Path, capsys) 
 def test_numbers_within_a_tolerance_are_equal(
     options: list[str], code: int, tmp_path: Path
 ) -> None:
-    one = store(tmp_path / "one")
-    two = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.copy(data=ds.t * (1 + 1e-4))))
-    assert main(["diff", str(one), str(two), *options]) == code
-    assert main(["diff", str(one), str(two), "--metadata"]) == 0
+    first = store(tmp_path / "one")
+    second = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.copy(data=ds.t * (1 + 1e-4))))
+    assert main(["diff", str(first), str(second), *options]) == code
+    assert main(["diff", str(first), str(second), "--metadata"]) == 0
 
 
 def test_a_subset_of_both_is_compared(tmp_path: Path) -> None:
-    one = store(tmp_path / "one")
-    two = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.where(ds.time != 3, -1)))
-    assert not xr_nczarr.diff(one, two, select={"time": slice(3)}, variables=["t"]).differences
-    assert xr_nczarr.diff(one, two, select={"time": 3}).differences[0].path == "/t"
+    first = store(tmp_path / "one")
+    second = store(tmp_path / "two", lambda ds: ds.assign(t=ds.t.where(ds.time != 3, -1)))
+    assert not xr_nczarr.diff(first, second, select={"time": slice(3)}, variables=["t"]).differences
+    assert xr_nczarr.diff(first, second, select={"time": 3}).differences[0].path == "/t"
 
 
 def test_a_store_is_compared_with_a_file_and_with_what_xarray_opens(tmp_path: Path) -> None:
-    one, file = store(tmp_path / "one"), tmp_path / "two.nc"
-    xr_nczarr.copy(one, file)
-    assert xr_nczarr.diff(one, file).whole
+    item, file = store(tmp_path / "one"), tmp_path / "two.nc"
+    xr_nczarr.copy(item, file)
+    assert xr_nczarr.diff(item, file).whole
     with netCDF4.Dataset(file, "a") as opened:
         opened["t"][1, 1] = -5
-    (result,) = xr_nczarr.diff(one, file).differences
+    (result,) = xr_nczarr.diff(item, file).differences
     assert (result.first, result.second) == ("4", "-5")
     assert xr_nczarr.diff(file, file, engine="h5netcdf").whole
 
 
 def test_as_json_differences_have_named_fields(tmp_path: Path, capsys) -> None:
-    one, two = store(tmp_path / "one"), store(tmp_path / "two", CHANGES["a value"][0])
-    assert main(["diff", str(one), str(two), "--json"]) == 1
+    first, second = store(tmp_path / "one"), store(tmp_path / "two", CHANGES["a value"][0])
+    assert main(["diff", str(first), str(second), "--json"]) == 1
     output = json.loads(capsys.readouterr().out)
-    assert output["first"] == str(one)
+    assert output["first"] == str(first)
     assert output["differences"][0]["path"] == "/t"
 
 
@@ -164,9 +164,9 @@ def test_a_target_that_does_not_open_ends_with_2(tmp_path: Path, capsys) -> None
 
 
 def test_a_damaged_chunk_is_an_error_and_no_difference(tmp_path: Path, capsys) -> None:
-    one, two = store(tmp_path / "one"), store(tmp_path / "two")
-    (two / "t" / "0.0").write_bytes(b"cut")
-    assert main(["diff", str(one), str(two)]) == 2
+    first, second = store(tmp_path / "one"), store(tmp_path / "two")
+    (second / "t" / "0.0").write_bytes(b"cut")
+    assert main(["diff", str(first), str(second)]) == 2
     assert "t/0.0" in capsys.readouterr().err
 
 

@@ -91,8 +91,8 @@ def test_a_dump_of_a_group_contains_only_it_and_the_outer_dimensions(tmp_path, h
     if has_ncgen:
         (tmp_path / "g.cdl").write_text(inner)
         run("ncgen", "-4", "-o", str(tmp_path / "g.nc"), str(tmp_path / "g.cdl"))
-        with xr.open_dataset(tmp_path / "g.nc", group="g/h", engine="netcdf4") as found:
-            assert found.c.values.tolist() == [3, 4]
+        with xr.open_dataset(tmp_path / "g.nc", group="g/h", engine="netcdf4") as result:
+            assert result.c.values.tolist() == [3, 4]
 
 
 @needs_ncgen
@@ -100,9 +100,9 @@ def test_a_dump_of_a_group_contains_only_it_and_the_outer_dimensions(tmp_path, h
 def test_a_dump_equals_the_output_of_ncdump(types, options, capsys):
     path, url = types
     assert main(["dump", *options, url]) == 0
-    found = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     expected = run("ncdump", *options, str(path)).splitlines()
-    differ = [line for line in found if line not in expected]
+    differ = [line for line in printed if line not in expected]
     # More digits, and rows of characters with a line break in them.
     assert set(differ) <= {
         "  16777216, 1e+07, 123456.7, NaNf ;",
@@ -114,7 +114,7 @@ def test_a_dump_equals_the_output_of_ncdump(types, options, capsys):
         "      1.123456789012345, 1.123456789012345, 1.123456789012345, ",
         "      1.123456789012345, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _ ;",
     }
-    assert len(found) - len(expected) in (0, -1)
+    assert len(printed) - len(expected) in (0, -1)
 
 
 @needs_ncgen
@@ -123,14 +123,14 @@ def test_a_dump_has_the_requested_digits_of_ncdump(types, digits, capsys):
     path, url = types
     options = ["-p", digits, "-v", "f,d,large,largef,widef"]
     assert main(["dump", *options, url]) == 0
-    found = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     expected = run("ncdump", *options, str(path)).splitlines()
     if "," in digits:
-        assert [line for line in found if line not in expected] == []
-        assert len(found) == len(expected)
+        assert [line for line in printed if line not in expected] == []
+        assert len(printed) == len(expected)
     else:  # ncdump then prints doubles with 15 digits, which are not enough for some
-        assert "  1.5, 2, 3, 4," in found
-        assert "  1.68e+07, 1e+07, 1.23e+05, NaNf ;" in found
+        assert "  1.5, 2, 3, 4," in printed
+        assert "  1.68e+07, 1e+07, 1.23e+05, NaNf ;" in printed
 
 
 @pytest.mark.parametrize("digits", ["0", "18", "7,", "7,8,9", "x"])
@@ -162,11 +162,11 @@ def test_special_attributes_equal_those_of_ncdump(tmp_path, capsys):
     run("ncgen", "-4", "-o", source, str(tmp_path / "special.cdl"))
     xr_nczarr.copy(source, target)
     assert main(["dump", "-s", "-h", target]) == 0
-    found = capsys.readouterr().out
+    printed = capsys.readouterr().out
     expected = run("ncdump", "-s", "-h", source)
     of_the_file = ("_NCProperties", "_SuperblockVersion", "_IsNetcdf4")
-    kept = [line for line in expected.splitlines() if not any(each in line for each in of_the_file)]
-    assert found.splitlines() == kept
+    kept = [line for line in expected.splitlines() if not any(item in line for item in of_the_file)]
+    assert printed.splitlines() == kept
     assert xr_nczarr.dump(target, header=True).left_out == []
 
 
@@ -260,9 +260,9 @@ def characters(path):
     with netCDF4.Dataset(path) as file:
         file.set_auto_mask(False)
         file.set_auto_chartostring(False)
-        found = {n: v[...].tobytes() for n, v in file.variables.items() if v.dtype == "S1"}
-    assert found
-    return found
+        result = {n: v[...].tobytes() for n, v in file.variables.items() if v.dtype == "S1"}
+    assert result
+    return result
 
 
 @needs_ncgen
@@ -331,10 +331,10 @@ def test_a_name_that_ncgen_rejects_is_shown_and_reported(role, name, tmp_path, c
     group = name if role == "group" else "/"
     xr_nczarr.to_nczarr(inner, tmp_path / "n", group=group)
     assert main(["dump", str(tmp_path / "n")]) == 1
-    found = capsys.readouterr().out
-    assert found.count(name.replace("?", r"\?")) > 1 - ("?" in name)
-    assert f"// ncgen takes no name '{name}'" in found
-    (tmp_path / "x.cdl").write_text(found)
+    printed = capsys.readouterr().out
+    assert printed.count(name.replace("?", r"\?")) > 1 - ("?" in name)
+    assert f"// ncgen does not accept the name '{name}'" in printed
+    (tmp_path / "x.cdl").write_text(printed)
     command = ["ncgen", "-4", "-o", str(tmp_path / "x.nc"), str(tmp_path / "x.cdl")]
     refused = subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
     assert refused or (role, name) == ("attribute", "_DeflateLevel")  # ncgen drops it
@@ -415,11 +415,13 @@ def test_values_are_read_in_bounded_parts_each_chunk_once(monkeypatch):
         for column in range(2):
             values = np.full((10, 5), row * 2 + column, "i4")
             store[f"x/{row}.{column}"] = values.tobytes()
-    asked = []
+    requested = []
     read = ChunkedArray.read
     monkeypatch.setattr(cdl, "slabs", lambda *a, **o: slabs(*a, **o, limit=1200))
     monkeypatch.setattr(
-        ChunkedArray, "read", lambda self, part: asked.append(part) or read(self, part)
+        ChunkedArray, "read", lambda self, part: requested.append(part) or read(self, part)
     )
     assert "  18, 18, 18, 18, 18, 19, 19, 19, 19, 19 ;" in str(xr_nczarr.dump(store))
-    assert [part[0] for part in asked] == [slice(n, n + 30) for n in (0, 30, 60)] + [slice(90, 100)]
+    assert [part[0] for part in requested] == [slice(n, n + 30) for n in (0, 30, 60)] + [
+        slice(90, 100)
+    ]

@@ -201,13 +201,13 @@ def test_chunks_are_drawn_if_a_selection_drops_dimensions():
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding)
     opened = xr.open_dataset(store, engine="nczarr")
     points = xr.DataArray([0, 5], dims="p")
-    for chunk, told in (
+    for chunk, reported in (
         (opened["t"].isel(z=1), "4 × 1 × 2 chunks"),
         (opened["t"].isel(x=points, y=points), "4 × 1 × 2 chunks"),
         (opened["t"].isel(z=slice(1, 2)), "z: 4 × y: 1 × x: 2 chunks"),
         (opened["c"], "1 × 1 chunks"),
     ):
-        assert told in chunk.nczarr.explain()._repr_html_()
+        assert reported in chunk.nczarr.explain()._repr_html_()
 
 
 def test_a_large_selection_lists_the_store_instead_of_looking_up_each_chunk():

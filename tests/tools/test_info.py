@@ -44,11 +44,11 @@ def test_chunks_and_bytes_are_counted_in_every_store(dataset, where, zarr_format
     }[where]
     encoding = {"v": {"chunks": (10, 4)}}
     xr_nczarr.to_nczarr(dataset, target, mode="w", encoding=encoding, zarr_format=zarr_format)
-    found = variables(xr_nczarr.info(target))
-    assert found["/v"]["objects"] == found["/v"]["objects_present"] == 8
-    assert found["/v"]["raw_bytes"] == 40 * 6 * 4
-    assert found["/v"]["stored_bytes"] == 8 * 10 * 4 * 4
-    assert found["/n"]["objects_present"] == 1
+    overview = variables(xr_nczarr.info(target))
+    assert overview["/v"]["objects"] == overview["/v"]["objects_present"] == 8
+    assert overview["/v"]["raw_bytes"] == 40 * 6 * 4
+    assert overview["/v"]["stored_bytes"] == 8 * 10 * 4 * 4
+    assert overview["/n"]["objects_present"] == 1
     assert "objects" not in variables(xr_nczarr.info(target, count_chunks=False))["/v"]
 
 
@@ -64,8 +64,12 @@ def test_shards_are_counted_as_stored_objects(dataset):
     store = {}
     encoding = {"v": {"chunks": (5, 6), "shards": (20, 6)}}
     xr_nczarr.to_nczarr(dataset, store, encoding=encoding, zarr_format=3)
-    found = variables(xr_nczarr.info(store))["/v"]
-    assert (found["objects"], found["shard_shape"], found["chunk_shape"]) == (2, [20, 6], [5, 6])
+    overview = variables(xr_nczarr.info(store))["/v"]
+    assert (overview["objects"], overview["shard_shape"], overview["chunk_shape"]) == (
+        2,
+        [20, 6],
+        [5, 6],
+    )
 
 
 def test_references_are_counted_with_their_lengths(tmp_path):
@@ -77,8 +81,12 @@ def test_references_are_counted_with_their_lengths(tmp_path):
     url = f"{tmp_path}/data"
     references = {".zgroup": '{"zarr_format": 2}', "x/.zarray": document}
     references |= {"x/0": [url, 0, 8], "x/1": [url, 8, 8]}
-    found = variables(xr_nczarr.info(references))["/x"]
-    assert (found["objects_present"], found["objects"], found["stored_bytes"]) == (2, 4, 16)
+    overview = variables(xr_nczarr.info(references))["/x"]
+    assert (overview["objects_present"], overview["objects"], overview["stored_bytes"]) == (
+        2,
+        4,
+        16,
+    )
     references["x/2"] = [url]
     assert variables(xr_nczarr.info(references))["/x"]["stored_bytes"] is None
 
@@ -104,10 +112,10 @@ class Unlistable(Store):
 def test_info_reports_that_a_store_cannot_be_listed(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, consolidated=True)
-    found = xr_nczarr.info(Unlistable(store))
-    assert "chunks are not counted: plain HTTP cannot list objects" in repr(found)
-    assert "chunks are not counted" in found._repr_html_()
-    assert "objects" not in variables(found)["/v"]
+    overview = xr_nczarr.info(Unlistable(store))
+    assert "chunks are not counted: plain HTTP cannot list objects" in repr(overview)
+    assert "chunks are not counted" in overview._repr_html_()
+    assert "objects" not in variables(overview)["/v"]
 
 
 def test_the_command_prints_text_and_json(dataset, tmp_path, capsys):
@@ -149,9 +157,9 @@ def test_the_text_has_totals_and_names_the_releases_of_the_layout(dataset):
 def test_the_layout_is_named_by_the_releases_that_write_it(dataset, dialect, releases):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, dialect=dialect)
-    found = xr_nczarr.info(store)
-    assert found.as_dict()["layout"] == releases
-    assert ("NCZarr" in repr(found)) == (releases is not None)
+    overview = xr_nczarr.info(store)
+    assert overview.as_dict()["layout"] == releases
+    assert ("NCZarr" in repr(overview)) == (releases is not None)
 
 
 def test_the_text_fits_80_columns():
@@ -171,8 +179,8 @@ def test_missing_chunks_are_noted_only_where_they_matter(dataset, tmp_path):
     assert "note:" not in repr(xr_nczarr.info(tmp_path))
     (tmp_path / "time/0").unlink()
     assert repr(xr_nczarr.info(tmp_path)).splitlines()[-2:] == [
-        "  note: chunks of coordinates are missing: nczarr verify names them (time)",
-        "  note: missing chunks read as zero, without a fill value (time)",
+        "  note: chunks of coordinates are missing: nczarr verify lists them (time)",
+        "  note: missing chunks are read as zero, without a fill value (time)",
     ]
 
 

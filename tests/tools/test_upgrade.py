@@ -61,12 +61,12 @@ def test_an_upgraded_store_has_the_same_content_and_netcdf_c_opens_it(
     assert {key: after[key] for key in chunks} == chunks
     assert any(".ncz" in key for key in after) == (dialect == "universal")
     with netCDF4.Dataset(file_url(store)) as root:
-        found = read_with_netcdf4(root)
-    assert set(content.variables) == set(found.variables)
+        result = read_with_netcdf4(root)
+    assert set(content.variables) == set(result.variables)
     for name in ("v_f4", "field", "big"):
-        np.testing.assert_array_equal(found.variables[name].values, content.variables[name].values)
-    assert found.variables["scalar"].values == 3.5
-    assert isinstance(found.dims["time"], Size) == isinstance(content.dims["time"], Size)
+        np.testing.assert_array_equal(result.variables[name].values, content.variables[name].values)
+    assert result.variables["scalar"].values == 3.5
+    assert isinstance(result.dims["time"], Size) == isinstance(content.dims["time"], Size)
     if dialect == "universal":  # zarr-python does not support `>S1`, and reads only its own shuffle
         assert (
             zarr.open(str(store))["field"][:].tolist() == content.variables["field"].values.tolist()
@@ -179,14 +179,14 @@ def test_plain_zarr_that_lost_its_dimension_names_gets_them_back(tmp_path: Path)
     dataset.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
     (tmp_path / "s/.zattrs").write_text('{"yes": true, "both": [true, false]}')
     (tmp_path / "s/n/.zattrs").unlink()
-    found = xr_nczarr.verify(tmp_path / "s", readers=True)
-    told = [each for each in found.findings if each.place == "/n"]
-    assert "nczarr upgrade --dialect zarr" in " ".join(each.remedy for each in told)
+    report = xr_nczarr.verify(tmp_path / "s", readers=True)
+    reported = [item for item in report.findings if item.place == "/n"]
+    assert "nczarr upgrade --dialect zarr" in " ".join(item.remedy for item in reported)
     xr_nczarr.upgrade(tmp_path / "s", "zarr")
     assert json.loads((tmp_path / "s/.zattrs").read_text()) == {"yes": True, "both": [True, False]}
-    with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False) as found:
-        assert found["v"].values.tolist() == ["a", "bc"]
-        assert found["n"].values.tolist() == [1.5, 2.5]
+    with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False) as report:
+        assert report["v"].values.tolist() == ["a", "bc"]
+        assert report["n"].values.tolist() == [1.5, 2.5]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -232,8 +232,8 @@ def test_annotated_plain_zarr_keeps_json_and_unknown_members(tmp_path: Path) -> 
     members |= {"v/.zattrs": attributes, "v/0": np.array([1, 2], "<i4").tobytes()}
     store = put(tmp_path / "store", members)
     assert xr_nczarr.upgrade(store, annotate=True).after == "nczarr-4.9.3"
-    found = json.loads((store / "v/.zattrs").read_text())
-    assert attributes.items() <= found.items()
+    result = json.loads((store / "v/.zattrs").read_text())
+    assert attributes.items() <= result.items()
     assert json.loads((store / ".zattrs").read_text())["_NCProperties"] == "mine"
     assert json.loads((store / "v/.zarray").read_text())["vendor"] == {"k": 1}
     with netCDF4.Dataset(file_url(store)) as root:
@@ -272,8 +272,8 @@ def test_the_commands_work_on_a_store_of_netcdf_c(tmp_path: Path, capsys) -> Non
     assert main(["consolidate", str(store)]) == 0
     assert ".zmetadata holds the metadata of 6 nodes" in capsys.readouterr().out
     assert main(["references", str(store), str(tmp_path / "set.json")]) == 0
-    found = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
-    assert found.v.values.tolist() == [0, 1, 2, 3]
+    result = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    assert result.v.values.tolist() == [0, 1, 2, 3]
     assert main(["upgrade", str(tmp_path / "nowhere")]) == 2
     assert "nczarr upgrade:" in capsys.readouterr().err
 
@@ -290,5 +290,5 @@ def test_a_reference_set_is_read_only(tmp_path: Path, capsys) -> None:
     xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
     for command in ("upgrade", "consolidate"):
         assert main([command, str(tmp_path / "set.json")]) == 2
-        told = capsys.readouterr().err
-        assert "a reference set is read only. Do it where the store lies" in told
+        reported = capsys.readouterr().err
+        assert "a reference set is read only. Run this where the store is on a disk" in reported

@@ -75,7 +75,7 @@ def test_values_of_another_kind_are_refused(
     first, second = along(stored), along(appended)
     if not coordinate:
         first, second = first.reset_coords(), second.reset_coords()
-        first, second = (each.rename_vars(t="w").drop_vars("v") for each in (first, second))
+        first, second = (item.rename_vars(t="w").drop_vars("v") for item in (first, second))
     to_nczarr(first, tmp_path / "a")
     with pytest.raises(ConflictError, match=r"dtypes|compare|does not fit"):
         to_nczarr(second, tmp_path / "a", append_dim="t")
@@ -144,9 +144,9 @@ def test_a_name_that_is_a_key_of_zarr_is_refused(
     # Written as a directory, it resulted in a store that did not open.
     part = xr.Dataset({name: ("x", [1])})
     group = xr.DataTree.from_dict({f"/{name}": xr.Dataset({"v": ("x", [1])})})
-    for each in (part, group):
+    for item in (part, group):
         with pytest.raises(ConflictError, match="none of Zarr's keys"):
-            to_nczarr(each, tmp_path / "a", zarr_format=zarr_format)
+            to_nczarr(item, tmp_path / "a", zarr_format=zarr_format)
     assert not (tmp_path / "a").exists()
 
 

@@ -26,7 +26,7 @@ def dataset(values, lazy=False):
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize(
-    ("values", "encoding", "told"),
+    ("values", "encoding", "problem"),
     [
         ([1, 300], {"dtype": "i1"}, "300 does not fit the encoding dtype int8"),
         ([1, -1], {"dtype": "u2"}, "-1 does not fit"),
@@ -52,9 +52,11 @@ def dataset(values, lazy=False):
         ([1.0], {"dtype": "i2", "_Unsigned": "true", "_FillValue": 70_000}, "70000 does not fit"),
     ],
 )
-def test_values_that_do_not_fit_are_rejected_before_writing(tmp_path, values, encoding, told, lazy):
+def test_values_that_do_not_fit_are_rejected_before_writing(
+    tmp_path, values, encoding, problem, lazy
+):
     out = tmp_path / "out.nczarr"
-    with pytest.raises(ConflictError, match=told) as caught:
+    with pytest.raises(ConflictError, match=problem) as caught:
         xr_nczarr.to_nczarr(dataset(np.array(values), lazy), out, encoding={"v": encoding})
     assert caught.value.variable.strip("/") == "v"
     assert "drop_encoding" in str(caught.value)
@@ -150,7 +152,7 @@ FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
 @pytest.mark.filterwarnings("ignore:Timedeltas can't be serialized faithfully")
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize(
-    ("times", "encoding", "told"),
+    ("times", "encoding", "problem"),
     [
         (FAR, {"units": "seconds since 2000-01-01", "dtype": "i4"}, None),
         (
@@ -172,15 +174,15 @@ FAR = np.array(["2000-01-01", "2050-01-01T00:00:01"], "M8[s]")
         (FAR - FAR[0], {"units": "seconds", "dtype": "i2"}, "1577923201 seconds does not fit"),
     ],
 )
-def test_times_beyond_the_requested_integers_are_rejected(times, encoding, told, lazy):
+def test_times_beyond_the_requested_integers_are_rejected(times, encoding, problem, lazy):
     store = {}
     original = dataset(times, lazy)
-    if told is None:
+    if problem is None:
         xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
         decoded = xr.open_dataset(store, engine="nczarr", decode_timedelta=True)
         np.testing.assert_array_equal(decoded["v"], times)
         return
-    with pytest.raises(ConflictError, match=told):
+    with pytest.raises(ConflictError, match=problem):
         xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
 
 
@@ -213,7 +215,7 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
 
 
 @pytest.mark.parametrize(
-    ("values", "codec", "told"),
+    ("values", "codec", "problem"),
     [
         ([1.0, 4000.0], SCALED, "do not preserve 4000.0: it would decode to -2553.6"),
         ([1.0, np.nan], SCALED, "do not preserve nan"),
@@ -232,10 +234,10 @@ SCALED = numcodecs.FixedScaleOffset(offset=0, scale=10, dtype="f8", astype="i2")
         (np.array([1, 0, 200], "u1"), numcodecs.PackBits(), "do not preserve 200"),
     ],
 )
-def test_values_that_a_filter_cannot_represent_are_rejected(values, codec, told):
+def test_values_that_a_filter_cannot_represent_are_rejected(values, codec, problem):
     filters = codec if isinstance(codec, tuple) else (codec,)
     encoding = {"v": {"filters": filters, "_FillValue": None}}
-    with pytest.raises(ChunkError, match=told) as caught:
+    with pytest.raises(ChunkError, match=problem) as caught:
         xr_nczarr.to_nczarr(dataset(np.array(values)), {}, dialect="zarr", encoding=encoding)
     assert caught.value.chunk == (0,)
 

@@ -418,7 +418,7 @@ def test_unsigned_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale)
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("encoding", "problem"),
     [
         ({"chunksizes": (2,)}, "do not fit an array"),
         ({"chunks": (-2, 3)}, "do not fit an array"),
@@ -427,11 +427,11 @@ def test_unsigned_is_kept_without_a_fill_value(tmp_path, dtype, unsigned, scale)
         ({"compression": "zstd", "complevel": -3}, "must be 0 to 22, not -3"),
     ],
 )
-def test_invalid_chunks_and_levels_are_rejected(tmp_path, given, problem):
+def test_invalid_chunks_and_levels_are_rejected(tmp_path, encoding, problem):
     # They were ignored, or resulted in stores that netcdf-c does not open.
     ds = xr.Dataset({"t": (("y", "x"), np.zeros((4, 3)))})
     with pytest.raises(ConflictError, match=problem) as caught:
-        xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": given})
+        xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": encoding})
     assert caught.value.variable == "/t"
     assert not (tmp_path / "a").exists()
 

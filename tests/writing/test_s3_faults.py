@@ -114,8 +114,8 @@ def test_any_request_that_changes_s3_may_fail(s3_server, client, action, version
         if raised is not None:
             assert str(status) in str(raised)
             assert s3_server.url in str(raised)
-            told = str(raised).replace("try again later", "")
-            assert "again" in told or "only the lock" in told or n == 0
+            reported = str(raised).replace("try again later", "")
+            assert "again" in reported or "only the lock" in reported or n == 0
             if action == "region":
                 assert [*np.sign(left.a.values)] in [
                     [a] * 4 + [b] * 2 for a in (1, -1) for b in (1, -1)

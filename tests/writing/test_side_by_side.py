@@ -95,7 +95,7 @@ def test_a_write_started_before_an_append_keeps_its_values_in_the_last_chunk(
 def test_invalid_values_of_options_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
-    with pytest.raises(ValueError, match=f"{option} is one of .*; found 'always'"):
+    with pytest.raises(ValueError, match=f"{option} must be one of .*; found 'always'"):
         to_nczarr(series(0), tmp_path / "store", **options)
 
 
@@ -124,7 +124,7 @@ def test_the_errors_of_zip_files_and_netcdf_c_4_8_0_have_a_remedy(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
 def test_a_block_that_is_computed_after_another_failed_is_not_written(tmp_path, options):
     """dask's threads continue after a failure; they could overwrite a later write."""
-    path, begun, told = tmp_path / "store", Event(), Event()
+    path, begun, reported = tmp_path / "store", Event(), Event()
     if options:
         to_nczarr(xr.Dataset({"a": ("t", np.zeros(2))}), path, encoding={"a": {"chunks": (1,)}})
     before = sorted(tmp_path.rglob("*"))
@@ -134,7 +134,7 @@ def test_a_block_that_is_computed_after_another_failed_is_not_written(tmp_path, 
             begun.wait()
             raise RuntimeError("refused")
         begun.set()
-        told.wait()
+        reported.wait()
         return values
 
     field = da.ones(2, chunks=1).map_blocks(block, dtype=float, meta=np.empty(0))
@@ -142,5 +142,5 @@ def test_a_block_that_is_computed_after_another_failed_is_not_written(tmp_path, 
     with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool):
         with pytest.raises(RuntimeError, match="refused"):
             to_nczarr(xr.Dataset({"a": ("t", field)}), path, **encoding, **options)
-        told.set()
+        reported.set()
     assert sorted(tmp_path.rglob("*")) == before

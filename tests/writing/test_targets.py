@@ -48,7 +48,7 @@ def run_in_processes(count, function, arguments):
     """Call a function with each tuple of arguments, in separate processes."""
     context = get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
-        for future in [pool.submit(function, *each) for each in arguments]:
+        for future in [pool.submit(function, *item) for item in arguments]:
             future.result()
 
 
@@ -146,17 +146,17 @@ def test_an_object_that_is_not_a_dataset_is_a_type_error(path):
 def test_every_version_is_written_appended_and_read(path, zarr_format):
     to_nczarr(example(), path, zarr_format=zarr_format, unlimited_dims="t")
     to_nczarr(example(8, 9), path, append_dim="t")
-    found = read(path)
-    assert found.encoding["zarr_format"] == str(zarr_format)
-    xr.testing.assert_identical(found, example(0, 9))
+    result = read(path)
+    assert result.encoding["zarr_format"] == str(zarr_format)
+    xr.testing.assert_identical(result, example(0, 9))
 
 
 def test_version_1_is_one_array(path):
     dataset = example()[["n"]].drop_vars("t")
     to_nczarr(dataset, path, zarr_format=1)
-    found = read(path)
-    assert found.encoding["zarr_format"] == "1"
-    (variable,) = found.data_vars.values()
+    result = read(path)
+    assert result.encoding["zarr_format"] == "1"
+    (variable,) = result.data_vars.values()
     np.testing.assert_array_equal(variable, dataset.n)
     with pytest.raises(xr_nczarr.UnsupportedError, match="one array"):
         to_nczarr(example(), path, zarr_format=1, mode="w")
@@ -231,24 +231,26 @@ def test_dask_writes_on_every_scheduler(path, scheduler):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize(
-    ("said", "computed"),
+    ("declared", "computed"),
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
-def test_blocks_of_another_type_than_declared_are_converted(zarr_format, said, computed):
+def test_blocks_of_another_type_than_declared_are_converted(zarr_format, declared, computed):
     # For example with wrong output_dtypes, the bits of 2 were taken for 9.88e-324.
     values = np.arange(6).astype(computed)
-    blocks = da.from_array(values, chunks=4).map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
+    blocks = da.from_array(values, chunks=4).map_blocks(
+        np.copy, dtype=declared, meta=np.empty(0, declared)
+    )
     for dataset in (xr.Dataset({"v": ("x", blocks)}), xr.Dataset({"v": ((), blocks[2])})):
         store = {}
         xr_nczarr.to_nczarr(dataset, store, zarr_format=zarr_format)
-        found = xr.open_dataset(store, engine="nczarr").v
-        assert found.dtype == said
-        expected = values.astype(said) if found.dims else values.astype(said)[2]
-        np.testing.assert_array_equal(found, expected)
+        result = xr.open_dataset(store, engine="nczarr").v
+        assert result.dtype == declared
+        expected = values.astype(declared) if result.dims else values.astype(declared)[2]
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "declared"),
     [
         (300, "uint8"),
         (-1, "uint8"),
@@ -259,10 +261,10 @@ def test_blocks_of_another_type_than_declared_are_converted(zarr_format, said, c
         (np.datetime64("2000-01-01", "s"), "int64"),
     ],
 )
-def test_blocks_outside_the_declared_type_are_rejected(value, said):
+def test_blocks_outside_the_declared_type_are_rejected(value, declared):
     blocks = da.from_array(np.array([value]), chunks=1)
-    wrong = blocks.map_blocks(np.copy, dtype=said, meta=np.empty(0, said))
-    with pytest.raises(ConflictError, match=f"its metadata says {said}, which does not hold"):
+    wrong = blocks.map_blocks(np.copy, dtype=declared, meta=np.empty(0, declared))
+    with pytest.raises(ConflictError, match=f"its metadata says {declared}, which does not hold"):
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", wrong)}), {}, dialect="zarr")
 
 
@@ -310,12 +312,12 @@ def test_the_memory_of_one_process_is_not_written_by_another(target, workers):
     assert read(target).identical(example())
     # A single task, because distributed workers that request data from each other may deadlock.
     lazy = xr.open_dataset(target, engine="nczarr", cache=False)
-    found = workers.submit(xr.Dataset.load, lazy, pure=False)
+    result = workers.submit(xr.Dataset.load, lazy, pure=False)
     if isinstance(target, dict):  # it is sent with the array that reads it
-        assert found.result().identical(example())
+        assert result.result().identical(example())
     else:
         with pytest.raises(StorageError, match="scheduler"):
-            found.result()
+            result.result()
 
 
 @pytest.fixture
@@ -337,8 +339,8 @@ def test_workers_in_threads_of_this_process_share_its_memory(target, threads_of_
     assert read(target).identical(example(0, 8))
     with threads_of_distributed.as_current():
         to_nczarr(example(8, 12).chunk(t=2), target, append_dim="t")
-        found = read(target, chunks={}).compute()
-    assert found.identical(example(0, 12))
+        result = read(target, chunks={}).compute()
+    assert result.identical(example(0, 12))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -428,9 +430,9 @@ def test_lazily_opened_variables_are_written_block_by_block(path, how, engine):
         finally:
             tracemalloc.stop()
     assert peak < source.nbytes / 2
-    found = read(path).isel(t=slice(-384, None))
-    xr.testing.assert_equal(found, source)
-    assert found.a.encoding["chunksizes"] == (3, 1 << 14)
+    result = read(path).isel(t=slice(-384, None))
+    xr.testing.assert_equal(result, source)
+    assert result.a.encoding["chunksizes"] == (3, 1 << 14)
 
 
 CHUNKS = {
@@ -470,9 +472,9 @@ def test_a_write_decodes_each_stored_chunk_of_its_source_once(chunk, make, layou
 
 def texts(block):
     """Return texts of 100 characters, with some missing."""
-    found = np.array([f"{number:0100d}" for number in block.ravel()], object)
-    found[::250] = None
-    return found.reshape(block.shape)
+    result = np.array([f"{number:0100d}" for number in block.ravel()], object)
+    result[::250] = None
+    return result.reshape(block.shape)
 
 
 def times(block):
@@ -514,12 +516,12 @@ def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, mon
     assert (result is None) == (how != "compute")
     if result is not None:
         result.compute()
-    found = read(path).v[-count:]
+    opened = read(path).v[-count:]
     expected = convert(np.arange(count))
     if convert is texts:
         missing = [item is None for item in expected]
-        expected[missing] = found[missing] = ""
-    assert (found.values == expected).all()
+        expected[missing] = opened[missing] = ""
+    assert (opened.values == expected).all()
 
 
 @pytest.mark.parametrize("chunks", [None, {"t": 2}], ids=["numpy", "dask"])
@@ -599,13 +601,13 @@ def test_a_tilde_is_the_home_directory_in_every_function(tmp_path, monkeypatch):
     xr_nczarr.copy("~/a.nc", "~/b.nczarr")
     xr_nczarr.references.write("~/a.nczarr", "~/a.json")
     for name in ("a.nczarr", "b.nczarr", "a.json"):
-        with xr.open_dataset(f"~/{name}", engine="nczarr") as found:
-            xr.testing.assert_equal(found, example())
+        with xr.open_dataset(f"~/{name}", engine="nczarr") as result:
+            xr.testing.assert_equal(result, example())
     assert not (tmp_path / "~").exists()
 
 
 def test_a_local_path_is_not_a_bucket(tmp_path):
-    with pytest.raises(ConflictError, match="the URL says s3"):
+    with pytest.raises(ConflictError, match="the URL has mode=s3"):
         to_nczarr(xr.Dataset(), f"{tmp_path}/a#mode=nczarr,s3")
 
 
@@ -614,10 +616,10 @@ def test_links_of_a_chain_may_be_spelled_as_urls(tmp_path, chain):
     to_nczarr(xr.Dataset({"t": ("x", [1, 2])}), tmp_path / "a.zip")
     cache = {"simplecache": {"cache_storage": str(tmp_path / "cache")}}
     options = cache if "simplecache" in chain else None
-    found = xr.open_dataset(
+    result = xr.open_dataset(
         f"{chain}file://{tmp_path}/a.zip", engine="nczarr", storage_options=options
     )
-    xr.testing.assert_identical(found.load(), xr.Dataset({"t": ("x", [1, 2])}))
+    xr.testing.assert_identical(result.load(), xr.Dataset({"t": ("x", [1, 2])}))
 
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
@@ -641,7 +643,7 @@ def test_a_write_through_a_stale_cache_is_rejected(path, tmp_path, cache):
     ],
 )
 def test_a_fragment_that_contradicts_an_argument_is_refused(path, mode, options):
-    with pytest.raises(ConflictError, match="the fragment of the URL says"):
+    with pytest.raises(ConflictError, match="the fragment of the URL has"):
         to_nczarr(example(), f"file://{path}#mode={mode},file", **options)
 
 

@@ -102,7 +102,7 @@ def test_an_array_of_zarr_python_that_is_a_store_grows(path, version):
 
 @pytest.mark.parametrize("tree", [True, False])
 @pytest.mark.parametrize(
-    ("given", "options"),
+    ("obj", "options"),
     [
         (xr.Dataset({"new": ("x", np.arange(3.0))}), {}),
         (xr.Dataset({"new": ("x", np.arange(3.0))}), {"append_dim": "x"}),
@@ -110,12 +110,12 @@ def test_an_array_of_zarr_python_that_is_a_store_grows(path, version):
         (DATASET, {"group": "new"}),
     ],
 )
-def test_content_that_needs_a_group_is_rejected(path, given, options, tree):
+def test_content_that_needs_a_group_is_rejected(path, obj, options, tree):
     to_nczarr(DATASET, path / "t", zarr_format=1)
     target = path if tree else path / "t"
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with pytest.raises(ConflictError, match="without a group"):
-        to_nczarr(given, target, mode="a", **options)
+        to_nczarr(obj, target, mode="a", **options)
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
