@@ -52,28 +52,28 @@ def folder(tmp_path):
 
 
 class TestLocalSets:
-    def test_may_name_files_in_their_folder(self, folder):
+    def test_local_sets_may_name_files_in_their_folder(self, folder):
         assert values(reference_set(folder, "data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"{folder}/data.bin")) == [0, 1, 2, 3]
         assert values(reference_set(folder, f"file://{folder}/data.bin")) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("url", ["../secret.bin", "{}/../secret.bin", "link.bin", "/etc/hosts"])
-    def test_name_nothing_else(self, folder, url):
+    def test_local_sets_name_nothing_else(self, folder, url):
         with pytest.raises(RefusedError, match="not where the set is"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
-    def test_name_no_other_place(self, folder, url):
+    def test_local_sets_name_no_other_place(self, folder, url):
         with pytest.raises(RefusedError):
             values(reference_set(folder, url))
 
-    def test_may_name_locations_that_the_caller_allows(self, folder):
+    def test_local_sets_may_name_locations_that_the_caller_allows(self, folder):
         target = reference_set(folder, "../secret.bin")
         assert xr.open_dataset(target, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
         allow = {"allow": [str(folder.parent)]}
         assert values(target, storage_options=allow) == [0, 1, 2, 3]
 
-    def test_passed_as_dictionaries_have_no_folder(self, folder, monkeypatch):
+    def test_local_sets_passed_as_dictionaries_have_no_folder(self, folder, monkeypatch):
         monkeypatch.chdir(folder)
         with pytest.raises(RefusedError, match="not where the set is"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
@@ -90,18 +90,18 @@ class TestRemoteSets:
         return values(f"{served.url}/mine/refs.json?token=a/b")
 
     @pytest.mark.parametrize("url", ["data.bin", "{}/mine/data.bin"])
-    def test_may_name_files_in_their_folder(self, served, url):
+    def test_remote_sets_may_name_files_in_their_folder(self, served, url):
         assert self.read(served, url) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize(
         "url", ["../x.bin", "{}/x.bin", "{}/mine/../x.bin", "{}/mine/%2e%2e/x.bin", "/etc/hosts"]
     )
-    def test_may_not_name_other_files_of_their_server(self, served, url):
+    def test_remote_sets_may_not_name_other_files_of_their_server(self, served, url):
         with pytest.raises(RefusedError):
             self.read(served, url)
         assert not served.requests_for("*/x.bin")
 
-    def test_may_not_be_redirected_to_another_folder(self, served):
+    def test_remote_sets_may_not_be_redirected_to_another_folder(self, served):
         served.fault("redirect", path="/mine/data.bin", location="/x.bin", times=None)
         with pytest.raises(RefusedError):
             self.read(served, "data.bin")
@@ -120,7 +120,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_out_of_the_url_are_rejected(self, stores, elsewhere):
+    def test_redirects_out_of_the_url_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)
@@ -133,12 +133,12 @@ class TestRedirects:
         assert not server.requests_for("*/x.bin")
         assert not other.requests_for("*/x.bin")
 
-    def test_below_the_url_are_followed(self, stores):
+    def test_redirects_below_the_url_are_followed(self, stores):
         server, _ = stores
         server.fault("redirect", path="/s/v/0", location="/s/v/moved", times=None)
         assert values(f"{server.url}/s") == [0, 1, 2, 3]
 
-    def test_to_the_document_of_another_set_are_rejected(self, stores):
+    def test_redirects_to_the_document_of_another_set_are_rejected(self, stores):
         server, other = stores
         reference_set(Path(server.root), "x.bin")
         to = f"{other.url}/refs.json"

@@ -134,7 +134,7 @@ class TestNames:
         url = s3_server.upload(tmp_path, "sets")
         assert read(f"{url}/refs.json", **s3_server.storage_options) == VALUES.tolist()
 
-    def test_any_filesystem(self, tmp_path, data):
+    def test_the_targets_may_be_on_any_filesystem(self, tmp_path, data):
         filesystem = fsspec.filesystem("memory")
         filesystem.pipe("/refs/data.bin", data.read_bytes())
         filesystem.pipe("/refs/refs.json", json.dumps(version0("data.bin")).encode())

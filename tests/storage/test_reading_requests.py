@@ -255,7 +255,7 @@ def test_a_shard_that_never_stays_the_same_is_an_error(tags, tmp_path):
             stores.reverse()
 
     tags.server.fail = replace
-    with pytest.raises(StorageError, match="replaced again and again"):
+    with pytest.raises(StorageError, match="repeatedly replaced"):
         result[3].load()
 
 

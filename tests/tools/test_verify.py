@@ -196,7 +196,7 @@ def test_a_target_that_is_gone_is_one_line_for_all_its_chunks(tmp_path: Path) ->
     assert len(result.findings) == 10
     (line,) = str(result).splitlines()[1:]
     assert f"v/0 (chunk (0,), {tmp_path}/gone, 8 bytes from 0), " in line
-    assert "and 7 more: the set refers to an object that is not there" in line
+    assert "and 7 more: the set refers to an object that does not exist" in line
 
 
 def test_the_limits_of_other_programs_are_reported_on_request(tmp_path: Path, capsys: Any) -> None:

@@ -90,7 +90,7 @@ class Shards:
         Raises
         ------
         StorageError
-            If a remote shard is replaced again and again while it is read.
+            If a remote shard is repeatedly replaced while it is read.
         """
         if store.remote:
             yield from self._fetch_current(store, chunks)
@@ -290,7 +290,7 @@ class _OneVersion:
         return answer.data
 
     def _replaced(self, key: str) -> _ReplacedError:
-        problem = "the shard was replaced again and again while it was read"
+        problem = "the shard was repeatedly replaced while it was read"
         return _ReplacedError(StorageError(problem, store=self.store.name, key=key))
 
 

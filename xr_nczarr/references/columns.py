@@ -308,7 +308,8 @@ def _column(family: Family, blocks: list[tuple[NDArray[Any], ...]], urls: Sequen
     shape = tuple(int(extent) + 1 for extent in last)
     size, rows = math.prod(shape), sum(map(len, indices))
     if size > MAX_NUMBER:
-        raise ReferenceSetError(f"the chunk indices reach {shape}", key=family.prefix)
+        problem = f"found chunk indices up to {shape}, which are too large"
+        raise ReferenceSetError(problem, key=family.prefix)
     codes = np.empty(rows, np.min_scalar_type(-size))
     filled = 0
     for block in indices:

@@ -309,7 +309,7 @@ class Transport(RemoteClient):
         return answer
 
     def _exactly(self, request: Request, answer: bytes) -> bytes:
-        """Return the requested bytes, cut from the whole object where the server sent that."""
+        """Return the requested bytes, cut from the whole object if the server sent all of it."""
         key, start, length = request
         assert start is not None
         problem = f"expected {length} bytes from {start}, got {len(answer)}"

@@ -1,4 +1,4 @@
-"""Encoded variables → arrays: their chunks, shards and codecs, requested or left by opening."""
+"""Build the arrays of encoded variables, with their chunks, shards and codecs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from xr_nczarr.writing.options import Layout
 from xr_nczarr.writing.variables import EncodedVariable
 
 _POINTER_BYTES = 8
-_TARGET_BYTES = 4 << 20  # of a chunk
-# A coordinate that grows by one value an append would else become an object a value.
+_TARGET_BYTES = 4 << 20  # per chunk
+# Otherwise, a coordinate that grows by one value per append would have one object per value.
 _MIN_GROWING_BYTES = 4096
 _MIN_GROWING_SIZE = 512
 _CHUNK_KEYS = frozenset(("chunks", "chunksizes", "shards", "contiguous"))
@@ -33,22 +33,22 @@ def make_node(
     *,
     lengthened: bool,
 ) -> tuple[ArrayNode, str, str]:
-    """Return the array of an encoded variable, and what of its leftover encoding does not suit it.
+    """Return the array of an encoded variable, and notes on misfits of its encoding.
 
-    The first text says how its chunks differ, the second why its codecs are dropped. Both are empty
-    if nothing had to change.
+    The first note describes how the chunks differ, the second why codecs are dropped. Both are
+    empty if nothing had to change.
 
     Parameters
     ----------
     growing
         Whether the array may become longer along each dimension.
     lengthened
-        Whether chunks of one dimension are made longer than the array; see `chunk_shape`.
+        Whether one-dimensional chunks become longer than the array; see `chunk_shape`.
 
     Raises
     ------
     NczarrError
-        For codecs that were requested for this write, and that there are not.
+        For codecs requested for this write that are not available.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
     zarr = layout.zarr
@@ -63,7 +63,7 @@ def make_node(
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
         if layout.chunks_within:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-        # In a version without shards, those that opening left are no request.
+        # In a version without shards, those left by opening are ignored.
         requested = encoding.get("shards") if explicit or zarr.has_shards else None
         required = explicit or encoding.get("chunks") == chunk
         shards = _shard_specs(requested, chunk, shape, required=required)
@@ -101,14 +101,14 @@ def make_node(
         if explicit:
             raise error.located(variable=path) from error.__cause__
         made, dropped = node(()), error.problem
-        zarr.render_node(made)  # the codecs were not the reason
+        zarr.render_node(made)  # the codecs were not the cause
     return made, fitted, dropped
 
 
 def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
     """Return the encoding of characters, from one with the chunks of text.
 
-    All characters of a text lie in one chunk.
+    All characters of a text are in one chunk.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -118,7 +118,7 @@ def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Map
 
 
 def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Return an array whose codecs hold its fill value: zero, unless another was asked for."""
+    """Return an array with a fill value that its codecs can store, zero by default."""
     try:
         check_fill(node)
     except ConflictError:
@@ -130,7 +130,7 @@ def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
 
 
 def _check_codecs(codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable) -> None:
-    """Raise UnsupportedError for a codec of another type or of other axes."""
+    """Raise UnsupportedError for a codec of another dtype or other axes."""
     for codec in codecs:
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:

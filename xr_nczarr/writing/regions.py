@@ -30,8 +30,8 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
     ):
         if piece.start % cell or (piece.stop % cell and piece.stop != size):
             raise ConflictError(
-                f"the region from {piece.start} to {piece.stop} along dimension {axis} covers"
-                f" stored chunks of {cell} in part, and this store has no locks: what another"
+                f"the region from {piece.start} to {piece.stop} along dimension {axis} partially"
+                f" covers stored chunks of {cell}, and this store has no locks: what another"
                 " process writes to the same chunks would be lost",
                 remedy=f"Begin and end regions at multiples of {cell}, or pass safe_chunks=False"
                 " when no other process writes",

@@ -55,7 +55,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     Parameters
     ----------
     characters
-        Whether bytes become characters, also where the encoding does not ask for them.
+        Whether bytes become characters even if the encoding does not request them.
     joined
         Whether opening has joined characters to the text.
     """
@@ -63,8 +63,8 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
     if objects and largest(_ends_in_nul, variable.data):
         raise ConflictError(
-            "the bytes end in NUL, which pads bytes of fixed width and would be lost",
-            remedy="Write them as unsigned integers, or remove it",
+            "some bytes end in NUL, which is the padding of fixed-width bytes and would be lost",
+            remedy="Write them as unsigned integers, or remove the NUL",
         )
     fill = variable.attrs.pop("_FillValue", None) if joined else None
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
@@ -74,7 +74,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
         variable = variable.copy(data=_decoded(variable.data, TEXT))
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
-        return variable  # characters that opening did not join
+        return variable  # characters that were not joined on opening
     if not characters and variable.encoding.get("dtype") != "S1":
         return ensure_fixed_length_bytes(variable)
     encoded: Variable = CharacterArrayCoder().encode(variable, name=name)
@@ -82,36 +82,37 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
 
 
 def _ends_in_nul(block: Any) -> int:
-    """Return whether any bytes of a block end in NUL, which pads bytes of fixed width."""
+    """Return whether any bytes in a block end in NUL, the padding of fixed-width bytes."""
     return any(item.endswith(b"\0") for item in block.ravel().tolist())
 
 
 @blockwise
 def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return bytes in UTF-8 as text of variable length."""
+    """Return UTF-8 bytes as text of variable length."""
     return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
 
 
 @blockwise
 def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the texts that netCDF has stored in a fixed width, as objects."""
+    """Return text that netCDF stored in a fixed width as objects."""
     return decode_strings(data).astype(dtype, copy=False)
 
 
 @blockwise
 def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
-    """Return texts as netCDF stores them in a fixed width; raise ConflictError for longer ones."""
+    """Return text as netCDF stores it in a fixed width; raise ConflictError for longer text."""
     return encode_strings(texts, dtype.itemsize)
 
 
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return texts and their type in a layout: objects, or a fixed width, by default the longest.
+    """Return text and its dtype in a layout: objects, or a fixed width.
 
-    The `fill` value counts as an item, unless it is None.
+    The width is `width`, by default that of the longest item. The `fill` value counts as an item,
+    unless it is None.
     """
-    if not layout.zarr.has_filters:  # nor a codec for items of variable length
+    if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
         return data, data.dtype
     if layout.pure or (width is None and layout.has_strings):
@@ -187,7 +188,7 @@ def _missing(block: Any) -> Any:
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of a function for an array, for dask's block by block."""
+    """Return the largest result of a function for an array; for dask arrays, block by block."""
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
     chunks = tuple((1,) * count for count in data.numblocks)
