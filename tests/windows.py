@@ -84,6 +84,8 @@ def take_away(*names: str) -> None:
             return getattr(self._library, name)
 
     ctypes.CDLL = Library  # type: ignore[assignment,misc]
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined]  # since Python 3.14
     for name in names:
         if hasattr(os, name):
             delattr(os, name)
@@ -110,8 +112,6 @@ def become_windows(drive: str) -> None:
     os.getcwd = lambda: r"C:\work"
     take_away("fcntl", *POSIX_ONLY)
     sys.modules["msvcrt"] = _msvcrt()
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]
-    shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined]  # since Python 3.14
     shutil._copyxattr = lambda *_, **__: None  # type: ignore[attr-defined]
     ntpath.abspath = ntpath.realpath = _absolute  # type: ignore[assignment]
     os.path, os.sep, os.altsep = ntpath, "\\", "/"
@@ -232,7 +232,7 @@ class _Disk:
             return path
         text = os.fsdecode(path)
         if text.startswith("/") and not text.startswith("//"):
-            return text
+            return text.replace("\\", "/")  # os.walk joins names to what os.scandir yields
         drive, rest = ntpath.splitdrive(_absolute(text))
         assert drive.upper() == "C:", f"{text} was touched"
         real = self.folder

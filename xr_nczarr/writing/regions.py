@@ -123,7 +123,8 @@ def write_region(
         raise ConflictError(
             f"variable {name!r} already exists with different dimension sizes: "
             f"{sizes} != {new_sizes}",
-            remedy="Unable to update size for existing dimension: use append_dim or region",
+            remedy="Pass the stored sizes, or name the dimension that grows as append_dim, or the "
+            "part to write as region",
         )
     return pieces
 
