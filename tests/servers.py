@@ -467,7 +467,8 @@ class S3Server(_Counted):
                 pass
 
         application = DomainDispatcherApplication(create_backend_app)
-        self.fail: Callable[[Request], int | bytes | FaultKind | None] | None = None
+        Answer = int | bytes | tuple[int, bytes] | FaultKind | None
+        self.fail: Callable[[Request], Answer] | None = None
         self.closing = threading.Event()
         self._server = make_server(
             "127.0.0.1", 0, self._wrap(application), threaded=True, request_handler=Silent
@@ -491,13 +492,13 @@ class S3Server(_Counted):
                 fault = self.fail(request) if self.fail else None
                 if fault is None:
                     yield from application(environ, start_response)
-                elif isinstance(fault, int):
-                    start_response(f"{fault} Injected", [("Content-Length", "0")])
-                elif isinstance(fault, bytes):
-                    start_response("200 OK", [("Content-Length", str(len(fault)))])
-                    yield fault
-                else:
+                elif isinstance(fault, str):
                     yield self._damaged(application, environ, start_response, fault)
+                else:
+                    fault = (200, fault) if isinstance(fault, bytes) else fault
+                    status, body = (fault, b"") if isinstance(fault, int) else fault
+                    start_response(f"{status} Injected", [("Content-Length", str(len(body)))])
+                    yield body
 
         return counted
 

@@ -26,6 +26,7 @@ TRANSIENT += SILENT
 LASTING = [("status", 401), ("status", 403), ("status", 404), ("status", 416), ("short", 0)]
 LASTING += [("long", 0), ("html", 0), ("ignore-range", 0), ("wrong-range", 0)]
 STORES = ("v2", "v3", "references")
+CLIENTS = ("fsspec", "obstore")
 
 
 def values():
@@ -78,30 +79,33 @@ def put_ranged(root, kind):
     return "/records"
 
 
-def read_part(url):
+def read_part(url, client):
     """Read only a part of each object."""
-    with xr.open_dataset(url, engine="nczarr", storage_options={"retry": RETRY}) as dataset:
+    options = {"retry": RETRY, "client": client}
+    with xr.open_dataset(url, engine="nczarr", storage_options=options) as dataset:
         return dataset.isel(x=slice(1)).load()
 
 
 @pytest.mark.parametrize("fault", ["wide-range", "long"])
 @pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
-def test_a_response_larger_than_the_range_is_cut(http_server, tmp_path, kind, fault):
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_response_larger_than_the_range_is_cut(http_server, tmp_path, kind, fault, client):
     url = http_server.url + put_ranged(tmp_path / "served", kind)
     http_server.clear()
     http_server.fault(fault, times=None)
-    xr.testing.assert_identical(read_part(url), values().isel(x=slice(1)))
+    xr.testing.assert_identical(read_part(url, client), values().isel(x=slice(1)))
     assert any(request.range for request in http_server.requests)
 
 
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("kind", ["shards", "references", "zip", "records"])
-def test_a_response_with_a_wrong_range_is_an_error(http_server, tmp_path, kind, fault):
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_response_with_a_wrong_range_is_an_error(http_server, tmp_path, kind, fault, client):
     url = http_server.url + put_ranged(tmp_path / "served", kind)
     http_server.clear()
     http_server.fault(fault, times=None)
     with pytest.raises(StorageError, match="the server sent"):
-        read_part(url)
+        read_part(url, client)
 
 
 def read(url, *, retry=RETRY, storage_options=None, **options):
@@ -118,10 +122,11 @@ def assert_not_invented(result):
             np.testing.assert_array_equal(result[name].values, values()[name].values)
 
 
-def outcomes(server, url, fault, status, times):
+def outcomes(server, url, client, fault, status, times):
     """Read with a fault at each request in turn; yield its index and the error, or None."""
     server.clear()
-    xr.testing.assert_identical(read(url), values())
+    storage_options = {"client": client}
+    xr.testing.assert_identical(read(url, storage_options=storage_options), values())
     count = len(server.requests)
     assert count > 2
     lasting = GIVE_UP if (fault, status) in SILENT else PATIENT
@@ -129,7 +134,12 @@ def outcomes(server, url, fault, status, times):
         server.clear()
         server.fault(fault, status=status, after=index, times=times)
         try:
-            opened = read(url, missing_chunks="raise", retry=RETRY if times else lasting)
+            opened = read(
+                url,
+                storage_options=storage_options,
+                missing_chunks="raise",
+                retry=RETRY if times else lasting,
+            )
         except NczarrError as error:
             yield index, error
         else:
@@ -138,21 +148,25 @@ def outcomes(server, url, fault, status, times):
     server.clear()
 
 
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), TRANSIENT, ids=str)
-def test_a_transient_fault_at_any_request_is_retried(http_server, tmp_path, kind, fault, status):
+def test_a_transient_fault_at_any_request_is_retried(
+    http_server, tmp_path, client, kind, fault, status
+):
     url = http_server.url + put(tmp_path / "served", kind)
-    result = list(outcomes(http_server, url, fault, status, times=1))
+    result = list(outcomes(http_server, url, client, fault, status, times=1))
     assert [index for index, error in result if error is not None] == []
 
 
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), [*TRANSIENT, *LASTING], ids=str)
 def test_a_permanent_fault_at_any_request_is_an_error_or_harmless(
-    http_server, tmp_path, kind, fault, status
+    http_server, tmp_path, client, kind, fault, status
 ):
     url = http_server.url + put(tmp_path / "served", kind)
-    result = dict(outcomes(http_server, url, fault, status, times=None))
+    result = dict(outcomes(http_server, url, client, fault, status, times=None))
     # A range can be cut from a complete response, and requests for complete objects have no range.
     assert fault in ("ignore-range", "wrong-range", "long") or any(result.values())
     for error in filter(None, result.values()):
@@ -162,18 +176,20 @@ def test_a_permanent_fault_at_any_request_is_an_error_or_harmless(
 
 
 PASSING = [429, 500, 503, "reset", "truncate", "silence"]
-# Without botocore's own waits of up to a second.
-NO_MORE = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 
 
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize(
     "fault", [*PASSING, 401, 403, 404, 416, "short", "long", "html", "ignore-range"]
 )
-def test_a_fault_of_s3_at_any_request_is_retried_or_an_error(s3_server, tmp_path, fault, lasting):
+def test_a_fault_of_s3_at_any_request_is_retried_or_an_error(
+    s3_server, tmp_path, client, fault, lasting
+):
     put(tmp_path / "s", "v3")
     url = s3_server.upload(tmp_path / "s", "s")
-    options = {"storage_options": NO_MORE | s3_server.storage_options, "missing_chunks": "raise"}
+    storage_options = s3_server.storage_options | {"client": client}
+    options = {"storage_options": storage_options, "missing_chunks": "raise"}
     patience = 10 if fault != "silence" else 0.1 if lasting else 1
     retry = {**(GIVE_UP if lasting else RETRY), "timeout_seconds": patience}
     s3_server.clear()

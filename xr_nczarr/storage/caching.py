@@ -97,7 +97,7 @@ class CachingStore(_FrontStore):
         return self._fetch(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access to it is denied (403)."""
+        """Yield each object like `fetch`, or the error if access is denied (401, 403)."""
         return self._fetch(keys, self.source.probe)
 
     def _fetch(

@@ -189,15 +189,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     arguments: dict[str, Any] = {
         "client_options": network,
-        "retry_config": {
-            "max_retries": retry.attempts - 1,
-            "retry_timeout": timedelta(seconds=retry.total_seconds),
-            "backoff": {
-                "init_backoff": timedelta(seconds=retry.first_wait),
-                "max_backoff": timedelta(seconds=retry.max_wait),
-                "base": 2,
-            },
-        },
+        "retry_config": {"max_retries": 0},  # others would multiply the tries of `Retry`
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:

@@ -15,7 +15,7 @@ from xr_nczarr.storage.caching import cache_error
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote import ListedObject, Rules
-from xr_nczarr.storage.retries import foreign_errors, is_missing_bucket, is_transient, status_of
+from xr_nczarr.storage.retries import foreign_errors, is_transient, status_of
 from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
@@ -162,7 +162,7 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
     try:
         return list(filesystem.ls(path, detail=True))
     except (FileNotFoundError, NotADirectoryError) as error:
-        if is_missing_bucket(error):
+        if status_of(error) is not None:  # an answer for the bucket
             raise
         return []
 

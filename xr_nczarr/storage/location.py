@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
 from xr_nczarr.storage.obstore import ObstoreClient
-from xr_nczarr.storage.remote import RemoteStore
+from xr_nczarr.storage.remote import RemoteStore, Rules
+from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask, plain_filesystem
 
 Medium = Literal["file", "zip", "s3"]
@@ -255,7 +256,8 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
         location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
         return replace(location, read_only=read_only)
-    adapter = RemoteStore(ObstoreClient(store, path))
+    rules = Rules(retry=Retry(attempts=1))  # the store has retries of its own
+    adapter = RemoteStore(ObstoreClient(store, path, rules))
     return Location("", read_only=read_only, target=adapter)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import logging
 import sys
 import uuid
 from collections import deque
@@ -13,9 +13,7 @@ from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 from xr_nczarr.errors import (
-    AccessDeniedError,
     NczarrError,
-    Place,
     StorageConnectionError,
     StorageError,
     StorageTimeoutError,
@@ -23,6 +21,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.memory import NOT_SHARED, within_process
+from xr_nczarr.storage.obstore_errors import failure_of, is_missing
 from xr_nczarr.storage.ranges import Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
@@ -32,26 +31,15 @@ from xr_nczarr.storage.remote import (
     Rules,
     cut_error,
 )
-from xr_nczarr.storage.retries import (
-    CHECK_CREDENTIALS,
-    TRANSIENT_STATUS,
-    TRY_LATER,
-    missing_bucket_error,
-    page_error,
-    page_in,
-    storage_error,
-)
+from xr_nczarr.storage.retries import page_error, page_in
 from xr_nczarr.storage.url import mask
+
+_log = logging.getLogger(__name__)
 
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
 _MIN_IN_FLIGHT = 8
 _BYTES_AHEAD = 256 << 20
-_STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})|HTTP status (\d{3})|\((\d{3}) ")
-_REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
-# The duration of the request, which messages leave out.
-_REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
-_MISSING_BUCKET = "NoSuchBucket"
-_ABSENT = (404,)  # of what is listed or removed
+_ABSENT = (404,)  # of what is removed
 
 _Result = TypeVar("_Result")
 
@@ -84,7 +72,8 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class of ``obstore.store``, which retries requests itself.
+        An instance of a class of ``obstore.store``. Its own retries come on top of those of
+        `rules`.
     path
         Folder in it; empty for the whole store.
     rules
@@ -189,38 +178,39 @@ class ObstoreClient(RemoteClient):
             answer = self._end(key, max_bytes)
         except StorageError as error:
             if self._is_final(error):
+                error.located(place=Request(key, -max_bytes, max_bytes).place)
                 raise
             return self._by_fsspec.end(key, max_bytes)
         return answer and answer.data
 
     def _end(self, key: str, max_bytes: int) -> Versioned | None:
         if type(self.store).__name__ != "AzureStore":
-            return self._part(key, {"suffix": max_bytes})
+            return self._get(key, {"suffix": max_bytes})
         size = self.size(key)  # Azure does not support suffix requests
-        length = min(size or 0, max_bytes)
-        return None if size is None else self._range(Request(key, size - length, length))
+        if not size:
+            return None if size is None else Versioned(b"")
+        return self._get(key, (max(0, size - max_bytes), size))
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request: an interrupted multipart upload is not atomic."""
         check_key(key, self.name)
-        self._do(
-            key, lambda path: self.store.put(path, bytes(data), use_multipart=False), missing=()
-        )
+        self._do(key, lambda path: self.store.put(path, bytes(data), use_multipart=False))
 
     def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists; return whether it did, None if the store cannot."""
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
+        def create(path: str) -> bool | None:
+            try:
+                self.store.put(path, bytes(data), mode="create")
+            except AlreadyExistsError:
+                return False
+            except (NotSupportedError, NotImplementedError):
+                return None
+            return True
+
         check_key(key, self.name)
-        try:
-            self.store.put(self._path(key), bytes(data), mode="create")
-        except AlreadyExistsError:
-            return False
-        except (NotSupportedError, NotImplementedError):
-            return None
-        except Exception as error:
-            raise self._failure(error, key) from error
-        return True
+        return self._do(key, create)
 
     def children(self, prefix: str) -> Listing:
         """Return one level below `prefix`, sorted; for HTTP, by fsspec."""
@@ -229,10 +219,7 @@ class ObstoreClient(RemoteClient):
                 raise self.unlisted(prefix)
             return self._by_fsspec.children(prefix)
         folder = self._path(prefix).rstrip("/")
-        result = self._do(
-            prefix, lambda _: self.store.list_with_delimiter(folder or None), missing=_ABSENT
-        )
-        listed = result or {"objects": [], "common_prefixes": []}
+        listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
         objects = (item["path"].strip("/") for item in listed["objects"])
         return Listing(
             sorted(path.rpartition("/")[2] for path in objects if path != folder),
@@ -246,25 +233,29 @@ class ObstoreClient(RemoteClient):
         def listed(_: str) -> list[Any]:
             return [item for batch in self.store.list(folder or None) for item in batch]
 
-        for item in self._do(prefix, listed, missing=_ABSENT) or []:
+        for item in self._do(prefix, listed) or ():
             path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
-            # An empty object that S3 consoles create for a folder.
-            if not path.endswith("/") and path != folder:
-                key = path.removeprefix(f"{self.folder}/" if self.folder else "")
+            key = path.removeprefix(f"{self.folder}/" if self.folder else "")
+            # obstore lists what a console of S3 puts for a folder, without its slash.
+            if path != folder and (item["size"] or self.size(key) is not None):
                 yield ListedObject(key, item["size"], mark)
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove objects, if they exist."""
+        if len(keys) == 1:
+            self._do(keys[0], self.store.delete, missing=_ABSENT)
+            return
         paths = [self._path(key) for key in keys]
-        if paths:
-            key = keys[0] if len(keys) == 1 else ""
-            self._do(key, lambda _: self.store.delete(paths), missing=_ABSENT)
+        removed = not paths or self._do("", lambda _: not self.store.delete(paths), missing=_ABSENT)
+        if not removed:  # some kinds of stores stop at an absent object
+            for key in keys:
+                self.remove([key])
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if it does not exist."""
         check_key(key, self.name)
         try:
-            meta = self._do(key, self.store.head)
+            meta = self._do(key, self.store.head, missing=self.rules.missing_status)
         except StorageError as error:
             if self._is_final(error):
                 raise
@@ -284,58 +275,47 @@ class ObstoreClient(RemoteClient):
         return f"{self.folder}/{key}" if self.folder else key
 
     def _answer(self, request: Request) -> Versioned | None:
+        key, start, length = request
         try:
-            return self._whole(request.key) if request.start is None else self._range(request)
+            if start is None:
+                return self._get(key)
+            part = (start, start + length)
+            answer = self._end(key, length) if start < 0 else self._get(key, part)
+            if answer is not None and len(answer.data) != length:
+                raise cut_error(request, len(answer.data), self.name)
         except StorageError as error:
             if self._is_final(error):
+                error.located(place=request.place)
                 raise
             return next(self._by_fsspec.answers([request]))
+        return answer
 
     def _is_final(self, error: StorageError) -> bool:
         """Return whether fsspec would fail as well; it accepts more answers of web servers."""
         return not self.web or self._substitute is None or type(error) is not StorageError
 
-    def _whole(self, key: str) -> Versioned | None:
-        result = self._do(key, self.store.get)
-        if result is None:
-            return None
-        limit, size = self.rules.max_object_bytes, result.meta["size"]
-        if limit is not None and size > limit:
-            raise too_large(f"the object has {size:,} bytes", limit, self.name, key)
-        data = self._do(key, lambda _: memoryview(result.bytes()))
-        if data is None or len(data) != size:
-            raise StorageError(
-                f"expected {size} bytes, got {len(data or b'')}", store=self.name, key=key
-            )
-        page = "" if self.rules.pages_are_answers else page_in(data)
-        if page:
-            raise page_error("expected an object", page, store=self.name, key=key)
-        return Versioned(data)
+    def _get(self, key: str, span: Any = None) -> Versioned | None:
+        """Return the bytes that a range of obstore's selects, or all, with the entity tag."""
+        limit = self.rules.max_object_bytes
+        pages_are_answers = self.rules.pages_are_answers or span is not None
 
-    def _range(self, request: Request) -> Versioned | None:
-        key, start, length = request
-        assert start is not None
-        if start >= 0 and not length:  # obstore does not support empty ranges
-            size = self.size(key)
-            if size is not None and start > size:
-                raise cut_error(request, 0, self.name)
-            return None if size is None else Versioned(b"")
-        with Place(place=request.place):
-            suffix = start < 0
-            answer = self._end(key, -start) if suffix else self._part(key, (start, start + length))
-        if answer is not None and len(answer.data) != (-start if suffix else length):
-            raise cut_error(request, len(answer.data), self.name)
-        return answer and Versioned(answer.data[:length], answer.version)
+        def get(path: str) -> tuple[Any, memoryview]:
+            result = self.store.get(path, options=None if span is None else {"range": span})
+            size = result.meta["size"]
+            if span is None and limit is not None and size > limit:
+                raise too_large(f"the object has {size:,} bytes", limit, self.name, key)
+            return result, memoryview(result.bytes())
 
-    def _part(self, key: str, span: Any) -> Versioned | None:
-        """Return the bytes in an obstore range, with the entity tag."""
-        result = self._do(key, lambda path: self.store.get(path, options={"range": span}))
-        data = result and self._do(key, lambda _: memoryview(result.bytes()))
-        if result is None or data is None:
+        answer = self._do(key, get, missing=self.rules.missing_status)
+        if answer is None:
             return None
+        result, data = answer
         first, last = result.range
         if len(data) != last - first:
-            raise StorageError(f"expected {last - first} bytes, got {len(data)}", key=key)
+            problem = f"expected {last - first} bytes, got {len(data)}"
+            raise StorageError(problem, store=self.name, key=key)
+        if not pages_are_answers and (page := page_in(data)):
+            raise page_error("expected an object", page, store=self.name, key=key)
         tag = result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 
@@ -344,43 +324,26 @@ class ObstoreClient(RemoteClient):
         key: str,
         action: Callable[[str], _Result],
         *,
-        missing: Collection[int] | None = None,
+        missing: Collection[int] = (),
     ) -> _Result | None:
-        """Call `action` with the path of an object; return None if the object does not exist.
+        """Call `action` with the path of an object, again after a transient failure.
 
-        `missing` are the HTTP statuses that mean *not found*; None for those of the rules, which
-        apply only to reading.
+        Return None if the object does not exist, which `missing` are the HTTP statuses for.
         """
-        try:
-            return action(self._path(key))
-        except NczarrError:
-            raise
-        except Exception as error:
-            if _is_missing(error, self.rules.missing_status if missing is None else missing):
-                return None
-            raise self._failure(error, key) from (None if "?" in str(error) else error)
-
-    def _failure(self, error: Exception, key: str) -> NczarrError:
-        """Return the NczarrError for an obstore error, without URLs that contain secrets."""
-        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-        text = mask(_REQUEST.sub("", str(error).partition("\n")[0]))
-        if _MISSING_BUCKET in str(error):
-            return missing_bucket_error(self.name, key or None)
-        status, kind, remedy = _status(error), StorageError, ""
-        if isinstance(error, OSError) and status is None:
-            return storage_error(error, store=self.name, key=key or None)
-        refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-        if refused or status in (401, 403):
-            kind, remedy = AccessDeniedError, CHECK_CREDENTIALS
-        elif "timed out" in text or "timeout" in text or status in (408, 504):
-            kind, remedy = StorageTimeoutError, TRY_LATER
-        elif "error sending request" in text or status in TRANSIENT_STATUS:
-            kind, remedy = StorageConnectionError, TRY_LATER
-        reason = _REASON.search(text)
-        if status is not None:
-            text = f"the server answered {status} ({reason[1].strip() if reason else text})"
-        return kind(text, remedy=remedy, store=self.name, key=key or None)
+        for _ in self.rules.retry.tries():
+            try:
+                return action(self._path(key))
+            except NczarrError:
+                raise
+            except Exception as error:
+                if is_missing(error, missing):
+                    return None
+                failure = failure_of(error, store=self.name, key=key or None)
+                failure.__cause__ = None if "?" in str(error) else error
+            if not isinstance(failure, StorageConnectionError | StorageTimeoutError):
+                break
+            _log.info("%s: %s: request failed (%s), retrying", self.name, key, failure.problem)
+        raise failure
 
 
 def _not_here(name: str) -> NoReturn:
@@ -399,23 +362,3 @@ def _url_of(store: Any) -> str:
         return type(store).__name__
     bucket = config.get("bucket") or config.get("container_name") or ""
     return f"{scheme}://" + "/".join(filter(None, (bucket, store.prefix)))
-
-
-def _is_missing(error: Exception, statuses: Collection[int]) -> bool:
-    """Return whether an error of obstore has one of these HTTP statuses, and not for a bucket."""
-    from obstore.exceptions import PermissionDeniedError
-
-    if _MISSING_BUCKET in str(error):
-        return False
-    status = _status(error)
-    if isinstance(error, FileNotFoundError):
-        return (status or 404) in statuses  # obstore raises it for 405, too
-    if isinstance(error, PermissionDeniedError):
-        return 403 in statuses
-    return status in statuses
-
-
-def _status(error: Exception) -> int | None:
-    """Return the HTTP status in the text of an obstore error."""
-    match = _STATUS.search(str(error).partition("\n")[0])
-    return None if match is None else int(next(filter(None, match.groups())))

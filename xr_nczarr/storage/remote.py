@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 from xr_nczarr.errors import AccessDeniedError, StorageError, UnsupportedError
 from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import Listing, check_prefix, check_target
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, check_range, merge_ranges, windows
+from xr_nczarr.storage.ranges import (
+    ByteRange,
+    Bytes,
+    Versioned,
+    check_range,
+    first_byte,
+    merge_ranges,
+    windows,
+)
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Address, Store
 
@@ -156,7 +164,7 @@ class RemoteClient(Connection):
         return _data(next(self.answers(requests), None))
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, or the error if access is denied (403)."""
+        """Yield the answers in order, or the error if access is denied (401, 403)."""
         return self.at_once(self._probe, requests)
 
     def _probe(self, request: Request) -> Bytes | AccessDeniedError | None:
@@ -283,7 +291,7 @@ class RemoteStore(Store):
             yield _data(answer)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access to it is denied (403)."""
+        """Yield each object like `fetch`, or the error if access is denied (401, 403)."""
         return self._client.probes([Request(key) for key in keys])
 
     def at_once(
@@ -302,19 +310,24 @@ class RemoteStore(Store):
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
-        # A range counted from the end stays as it is: its first byte is unknown.
-        answers = self._client.answers(
-            [Request(*item.range) for _, merged in plans for item in merged]
-        )
+        merged_ranges = [item.range for _, merged in plans for item in merged]
+        answers = self._client.answers([_request(item) for item in merged_ranges if item.length])
         for count, merged in plans:
             results: list[Versioned | None] = [None] * count
-            for _, parts in merged:
-                answer = next(answers)
+            for item, parts in merged:
+                answer = next(answers) if item.length else self._nothing_of(item)
                 if answer is not None:
                     for position, offset, length in parts:
                         data = answer.data[offset : offset + length]
                         results[position] = Versioned(data, answer.version)
             yield from results
+
+    def _nothing_of(self, item: ByteRange) -> Versioned | None:
+        """Return an empty range, which no request can name; None if the object is absent."""
+        size = self.size(item.key)
+        if size is not None:
+            first_byte(item, size, self.name)
+        return None if size is None else Versioned(b"")
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
         """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
@@ -399,6 +412,12 @@ class RemoteStore(Store):
     def check_writable(self) -> None:
         """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
         self._client.check_writable()
+
+
+def _request(item: ByteRange) -> Request:
+    """Return the request for a range; one that counts from the end reaches to the end."""
+    key, start, length = item
+    return Request(key, start, -start if start < 0 else length)
 
 
 def _data(answer: Versioned | None) -> Bytes | None:

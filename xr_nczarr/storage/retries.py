@@ -162,17 +162,19 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     """Return the StorageError for an exception of a filesystem."""
     status = status_of(error)
     kind: type[StorageError] = StorageError
-    remedy = ""
+    kind_name, remedy = type(error).__name__, ""
     read_only = isinstance(error, OSError) and error.errno == errno.EROFS
-    if status in (401, 403) or isinstance(error, PermissionError) or read_only:
+    # s3fs raises PermissionError for 405, too; for 400, its credentials have expired.
+    refused = isinstance(error, PermissionError) and status in (None, 400)
+    if status in (401, 403) or refused or read_only:
         kind = AccessDeniedError
         if status is not None:
             remedy = CHECK_CREDENTIALS
-    elif isinstance(error, TimeoutError) or status in (408, 504):
+    elif isinstance(error, TimeoutError) or status in (408, 504) or "Timeout" in kind_name:
         kind = StorageTimeoutError
     elif is_transient(error):
         kind = StorageConnectionError
-    elif type(error).__name__ == "NoCredentialsError":
+    elif kind_name == "NoCredentialsError":
         remedy = (
             "Pass credentials in storage_options, the environment or a profile. For a public "
             'bucket, pass {"anon": True} in storage_options'
@@ -180,7 +182,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     elif is_missing_bucket(error):
         return missing_bucket_error(store, key)
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
-    reason = " ".join(str(text).split())[:200] or type(error).__name__
+    reason = " ".join(str(text).split())[:200] or kind_name
     problem = reason if status is None else f"the server answered {status} ({reason})"
     return kind(problem, remedy=remedy, store=store, key=key)
 

@@ -163,7 +163,7 @@ class Transport(RemoteClient):
             helpers.shutdown(wait=True, cancel_futures=True)
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, or the error if access is denied (403)."""
+        """Yield the answers in order, or the error if access is denied (401, 403)."""
         refusals: dict[int, AccessDeniedError] = {}
         answers = self._request(requests, refusals)
         return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
@@ -212,7 +212,7 @@ class Transport(RemoteClient):
     ) -> list[bytes | None]:
         """Return all answers, None for absent files; transient failures are tried again.
 
-        Errors of requests that are answered with status 403 are added to `refusals`, by their
+        Errors of requests to which access is denied (401, 403) are added to `refusals`, by their
         number.
         """
         answers: list[bytes | None] = [None] * len(requests)
@@ -243,9 +243,9 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Remove the failures with status 403 from `failed`, and return their errors."""
+        """Remove the refusals from `failed`, and return their errors."""
         refusals = {}
-        for index in [index for index in failed if status_of(failed[index]) == 403]:
+        for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:
             error = self._failure(failed.pop(index), requests[index])
             assert isinstance(error, AccessDeniedError)
             refusals[index] = error

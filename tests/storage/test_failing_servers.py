@@ -8,10 +8,13 @@ import os
 import pickle
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import fsspec
+import obstore.store
 import pytest
 from distributed.core import error_message
 
@@ -27,9 +30,13 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, RemoteStore, Retry, retries
+from xr_nczarr.storage.obstore import ObstoreClient
 from xr_nczarr.storage.s3 import s3_options
 
 CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(200)}
+
+
+Connect = Callable[..., Any]
 
 
 class FakeTime:
@@ -62,16 +69,27 @@ def server(http_server: HttpServer) -> HttpServer:
     return http_server
 
 
+@pytest.fixture(params=["fsspec", "obstore"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """Return a function that opens a store with each client in turn."""
+
+    def connect(url: str, **options: Any) -> Any:
+        chosen = {**options.pop("storage_options", {}), "client": request.param}
+        return open_store(url, storage_options=chosen, **options)
+
+    return connect
+
+
 def fetch(store: RemoteStore, *keys: str) -> list[bytes | None]:
-    return list(store.fetch(keys))
+    return [None if answer is None else bytes(answer) for answer in store.fetch(keys)]
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_d39_only_a_transient_failure_is_retried(
-    server: HttpServer, time: FakeTime, status: int
+    connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=3)
-    store = open_store(server.url)
+    store = connect(server.url)
     assert fetch(store, "a/0", "a/1", "a/none") == [CHUNKS["a/0"], CHUNKS["a/1"], None]
     assert len(server.requests_for("/a/1")) == 4
     assert len(server.requests) == 6
@@ -91,10 +109,10 @@ def test_d39_only_a_transient_failure_is_retried(
     ],
 )
 def test_d39_a_permanent_failure_is_an_immediate_error_and_not_absence(
-    server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
+    connect: Connect, server: HttpServer, time: FakeTime, status: int, kind: type[StorageError]
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
-    store = open_store(server.url)
+    store = connect(server.url)
     with pytest.raises(kind, match=str(status)) as caught:
         fetch(store, "a/0", "a/1")
     assert type(caught.value) is kind
@@ -104,11 +122,13 @@ def test_d39_a_permanent_failure_is_an_immediate_error_and_not_absence(
     assert time.waits == []
 
 
-def test_a_pickled_error_is_complete_but_without_headers(server: HttpServer) -> None:
+def test_a_pickled_error_is_complete_but_without_headers(
+    connect: Connect, server: HttpServer
+) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
     headers = {"Authorization": "secret"}
     with pytest.raises(AccessDeniedError) as caught:
-        fetch(open_store(server.url, storage_options={"headers": headers}), "a/1")
+        fetch(connect(server.url, storage_options={"headers": headers}), "a/1")
     sent = error_message(caught.value)["exception"].data
     assert b"secret" not in sent
     assert str(pickle.loads(sent)) == str(caught.value)
@@ -116,42 +136,48 @@ def test_a_pickled_error_is_complete_but_without_headers(server: HttpServer) -> 
 
 @pytest.mark.parametrize("status", [401, 403, 503])
 def test_a_forbidden_size_request_is_an_error_and_not_absence(
-    server: HttpServer, time: FakeTime, status: int
+    connect: Connect, server: HttpServer, time: FakeTime, status: int
 ) -> None:
     server.fault("status", path="/a/1", status=status, times=None)
     with pytest.raises(StorageError, match=str(status)):
-        open_store(server.url).size("a/1")
-    store = open_store(server.url, retry=Retry(), missing_status=(status,))
+        connect(server.url).size("a/1")
+    store = connect(server.url, retry=Retry(), missing_status=(status,))
     assert store.size("a/1") is None
 
 
-def test_a_size_that_the_server_omits_is_measured(server: HttpServer) -> None:
+def test_a_size_that_the_server_omits_is_measured(connect: Connect, server: HttpServer) -> None:
     server.fault("no-length", path="/a/1", times=None)
-    assert open_store(server.url).size("a/1") == len(CHUNKS["a/1"])
+    assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-def test_the_caller_chooses_the_statuses_that_mean_absence(server: HttpServer) -> None:
+def test_the_caller_chooses_the_statuses_that_mean_absence(
+    connect: Connect, server: HttpServer
+) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
-    store = open_store(server.url, missing_status=(403, 404))
+    store = connect(server.url, missing_status=(403, 404))
     assert fetch(store, "a/0", "a/1", "a/none") == [CHUNKS["a/0"], None, None]
 
 
-def test_retries_end_after_five_tries_or_sixty_seconds(server: HttpServer, time: FakeTime) -> None:
+def test_retries_end_after_five_tries_or_sixty_seconds(
+    connect: Connect, server: HttpServer, time: FakeTime
+) -> None:
     server.fault("status", path="/a/1", status=503, times=None)
     with pytest.raises(StorageError, match=r"503.*All retries failed"):
-        fetch(open_store(server.url), "a/1")
+        fetch(connect(server.url), "a/1")
     assert len(server.requests) == 5
     server.requests.clear()
     with pytest.raises(StorageError):
-        fetch(open_store(server.url, retry=Retry(attempts=99, total_seconds=60)), "a/1")
+        fetch(connect(server.url, retry=Retry(attempts=99, total_seconds=60)), "a/1")
     assert 50 <= sum(time.waits[4:]) <= 60
     assert max(time.waits) <= 10
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate", "wrong-range"])
-def test_a_broken_connection_is_retried(server: HttpServer, time: FakeTime, fault: str) -> None:
+def test_a_broken_connection_is_retried(
+    connect: Connect, server: HttpServer, time: FakeTime, fault: str
+) -> None:
     server.fault(fault, path="/a/*", times=2)
-    store = open_store(server.url)
+    store = connect(server.url)
     assert list(store.fetch_ranges([ByteRange("a/9", 3, 7)])) == [CHUNKS["a/9"][3:10]]
     assert 1 <= len(time.waits) <= 2
     if fault != "wrong-range":
@@ -161,11 +187,11 @@ def test_a_broken_connection_is_retried(server: HttpServer, time: FakeTime, faul
 
 @pytest.mark.parametrize("fault", ["reset", "truncate"])
 def test_a_connection_that_keeps_breaking_is_an_error(
-    server: HttpServer, time: FakeTime, fault: str
+    connect: Connect, server: HttpServer, time: FakeTime, fault: str
 ) -> None:
     server.fault(fault, times=None)
     with pytest.raises(StorageConnectionError, match=r"a/7.*All retries failed") as caught:
-        fetch(open_store(server.url), "a/7")
+        fetch(connect(server.url), "a/7")
     assert len(time.waits) == 4
     assert caught.value.__cause__ is not None
 
@@ -183,24 +209,28 @@ def test_five_tries_of_a_silent_server_end_within_a_minute(time: FakeTime, besid
     assert config["retries"]["total_max_attempts"] == 1
 
 
-def test_a_server_that_stays_silent_is_a_timeout(server: HttpServer, time: FakeTime) -> None:
+def test_a_server_that_stays_silent_is_a_timeout(
+    connect: Connect, server: HttpServer, time: FakeTime
+) -> None:
     server.fault("stall", times=None)
-    store = open_store(server.url, retry=Retry(timeout_seconds=0.1, attempts=2))
+    store = connect(server.url, retry=Retry(timeout_seconds=0.1, attempts=2))
     with pytest.raises(StorageTimeoutError, match="a/7"):
         fetch(store, "a/7")
     assert len(server.requests) == 2
 
 
-def test_a_missing_server_is_a_connection_error(time: FakeTime) -> None:
-    store = open_store("http://127.0.0.1:9/x")
+def test_a_missing_server_is_a_connection_error(connect: Connect, time: FakeTime) -> None:
+    store = connect("http://127.0.0.1:9/x")
     with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):
         fetch(store, ".zgroup")
 
 
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_d37_d38_a_whole_object_instead_of_a_range_is_cut(server: HttpServer, key: str) -> None:
+def test_d37_d38_a_whole_object_instead_of_a_range_is_cut(
+    connect: Connect, server: HttpServer, key: str
+) -> None:
     server.fault("ignore-range", times=None)
-    store = open_store(server.url)
+    store = connect(server.url)
     data = CHUNKS[key]
     ranges = [ByteRange(key, 3, 5), ByteRange(key, -4, 4), ByteRange(key, 0, len(data))]
     assert list(store.fetch_ranges(ranges)) == [data[3:8], data[-4:], data]
@@ -217,11 +247,11 @@ def test_d37_d38_a_whole_object_instead_of_a_range_is_cut(server: HttpServer, ke
     ],
 )
 def test_d40_an_answer_of_another_length_is_an_error(
-    server: HttpServer, time: FakeTime, fault: str, message: str
+    connect: Connect, server: HttpServer, time: FakeTime, fault: str, message: str
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
     with pytest.raises(StorageError, match=message) as caught:
-        list(open_store(server.url).fetch_ranges([ByteRange("a/100", 3, 5)]))
+        list(connect(server.url).fetch_ranges([ByteRange("a/100", 3, 5)]))
     assert caught.value.key == "a/100"
     assert time.waits == []
 
@@ -232,20 +262,20 @@ RANGES = [ByteRange("a/100", 3, 5), ByteRange("a/100", -4, 4), ByteRange("a/100"
 @pytest.mark.parametrize("fault", ["long", "wide-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
 def test_the_range_is_cut_from_a_larger_response(
-    server: HttpServer, fault: str, byte_range: ByteRange
+    connect: Connect, server: HttpServer, fault: str, byte_range: ByteRange
 ) -> None:
-    (expected,) = open_store(server.url).fetch_ranges([byte_range])
+    (expected,) = connect(server.url).fetch_ranges([byte_range])
     server.fault(fault, path="/a/100", times=None)
-    assert list(open_store(server.url).fetch_ranges([byte_range])) == [expected]
+    assert list(connect(server.url).fetch_ranges([byte_range])) == [expected]
 
 
 @pytest.mark.parametrize("fault", ["more-range", "no-range", "far-range", "wrong-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
 def test_a_partial_response_without_its_range_is_an_error(
-    server: HttpServer, time: FakeTime, fault: str, byte_range: ByteRange
+    connect: Connect, server: HttpServer, time: FakeTime, fault: str, byte_range: ByteRange
 ) -> None:
     server.fault(fault, path="/a/100", times=None)
-    store = open_store(server.url, retry=Retry(attempts=2))
+    store = connect(server.url, retry=Retry(attempts=2))
     with pytest.raises(StorageError, match=r"requested bytes=.*, the server sent") as caught:
         list(store.fetch_ranges([byte_range]))
     assert caught.value.key == "a/100"
@@ -254,8 +284,8 @@ def test_a_partial_response_without_its_range_is_an_error(
     assert len(result) == byte_range.length
 
 
-def test_adjacent_ranges_share_a_request(server: HttpServer) -> None:
-    store = open_store(server.url)
+def test_adjacent_ranges_share_a_request(connect: Connect, server: HttpServer) -> None:
+    store = connect(server.url)
     ranges = [ByteRange("a/150", start, 10) for start in (100, 0, 50, 10)]
     ranges.insert(2, ByteRange("a/7", 5, 5))
     expected = [CHUNKS[part.key][part.start : part.start + part.length] for part in ranges]
@@ -264,10 +294,11 @@ def test_adjacent_ranges_share_a_request(server: HttpServer) -> None:
 
 
 def test_one_request_for_each_object_uncompressed_and_not_too_many_at_once(
+    connect: Connect,
     server: HttpServer,
 ) -> None:
     server.fault("latency", times=None, seconds=0.1)
-    store = open_store(server.url)
+    store = connect(server.url)
     assert fetch(store, *CHUNKS) == list(CHUNKS.values())
     assert len(server.requests) == len(CHUNKS)
     assert {request.headers.get("Accept-Encoding", "identity") for request in server.requests} == {
@@ -346,22 +377,24 @@ def test_a_forked_process_uses_the_store_it_inherits(server: HttpServer) -> None
     assert in_a_new_interpreter(read_here_and_in_a_fork, server.url) == 0
 
 
-def test_a_hundred_threads_read_one_store(server: HttpServer) -> None:
-    store = open_store(server.url)
+def test_a_hundred_threads_read_one_store(connect: Connect, server: HttpServer) -> None:
+    store = connect(server.url)
     keys = list(CHUNKS)[:20]
     with ThreadPoolExecutor(100) as threads:
         results = list(threads.map(lambda _: fetch(store, *keys), range(100)))
     assert all(result == [CHUNKS[key] for key in keys] for result in results)
 
 
-async def test_a_store_works_inside_a_running_event_loop(server: HttpServer) -> None:
-    assert read_all(open_store(server.url))
+async def test_a_store_works_inside_a_running_event_loop(
+    connect: Connect, server: HttpServer
+) -> None:
+    assert read_all(connect(server.url))
 
 
 @pytest.fixture
-def s3_store(s3_server: S3Server, time: FakeTime) -> RemoteStore:
+def s3_store(connect: Connect, s3_server: S3Server, time: FakeTime) -> RemoteStore:
     options = {**s3_server.storage_options, "client": "fsspec"}
-    return open_store("s3://bucket/x", storage_options=options)
+    return connect("s3://bucket/x", storage_options=options)
 
 
 def test_d39_values_are_right_if_three_requests_in_ten_fail(
@@ -400,7 +433,7 @@ def test_the_folder_marker_of_a_console_is_not_an_object(
 def test_an_older_listing_is_not_used_for_sizes(s3_server: S3Server, s3_store: RemoteStore) -> None:
     # A zip file that was created after its folder was listed was reported missing.
     s3_server.put("x/a", b"1")
-    s3_store._client.filesystem.ls(s3_store._client.root)
+    assert s3_store.list_names("").objects == ["a"]
     s3_server.put("x/b.zip", b"123")
     assert s3_store.size("b.zip") == 3
 
@@ -421,8 +454,86 @@ def test_s3_refusals_are_not_absence(s3_server: S3Server, s3_store: RemoteStore)
             action()
 
 
-def test_a_missing_bucket_is_not_an_empty_store(s3_server: S3Server) -> None:
-    store = open_store("s3://nowhere/x", storage_options=s3_server.storage_options)
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (401, AccessDeniedError),
+        ((400, EXPIRED), AccessDeniedError),
+        (400, StorageError),
+        (405, StorageError),
+        (425, StorageConnectionError),
+        (503, StorageConnectionError),
+        ("reset", StorageConnectionError),
+        ("truncate", StorageConnectionError),
+        (504, StorageTimeoutError),
+        ("silence", StorageTimeoutError),
+    ],
+    ids=lambda value: "expired" if isinstance(value, tuple) else getattr(value, "__name__", value),
+)
+def test_an_answer_of_s3_is_the_same_error_with_both_clients(
+    connect: Connect,
+    s3_server: S3Server,
+    time: FakeTime,
+    answer: Any,
+    kind: type[StorageError],
+) -> None:
+    s3_server.put("x/a", b"12345")
+    store = connect(
+        "s3://bucket/x",
+        storage_options=s3_server.storage_options,
+        retry=Retry(attempts=2, timeout_seconds=0.2),
+    )
+    s3_server.fail = lambda _: answer
+    for action in (
+        lambda: fetch(store, "a"),
+        lambda: list(store.fetch_ranges([ByteRange("a", 1, 2)])),
+        lambda: list(store.fetch_ranges([ByteRange("a", -2, 2)])),
+        lambda: store.list_names(""),
+        lambda: list(store.sizes()),
+    ):
+        with pytest.raises(StorageError) as caught:
+            action()
+        assert type(caught.value) is kind
+        retried = kind in (StorageConnectionError, StorageTimeoutError)
+        assert ("All retries failed" in str(caught.value)) == retried
+
+
+def test_a_listing_that_is_not_found_is_an_error(
+    s3_server: S3Server, s3_store: RemoteStore
+) -> None:
+    s3_server.fail = lambda _: 404
+    for listed in (lambda: s3_store.list_names(""), lambda: list(s3_store.sizes())):
+        with pytest.raises(StorageError, match="404"):
+            listed()
+
+
+@pytest.mark.parametrize("length", [0, 2])
+def test_a_range_from_the_end_of_an_absent_or_refused_object(
+    connect: Connect, server: HttpServer, length: int
+) -> None:
+    store = connect(server.url)
+    assert list(store.fetch_ranges([ByteRange("a/none", -4, length)])) == [None]
+    (part,) = store.fetch_ranges([ByteRange("a/100", -4, length)])
+    assert part == CHUNKS["a/100"][-4:][:length]
+    server.fault("status", path="/a/100", status=400, times=None)
+    with pytest.raises(StorageError, match="400"):
+        list(store.fetch_ranges([ByteRange("a/100", -4, length)]))
+
+
+def test_objects_after_an_absent_one_are_removed(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("absent", "a", "b")]
+    for path in paths[1:]:
+        path.write_bytes(b"1")
+    store = RemoteStore(ObstoreClient(obstore.store.LocalStore(), str(tmp_path)))
+    store.remove([path.name for path in paths])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_bucket_is_not_an_empty_store(connect: Connect, s3_server: S3Server) -> None:
+    store = connect("s3://nowhere/x", storage_options=s3_server.storage_options)
     for action in (
         lambda: fetch(store, ".zgroup"),
         lambda: store.list_names(""),
@@ -432,8 +543,8 @@ def test_a_missing_bucket_is_not_an_empty_store(s3_server: S3Server) -> None:
             action()
 
 
-def test_deleting_all_of_a_bucket_leaves_the_bucket(s3_server: S3Server) -> None:
-    store = open_store("s3://bucket", storage_options=s3_server.storage_options)
+def test_deleting_all_of_a_bucket_leaves_the_bucket(connect: Connect, s3_server: S3Server) -> None:
+    store = connect("s3://bucket", storage_options=s3_server.storage_options)
     store.put([("a/1", b"1"), ("2", b"2")])
     store.delete("")
     assert store.list_names("") == ([], [])

@@ -1,0 +1,88 @@
+"""Errors of obstore → our errors. Status and cause are only in their texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    StorageConnectionError,
+    StorageError,
+    StorageTimeoutError,
+)
+from xr_nczarr.storage.retries import (
+    CHECK_CREDENTIALS,
+    TRANSIENT_STATUS,
+    TRY_LATER,
+    missing_bucket_error,
+    storage_error,
+)
+from xr_nczarr.storage.url import mask
+
+_STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})|HTTP status (\d{3})|\((\d{3}) ")
+_REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
+# The duration of the request, which messages leave out.
+_REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
+_PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
+# Why a request got no answer, by obstore and by the operating system.
+_KIND = re.compile(r"HttpError \{\s+kind: (Connect|Request|Timeout|Interrupted)")
+_CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
+_MISSING_BUCKET = "NoSuchBucket"
+_EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
+_UNKNOWN_HOST = "dns error"
+
+
+def is_missing(error: Exception, statuses: Collection[int]) -> bool:
+    """Return whether an error of obstore has one of these HTTP statuses, and not for a bucket."""
+    from obstore.exceptions import PermissionDeniedError
+
+    text = str(error)
+    if _MISSING_BUCKET in text:
+        return False
+    status = _status(text)
+    if isinstance(error, FileNotFoundError):
+        return (status or 404) in statuses  # obstore raises it for 405, too
+    if isinstance(error, PermissionDeniedError):
+        return 403 in statuses
+    return status in statuses
+
+
+def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError:
+    """Return the StorageError for an obstore error, without URLs that contain secrets.
+
+    It is a StorageConnectionError or a StorageTimeoutError if the request may succeed later.
+    """
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    text, status = str(error), _status(str(error))
+    if _MISSING_BUCKET in text:
+        return missing_bucket_error(store, key)
+    if isinstance(error, OSError) and status is None:
+        return storage_error(error, store=store, key=key)
+    problem = _PREFIX.sub("", mask(_REQUEST.sub("", text.partition("\n")[0])))
+    way, cause = _KIND.search(text), _CAUSE.search(text)
+    if status is not None:
+        reason = _REASON.search(problem)
+        problem = f"the server answered {status} ({reason[1].strip() if reason else problem})"
+    elif way:
+        silent = way[1] == "Timeout"
+        problem = "the server did not answer in time" if silent else cause[1] if cause else problem
+    kind: type[StorageError] = StorageError
+    remedy = ""
+    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if refused or status in (401, 403) or _EXPIRED in text:
+        kind, remedy = AccessDeniedError, CHECK_CREDENTIALS
+    elif status in (408, 504) or (status is None and way and way[1] == "Timeout"):
+        kind, remedy = StorageTimeoutError, TRY_LATER
+    elif status in TRANSIENT_STATUS or (status is None and way):
+        kind, remedy = StorageConnectionError, TRY_LATER
+        if _UNKNOWN_HOST in text:
+            remedy = "Check the name of the host"
+    return kind(problem, remedy=remedy, store=store, key=key)
+
+
+def _status(text: str) -> int | None:
+    """Return the HTTP status in the text of an obstore error."""
+    match = _STATUS.search(text.partition("\n")[0])
+    return None if match is None else int(next(filter(None, match.groups())))
