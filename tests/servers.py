@@ -216,12 +216,14 @@ class HttpServer(_Counted):
     """A threaded HTTP/1.1 server over a directory (GET and HEAD, ranges, keep-alive).
 
     Missing files and directories are answered with 404, or with 200 and the page `fallback`.
+    With a `token`, requests without it are answered with 401.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__()
         self.root = os.fspath(root)
         self.fallback: bytes | None = None
+        self.token: str | None = None
         self.faults: list[Fault] = []
         self.closing = threading.Event()
         handler = type("Handler", (_Handler,), {"owner": self})
@@ -294,7 +296,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, fault: Fault | None, body: bool) -> None:
         kind = fault.kind if fault else None
-        if kind == "reset":
+        token = self.owner.token
+        if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
+            self._send(401, b"no token", body)
+        elif kind == "reset":
             # Zero seconds of lingering turn the close into a reset.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xarray as xr
 
 import xr_nczarr
 from xr_nczarr import errors
@@ -117,6 +118,12 @@ def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
             server = request.getfixturevalue("http_server")
             Path("served").symlink_to(server.root)
             places["https://data.example.org"] = server.url
+        if "https://archive.example.org" in text:
+            archive = request.getfixturevalue("http_server")
+            archive.token = "1234"
+            store = f"{archive.root}/store.nczarr"
+            xr_nczarr.to_nczarr(xr.Dataset({"t": ("time", [0.0, 1.0, 2.0])}), store)
+            places["https://archive.example.org"] = archive.url
         if "s3://" in text:
             s3 = request.getfixturevalue("s3_server")
             credentials = {
