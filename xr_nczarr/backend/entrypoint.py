@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from inspect import signature
 from itertools import islice
 from types import FrameType
 from typing import Any, ClassVar, Literal
@@ -148,38 +147,95 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         indexed = _makes_indexes(sys._getframe(1))
         return build_dataset(opened, netcdf_group, decoding, indexed=indexed)
 
-    def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
+    def open_groups_as_dict(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: bool | Literal["coordinates", "all"] = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | Mapping[str, bool] | None = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        consolidated: Consolidated = None,
+        zarr_format: int | str | None = None,
+        on_unsupported: Unsupported = "lazy",
+        missing_chunks: MissingChunks = "fill",
+        use_zarr_fill_value_as_mask: bool | None = None,
+        assume_endian: Endian = None,
+        codecs: Mapping[str, type] | None = None,
+        trust: Literal["none"] | None = None,
+        limits: Limits | Mapping[str, int] | None = None,
+        threads: int | None = None,
+        mode: Literal["r"] | None = "r",
+        zarr_version: int | str | None = None,
+        chunk_store: None = None,
+        synchronizer: None = None,
+        cache_members: bool = True,
+        store: None = None,
+        engine: None = None,
+    ) -> dict[str, Dataset]:
         """Open a group and all groups below it as Datasets by path.
 
-        Paths are absolute, or relative to `group` if it is passed, as in other engines. The
-        options are those of `open_dataset`.
+        Paths are absolute, or relative to `group` if it is passed, as in other engines. For the
+        parameters see `open_dataset`.
         """
         indexed = _makes_indexes(sys._getframe(1))
-        datasets = self._open_groups(filename_or_obj, options, indexed)
-        if not options.get("group"):
+        datasets = _open_groups(filename_or_obj, *_split(locals()), indexed)
+        if not group:
             return datasets
         return {path.strip("/") or ".": dataset for path, dataset in datasets.items()}
 
-    def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
+    def open_datatree(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: bool | Literal["coordinates", "all"] = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | Mapping[str, bool] | None = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        consolidated: Consolidated = None,
+        zarr_format: int | str | None = None,
+        on_unsupported: Unsupported = "lazy",
+        missing_chunks: MissingChunks = "fill",
+        use_zarr_fill_value_as_mask: bool | None = None,
+        assume_endian: Endian = None,
+        codecs: Mapping[str, type] | None = None,
+        trust: Literal["none"] | None = None,
+        limits: Limits | Mapping[str, int] | None = None,
+        threads: int | None = None,
+        mode: Literal["r"] | None = "r",
+        zarr_version: int | str | None = None,
+        chunk_store: None = None,
+        synchronizer: None = None,
+        cache_members: bool = True,
+        store: None = None,
+        engine: None = None,
+    ) -> DataTree:
         """Open a group and all groups below it as a DataTree.
 
-        The options are those of `open_dataset`.
+        For the parameters see `open_dataset`.
         """
         indexed = _makes_indexes(sys._getframe(1))
-        return DataTree.from_dict(self._open_groups(filename_or_obj, options, indexed))
+        return DataTree.from_dict(_open_groups(filename_or_obj, *_split(locals()), indexed))
 
-    def _open_groups(
-        self, target: Any, options: Mapping[str, Any], indexed: bool
-    ) -> dict[str, Dataset]:
-        from xr_nczarr.backend.building import build_groups
-        from xr_nczarr.dataset import open_netcdf
 
-        further = options.get("open_dataset_options") or {}
-        call = signature(self.open_dataset).bind(target, **{**options, **further})
-        call.apply_defaults()
-        opening, decoding = _split(call.arguments)
-        opened = open_netcdf(target, opening)
-        return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
+def _open_groups(
+    target: Any, opening: OpenOptions, decoding: dict[str, Any], indexed: bool
+) -> dict[str, Dataset]:
+    from xr_nczarr.backend.building import build_groups
+    from xr_nczarr.dataset import open_netcdf
+
+    opened = open_netcdf(target, opening)
+    return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
 
 
 def _makes_indexes(caller: FrameType) -> bool:
