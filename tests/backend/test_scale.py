@@ -1,4 +1,4 @@
-"""Work grows with what is touched: function calls are counted, not seconds."""
+"""The work of an operation grows with the data that it touches, measured in function calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def calls(work: Callable[[], Any]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    work()  # what is imported and compiled once does not count
+    work()  # imports and compilations that happen once do not count
     sys.setprofile(counted)
     try:
         work()

@@ -20,7 +20,7 @@ from xr_nczarr.cli.main import main
 USAGE = "Usage: nczarr {} [OPTIONS] {}"
 NO_STORE = "found no Zarr metadata (zarr.json, .zmetadata"
 WRONG = {
-    # ---- what is no store
+    # ---- targets that are not stores
     "nothing there": ("info nothing", "nothing: the path does not exist"),
     "empty folder": ("info empty", f"empty: {NO_STORE}"),
     "folder of something else": ("info plain", f"plain: {NO_STORE}"),
@@ -143,7 +143,7 @@ def write_netcdf(name: str, **options) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with stores, files of other kinds, and what is damaged."""
+    """A folder with stores, damaged stores, and files of other kinds."""
     here = tmp_path_factory.mktemp("wrong")
     before = Path.cwd()
     os.chdir(here)

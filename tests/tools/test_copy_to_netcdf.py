@@ -1,4 +1,4 @@
-"""`copy` into a netCDF file: what netcdf-c then reads, what is refused, what stays on the disk."""
+"""`copy` to a netCDF file: the values that netcdf-c reads, errors, and files left on the disk."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_store_that_another_writer_created_during_the_write_is_not_replaced(tm
     path = tmp_path / name
     values = meanwhile(lambda: to_nczarr(series(5), path), 0)
     with dask.config.set(scheduler="sync"):
-        with pytest.raises(ExistsError, match="another writer created it at the same time"):
+        with pytest.raises(ExistsError, match="another writer created the store at the same time"):
             to_nczarr(series(0, values), path, mode=mode)
         assert os.listdir(tmp_path) == [name]
         xr.testing.assert_identical(read(path), series(5))

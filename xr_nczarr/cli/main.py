@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # including errors of other libraries, with their class
         if sys.flags.dev_mode:
             raise
-        known = isinstance(error, NczarrError | OSError | UsageError)
-        complain(error, str(error) if known else f"{type(error).__name__}: {error}")
+        is_expected = isinstance(error, NczarrError | OSError | UsageError)
+        complain(error, str(error) if is_expected else f"{type(error).__name__}: {error}")
         return _FAILED
     return code
 

@@ -93,10 +93,10 @@ def open_hierarchy(
         If the store is the folder of a parquet reference set.
     """
     with Place(store=store.name):
-        asked = group_path(group)
+        requested = group_path(group)
         search = _Search(
             store,
-            asked,
+            requested,
             subgroups,
             listed_children,
             sidecars,
@@ -242,9 +242,9 @@ class _Search:
         single = self._fetch(members)
         consolidated_key = self.zarr.consolidated_key
         for key, document in members.items():
-            found = single.get(key)
-            if found is None or found.value != document.value:
-                state = "is missing" if found is None else "differs"
+            stored = single.get(key)
+            if stored is None or stored.value != document.value:
+                state = "is missing" if stored is None else "differs"
                 raise MetadataError(
                     f"the single document {state}: the consolidated metadata are stale",
                     remedy="Open with consolidated=False, and consolidate the store again",

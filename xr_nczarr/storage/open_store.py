@@ -229,8 +229,8 @@ def _kind_of_file(path: str) -> str:
         b"CDF": "a netCDF-3 file",
         b"GRIB": "a GRIB file",
     }
-    known = (kind for magic, kind in kinds.items() if beginning.startswith(magic))
-    return next(known, "a file of another kind" if beginning else "an empty file")
+    formats = (kind for magic, kind in kinds.items() if beginning.startswith(magic))
+    return next(formats, "a file of another kind" if beginning else "an empty file")
 
 
 def _open_object(target: Any) -> Store:

@@ -126,7 +126,7 @@ def desktop_files(folder: str) -> list[str]:
 def made_meanwhile(name: str) -> ExistsError:
     """Return the error for a store that another writer created at the same time."""
     return ExistsError(
-        "another writer created it at the same time",
+        "another writer created the store at the same time",
         remedy="Check it first. Pass mode='w' to replace it",
         store=name,
     )

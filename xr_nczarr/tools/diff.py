@@ -170,11 +170,11 @@ class _Comparing:
         """Compare two trees."""
         first, second = ({group.path: group for group in tree.root.walk()} for tree in trees)
         for path in _merged(first, second):
-            one, other = first.get(path), second.get(path)
-            if one is not None and other is not None:
-                self._groups(one, other, trees)
+            left, right = first.get(path), second.get(path)
+            if left is not None and right is not None:
+                self._groups(left, right, trees)
             else:
-                self._add(path, *("group" if item else None for item in (one, other)))
+                self._add(path, *("group" if item else None for item in (left, right)))
 
     def _groups(self, first: Group, second: Group, trees: tuple[Tree, ...]) -> None:
         prefix = first.path.rstrip("/")
@@ -183,11 +183,11 @@ class _Comparing:
             self._add(f"{prefix}/{name}", *texts)
         self._attributes(first.path, first.attributes, second.attributes)
         for name in _merged(first.variables, second.variables):
-            one, other = first.variables.get(name), second.variables.get(name)
-            if one is not None and other is not None:
-                self._variables(one, other, trees)
+            left, right = first.variables.get(name), second.variables.get(name)
+            if left is not None and right is not None:
+                self._variables(left, right, trees)
             else:
-                texts = [_declaration(item) if item else None for item in (one, other)]
+                texts = [_declaration(item) if item else None for item in (left, right)]
                 self._add(f"{prefix}/{name}", *texts)
 
     def _variables(self, first: Variable, second: Variable, trees: tuple[Tree, ...]) -> None:

@@ -111,8 +111,8 @@ class Explanation(Result):
 
     def totals(self) -> list[str]:
         """Return the last row of a table."""
-        known = [item.fetched_bytes for item in self.readings]
-        fetched = None if None in known else sum(item or 0 for item in known)
+        sizes = [item.fetched_bytes for item in self.readings]
+        fetched = None if None in sizes else sum(item or 0 for item in sizes)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
         return [
             "all",

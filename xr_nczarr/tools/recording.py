@@ -53,14 +53,14 @@ class ObjectSizes:
         If `one_by_one`, a local store looks each object up instead of listing all, and a store that
         cannot be listed gets a request for each.
         """
-        known = self.store.known_sizes(keys) if one_by_one else None
-        if known is not None:
-            return known
+        sizes = self.store.known_sizes(keys) if one_by_one else None
+        if sizes is not None:
+            return sizes
         if self._listed is not None:
             return [self._listed.get(key, 0) for key in keys]
-        known = self.store.known_sizes(keys)
-        if known is not None:
-            return known
+        sizes = self.store.known_sizes(keys)
+        if sizes is not None:
+            return sizes
         if one_by_one:
             with suppress(AccessDeniedError, UnsupportedError):
                 return [size or 0 for size in self.store.sizes_of(keys)]

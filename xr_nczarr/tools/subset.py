@@ -186,17 +186,17 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
     numeric = index.dtype.kind in "iuf"
     try:
         if not isinstance(label, slice):
-            found = index.get_loc(_number(label) if numeric else label)
+            position = index.get_loc(_number(label) if numeric else label)
         else:
             ends = [label.start, label.stop]
             if numeric:
                 ends = [None if end is None else _number(end) for end in ends]
             if index.is_monotonic_decreasing and None not in ends and ends[0] < ends[1]:
                 ends.reverse()
-            found = index.slice_indexer(*ends)
-            if not len(range(len(index))[found]):
+            position = index.slice_indexer(*ends)
+            if not len(range(len(index))[position]):
                 raise KeyError(label)
-        if isinstance(found, np.ndarray):
+        if isinstance(position, np.ndarray):
             raise KeyError(label)
     except (KeyError, ValueError, TypeError) as error:
         first, last = (index[0], index[-1]) if len(index) else (None, None)
@@ -206,7 +206,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
             if len(index)
             else "It has no elements",
         ) from error
-    return found if isinstance(found, slice) else int(found)
+    return position if isinstance(position, slice) else int(position)
 
 
 def _number(label: Any) -> int | float:

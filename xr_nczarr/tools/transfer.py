@@ -35,7 +35,7 @@ def copy_chunks(
     resumed: bool,
     progress: bool,
 ) -> tuple[list[str], int]:
-    """Write all missing chunks; return the paths of arrays copied as bytes, and a count."""
+    """Write all missing chunks; return the paths of arrays copied as bytes, and the chunk count."""
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     others: list[ArrayWrite] = []
     large: list[ArrayWrite] = []

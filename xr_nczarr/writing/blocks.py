@@ -155,8 +155,8 @@ def _selected_lengths(
         if axes:
             lengths[axes[0]] = _lengths(selector, _ends(chunks, size))
     by_axis = [lengths.get(axis) for axis in range(variable.ndim)]  # joined characters have no axis
-    known = [item for item in by_axis if item is not None]
-    return known if tuple(int(item.sum()) for item in known) == variable.shape else None
+    selected = [item for item in by_axis if item is not None]
+    return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
 
 
 def _ends(chunks: Any, size: int) -> _Lengths:
