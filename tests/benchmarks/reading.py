@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,9 +20,9 @@ from xr_nczarr.dataset import open_netcdf, readable_node
 from xr_nczarr.options import OpenOptions
 
 
-def ours(path: Path | str) -> ChunkedArray:
+def ours(path: Path | str, storage_options: Mapping[str, Any] | None = None) -> ChunkedArray:
     """Return the chunk engine's array, without xarray."""
-    opened = open_netcdf(path, OpenOptions())
+    opened = open_netcdf(path, OpenOptions(storage_options=storage_options))
     return ChunkedArray(readable_node(opened.root.variables["field"], None), opened.store)
 
 

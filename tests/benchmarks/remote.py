@@ -38,7 +38,11 @@ worker_processes 1; daemon off; user root; pid {folder}/pid; error_log {folder}/
 events {{ worker_connections 1024; }}
 http {{
     access_log off; sendfile on; keepalive_requests 100000; client_body_temp_path {folder}/body;
-    server {{ listen 127.0.0.1:{port}; root {root}; }}
+    server {{
+        listen 127.0.0.1:{port}; root {root};
+        location / {{ auth_request {gate}; }}
+        location = /delay {{ internal; proxy_pass http://127.0.0.1:{delay}; }}
+    }}
 }}
 """
 
@@ -46,6 +50,8 @@ http {{
 async def _serve_files(directory: Path, ready: Connection) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(LATENCY)
+        if request.path == "/delay":
+            return web.Response()
         path = directory / request.path.lstrip("/")
         return web.Response(body=path.read_bytes()) if path.is_file() else web.Response(status=404)
 
@@ -87,11 +93,15 @@ def _running(target: Callable[[Path, Connection], None], directory: Path) -> Ite
 
 
 @contextmanager
-def _nginx(root: Path, port: int = 18_731) -> Iterator[str]:
-    """The URL of the files below a directory; needs nginx."""
+def _nginx(root: Path, delay: int | None = None, port: int = 18_731) -> Iterator[str]:
+    """The URL of the files below a directory; needs nginx.
+
+    It asks the `_web_server` at the port `delay` before each answer, and so waits `LATENCY`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "nginx.conf")
-        configuration.write_text(NGINX.format(folder=folder, port=port, root=root))
+        gate = {"gate": "/delay" if delay else "off", "delay": delay or port}
+        configuration.write_text(NGINX.format(folder=folder, port=port, root=root, **gate))
         process = subprocess.Popen(["nginx", "-c", configuration])
         try:
             time.sleep(1)
@@ -124,7 +134,7 @@ async def _get_all(urls: list[str]) -> None:
 def remote(directory: Path) -> Iterator[Row]:
     """Large and small chunks over HTTP, at once and after 20 ms; points; opening; S3."""
     if shutil.which("nginx"):
-        yield from _without_latency(directory / "nginx")
+        yield from _over_nginx(directory / "nginx")
     large = data.field((64, 512, 512))
     data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
     small = data.field((1, 1000, 4096))[0]
@@ -183,29 +193,46 @@ def remote(directory: Path) -> Iterator[Row]:
             )
 
 
-def _without_latency(folder: Path) -> Iterator[Row]:
+def _over_nginx(folder: Path) -> Iterator[Row]:
+    """Whole reads by fsspec, the default for the web, and by obstore, at once and after 20 ms."""
     sizes = {
-        "64 chunks of 4 MB over nginx": ((64, 1024, 1024), (1, 1024, 1024)),
-        "2,048 chunks of 64 kB over nginx": ((2048, 16384), (1, 16384)),
+        "64 chunks of 4 MB": ((64, 1024, 1024), (1, 1024, 1024)),
+        "2,048 chunks of 64 kB": ((2048, 16384), (1, 16384)),
     }
     for number, (shape, chunks) in enumerate(sizes.values()):
         values = np.random.default_rng(0).random(shape, "f4")
         data.zarr_store(folder, f"{number}", values, chunks, None)
-    with _nginx(folder) as url:
-        for number, (label, (shape, _)) in enumerate(sizes.items()):
-            contestants = _readers(f"{url}/{number}.zarr")
-            contestants["limit: obstore"] = partial(_get_by_obstore, f"{url}/{number}.zarr", shape)
-            goals = {
-                "zarr-python, fsspec": 4,
-                "zarr-python, obstore": 1.3,
-                "limit: obstore": 1 / 1.3,
-            }
-            others = dict.fromkeys(list(contestants)[1:-1], 1.0)
-            yield Row(label, contestants, goals if number == 0 else others)
+    with _running(_web_server, folder) as port:
+        for delay in (None, port):
+            with _nginx(folder, delay) as url:
+                for number, (label, (shape, _)) in enumerate(sizes.items()):
+                    for client in ("fsspec", "obstore"):
+                        row = f"{label} over nginx{', 20 ms' if delay else ''}, client={client}"
+                        contestants = _readers(f"{url}/{number}.zarr", client)
+                        threads = 64 if delay else 8
+                        limit = partial(
+                            _get_by_obstore, f"{url}/{number}.zarr", shape, threads=threads
+                        )
+                        yield _by_client(row, contestants, limit, shape[0])
 
 
-def _get_by_obstore(url: str, shape: tuple[int, ...]) -> np.ndarray:
-    """All chunks from eight threads, each copied into the result."""
+def _by_client(
+    label: str,
+    contestants: dict[str, Callable[[], np.ndarray]],
+    limit: Callable[[], np.ndarray],
+    chunks: int,
+) -> Row:
+    goals: dict[str, float] = dict.fromkeys(list(contestants)[1:], 1.0)
+    if label.endswith("client=obstore"):
+        contestants["limit: obstore"] = limit
+        if chunks == 64:
+            goals |= {"zarr-python, fsspec": 4, "zarr-python, obstore": 1.3}
+            goals["limit: obstore"] = 1 / 1.3
+    return Row(label, contestants, goals)
+
+
+def _get_by_obstore(url: str, shape: tuple[int, ...], threads: int) -> np.ndarray:
+    """All chunks from so many threads, each copied into the result."""
     client = obstore.store.HTTPStore.from_url(f"{url}/field", client_options={"allow_http": True})
     out = np.empty(shape, "f4")
 
@@ -213,8 +240,8 @@ def _get_by_obstore(url: str, shape: tuple[int, ...]) -> np.ndarray:
         key = ".".join([str(number)] + ["0"] * (len(shape) - 1))
         out[number].reshape(-1).view("u1")[:] = memoryview(client.get(key).bytes())
 
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(get, range(shape[0])))
+    with ThreadPoolExecutor(threads) as helpers:
+        list(helpers.map(get, range(shape[0])))
     return out
 
 
@@ -256,9 +283,9 @@ def _writing(url: str, options: dict[str, Any]) -> Row:
     )
 
 
-def _readers(url: str) -> dict[str, Callable[[], np.ndarray]]:
-    """Return what reads the whole field at a URL with each library."""
-    array = ours(url)
+def _readers(url: str, client: str = "fsspec") -> dict[str, Callable[[], np.ndarray]]:
+    """Return what reads the whole field at a URL with each library, ours by a client."""
+    array = ours(url, {"client": client})
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
     client = {"allow_http": True}
     transport = obstore.store.HTTPStore.from_url(f"{url}/field", client_options=client)
