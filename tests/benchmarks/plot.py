@@ -1,7 +1,12 @@
-"""Draw results: a line for each row, a point for each other contestant."""
+"""Draw results: a line for each row, a point for each other contestant.
+
+`python -m tests.benchmarks.plot docs/performance.json docs/images/speed.svg` draws `OVERVIEW`.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -9,6 +14,22 @@ from matplotlib.figure import Figure
 from tests.benchmarks.harness import Result
 
 MARKERS = "oDs^vPXd<>ph"
+OVERVIEW = {
+    "open 500 variables, consolidated": "open 500 variables",
+    "265 MB through xarray, blosc": "read 265 MB through xarray, Blosc",
+    "265 MB, 4 MB chunks, raw": "read 265 MB, uncompressed",
+    "4,000 chunks of 16 kB, blosc": "read 4,000 chunks of 16 kB, Blosc",
+    "1,000 chunks of 16 kB over HTTP, 20 ms": "read 1,000 chunks over HTTP, 20 ms",
+    "write 265 MB, blosc": "write 265 MB, Blosc",
+}
+"""Rows of the figure for users, and how it names them."""
+PEERS = {
+    "xarray and zarr-python": ("engine zarr", "to_zarr"),
+    "zarr-python": ("zarr-python", "zarr-python, obstore"),
+    "zarrs": ("zarrs",),
+    "tensorstore": ("tensorstore",),
+}
+"""Peers of that figure, by their names in the rows."""
 
 
 def draw(results: list[Result], path: Path) -> None:
@@ -35,3 +56,35 @@ def draw(results: list[Result], path: Path) -> None:
     axes.grid(axis="y", lw=0.3)
     figure.legend(loc="outside upper center", ncols=4, fontsize=7)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def draw_overview(results: list[Result], path: Path) -> None:
+    """Draw six rows and four peers as bars from 1 to the ratio of the peer's time to ours."""
+    rows = {result.row: result.ratio for result in results}
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for number, (peer, names) in enumerate(PEERS.items()):
+        places, ratios = [], []
+        for at, row in enumerate(OVERVIEW):
+            ratio = next((rows[row][name] for name in names if name in rows[row]), None)
+            if ratio is not None:
+                places.append(0.3 - at - 0.2 * number)
+                ratios.append(ratio)
+        lengths = [ratio - 1 for ratio in ratios]
+        bars = axes.barh(places, lengths, 0.18, left=1, color=f"C{number}", label=peer)
+        axes.bar_label(bars, [f"{ratio:.1f}×" for ratio in ratios], padding=3, fontsize=8)
+    axes.axvline(1, color="0.3", lw=1)
+    axes.set_xscale("log")
+    axes.set_xticks(ticks := [0.5, 1, 2, 5, 10, 20], [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.margins(x=0.1)
+    axes.set_yticks(range(0, -len(OVERVIEW), -1), list(OVERVIEW.values()), fontsize=9)
+    axes.set_xlabel("time of the other library, in times of engine nczarr", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=9)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+if __name__ == "__main__":
+    record = json.loads(Path(sys.argv[1]).read_text())
+    draw_overview([Result(**result) for result in record["results"]], Path(sys.argv[2]))

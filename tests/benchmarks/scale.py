@@ -1,9 +1,16 @@
-"""Rows: 1, 10 and 100 times as many variables, groups, chunks and references."""
+"""Rows: 1, 10 and 100 times as many variables, groups, chunks and references.
+
+`python -m tests.benchmarks.scale FOLDER` prints the table of docs/scale.md.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,45 +67,109 @@ def write_records(folder: Path, references: int, record_size: int) -> str:
     return str(path)
 
 
+def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str], int]]:
+    """Write stores at three sizes each; yield what there is, works, paths, and how far peers go."""
+    yield (
+        "variables",
+        ("open", "info"),
+        {
+            size: write(folder / f"variables-{size}", {f"v{number}": 1 for number in range(size)})
+            for size in (500, 5_000, 50_000)
+        },
+        MAX_PEER_NODES,
+    )
+    yield (
+        "groups",
+        ("open all groups of",),
+        {
+            size: write(folder / f"groups-{size}", {f"g{number}/v": 1 for number in range(size)})
+            for size in (100, 1_000, 10_000)
+        },
+        1_000,
+    )
+    yield (
+        "chunks",
+        ("read 300 chunks of", "explain 300 chunks of"),
+        {size: write(folder / f"chunks-{size}", {"v": size}) for size in (10**6, 10**7, 10**8)},
+        10**8,
+    )
+    yield (
+        "references in parquet",
+        ("read 300 chunks of", "verify 1,000 chunks of"),
+        {
+            size: write_records(folder / f"references-{size}", size, 10**5)
+            for size in (10**5, 10**6, 10**7)
+        },
+        0,
+    )
+
+
+WORKS = {
+    "open": "len(xr.open_dataset(path, engine=engine, chunks=None))",
+    "info": "len(str(xr_nczarr.info(path)))",
+    "open all groups of": "len(xr.open_groups(path, engine=engine))",
+    "read 300 chunks of": (
+        'xr.open_dataset(path, engine=engine, chunks=None)["v"][5:3005].values.size'
+    ),
+    "explain 300 chunks of": 'len(str(xr_nczarr.explain(path, {"t": slice(5, 3005)})))',
+    "verify 1,000 chunks of": "len(str(xr_nczarr.verify(path, sample=1000)))",
+}
+
+
 def scale(directory: Path) -> Iterator[Row]:
-    """Opening, one selection and `info`, at three sizes each."""
-    folder = directory / "scale"
-
-    def opened(path: str, engine: str = "nczarr") -> xr.Dataset:
-        return xr.open_dataset(path, engine=engine, chunks=None)
-
-    for size in (500, 5_000, 50_000):
-        path = write(folder / f"variables-{size}", {f"v{number}": 1 for number in range(size)})
-        peers = {"engine zarr": lambda path=path: len(opened(path, "zarr"))}
-        yield Row(
-            f"open {size:,} variables",
-            {OURS: lambda path=path: len(opened(path))} | (peers if size <= MAX_PEER_NODES else {}),
-        )
-        yield Row(f"info of {size:,} variables", {OURS: lambda path=path: _info(path)})
-    for size in (100, 1_000, 10_000):
-        path = write(folder / f"groups-{size}", {f"g{number}/v": 1 for number in range(size)})
-        peers = {"engine zarr": lambda path=path: len(xr.open_groups(path, engine="zarr"))}
-        yield Row(
-            f"open {size:,} groups",
-            {OURS: lambda path=path: len(xr.open_groups(path, engine="nczarr"))}
-            | (peers if size < MAX_PEER_NODES else {}),
-        )
-    for size in (10**6, 10**7, 10**8):
-        path = write(folder / f"chunks-{size}", {"v": size})
-        yield Row(
-            f"open an array of {size:,} chunks and read 300",
-            {
-                name: lambda path=path, engine=engine: opened(path, engine)["v"][5:3005].values
+    """Opening, one selection and the commands, at three sizes each."""
+    for kind, works, paths, max_peer in stores(directory / "scale"):
+        for work, (size, path) in itertools.product(works, paths.items()):
+            contestants = {
+                name: partial(_done, WORKS[work], path, engine)
                 for name, engine in ((OURS, "nczarr"), ("engine zarr", "zarr"))
-            },
-        )
-    for size in (10**5, 10**6, 10**7):
-        path = write_records(folder / f"references-{size}", size, 10**5)
-        yield Row(
-            f"open a parquet set of {size:,} references and read 300",
-            {OURS: lambda path=path: opened(path)["v"][5:3005].values},
-        )
+            }
+            if "engine" not in WORKS[work] or size > max_peer:
+                del contestants["engine zarr"]
+            yield Row(f"{work} {size:,} {kind}", contestants)
 
 
-def _info(path: str) -> int:
-    return len(str(xr_nczarr.info(path)))
+def _done(work: str, path: str, engine: str) -> Any:
+    return eval(work, {"xr": xr, "xr_nczarr": xr_nczarr, "path": path, "engine": engine})
+
+
+MEASURED = """
+import re, sys, time
+import xarray as xr
+import xr_nczarr
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+work, tiny, path, engine = sys.argv[1:]
+code = compile(work, "work", "eval")
+eval(code, {**globals(), "path": tiny})  # which imports what is needed
+before, started = peak(), time.process_time()
+eval(code)
+print(time.process_time() - started, (peak() - before) / 1e3)
+"""
+
+
+def curves(directory: Path) -> Iterator[str]:
+    """Yield a line for each work: processor seconds and peak memory (MB) at three sizes."""
+    for kind, works, paths, max_peer in stores(directory):
+        for work, engine in itertools.product(works, ("nczarr", "zarr")):
+            if engine == "zarr" and ("engine" not in WORKS[work] or not max_peer):
+                continue
+            tiny, measured = paths[min(paths)], []
+            for size, path in paths.items():
+                if engine == "zarr" and size > max_peer:
+                    measured.append("–")
+                    continue
+                command = [sys.executable, "-c", MEASURED, WORKS[work], tiny, path, engine]
+                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                seconds, megabytes = map(float, output.split())
+                measured.append(f"{seconds:.2g} s, {megabytes:.0f} MB")
+            sizes = " / ".join(f"{size:,}" for size in paths)
+            name = f"{work} {sizes} {kind}"
+            yield f"| {name} | {engine} | {' | '.join(measured)} |"
+
+
+if __name__ == "__main__":
+    for line in curves(Path(sys.argv[1])):
+        print(line, flush=True)
