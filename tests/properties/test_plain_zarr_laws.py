@@ -13,10 +13,12 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kerchunk.hdf import SingleHdf5ToZarr
+from packaging.version import Version
 
 from xr_nczarr.errors import MetadataError
 
 EXAMPLES = int(os.environ.get("NCZARR_EXAMPLES", "60"))
+SCALES_TO_FLOATS = Version(xr.__version__) >= Version("2025.8")
 LAW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 SIZES = {"x": 5, "y": 3}
 INTEGERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]
@@ -330,11 +332,11 @@ def assert_same_encoding(result, expected, name):
     encoding = {
         k: v for k, v in expected.items() if k not in ("compressors", "filters", "serializer")
     }
-    if encoding["shards"] is not None:  # a block is a shard
+    if encoding.get("shards") is not None:  # a block is a shard; xarray 2025.7 may not say it
         names = encoding["preferred_chunks"]
         encoding["preferred_chunks"] = dict(zip(names, encoding["shards"], strict=True))
     dtype = encoding.pop("dtype", None)
-    if dtype is not None:  # text has dtype object, and the byte order is kept
+    if isinstance(dtype, np.dtype):  # text has dtype object (in 2025.7 str); byte order is kept
         kept = np.dtype(object) if dtype.kind == "T" else dtype.newbyteorder("=")
         assert result["dtype"].newbyteorder("=") == kept, name
     for key, value in encoding.items():
@@ -364,7 +366,9 @@ def assert_alike(theirs, ours, store):
         assert_same_encoding(result.encoding, encoding, name)
         # xarray misreads a fill value of big-endian integers with `_Unsigned`.
         misread = group[name].dtype.byteorder == ">" and "_Unsigned" in expected.encoding
-        if not declared and not misread:
+        # xarray 2025.7 scales to integers, as if no value was missing.
+        whole = isinstance(expected.encoding.get("scale_factor"), int) and not SCALES_TO_FLOATS
+        if not declared and not misread and not whole:
             assert_same_values(result, expected, name)
 
 

@@ -486,7 +486,10 @@ def times(block):
 )
 @pytest.mark.parametrize("convert", [texts, times])
 def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, monkeypatch):
-    """There are 40 blocks. Loaded as a whole, text takes 11 MB and times 5 MB."""
+    """There are 40 blocks. Loaded as a whole, text takes 11 MB and times 5 MB.
+
+    The graph of dask 2024.12 takes 1 MB more than that of 2026.8.
+    """
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1 << 16)
     count, block = (20_000, 500) if convert is texts else (160_000, 4_000)
     dtype = object if convert is texts else "M8[ns]"
@@ -512,7 +515,7 @@ def test_text_and_times_are_written_block_by_block(path, how, convert, lazy, mon
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert peak < (5e6 if convert is texts else 3e6)
+    assert peak < (5e6 if convert is texts else 4.2e6)
     assert (result is None) == (how != "compute")
     if result is not None:
         result.compute()
