@@ -83,7 +83,7 @@ def test_a_server_that_answers_with_errors_lists_nothing(http_server, served, st
     os.rename(served / "data set", f"{http_server.root}/store")
     http_server.fault("status", path="*/", status=status, times=None)
     kind = UnsupportedError if status < 500 else StorageError
-    with pytest.raises(kind, match="consolidated metadata" if status < 500 else "500"):
+    with pytest.raises(kind, match="Consolidate the metadata" if status < 500 else "500"):
         opened(f"{http_server.url}/store", storage_options={"retry": {"attempts": 1}})
 
 

@@ -27,7 +27,7 @@ class Folder:
     requested: list[str] = field(default_factory=list)
 
     def __call__(self, names):
-        self.asked += names
+        self.requested += names
         return LocalStore(self.path).fetch(names)
 
 
@@ -108,7 +108,7 @@ def test_only_the_requested_record_is_read_once(tmp_path):
     references, folder = open_folder(tmp_path)
     for _ in range(2):
         assert references.resolve("t/30") == Target("s3://b/t.nc", 3000, 5)
-    assert folder.asked == [".zmetadata", "t/refs.2.parq"]
+    assert folder.requested == [".zmetadata", "t/refs.2.parq"]
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)

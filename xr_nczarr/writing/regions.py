@@ -120,11 +120,12 @@ def write_region(
     sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
     new_sizes = dict(new.sizes)
     if sizes != new_sizes:
+        # xarray has the first words for Zarr, and those behind the sizes for netCDF.
         raise ConflictError(
             f"variable {name!r} already exists with different dimension sizes: "
-            f"{sizes} != {new_sizes}",
-            remedy="Pass the stored sizes, or name the dimension that grows as append_dim, or the "
-            "part to write as region",
+            f"{sizes} != {new_sizes}. Unable to update size for existing dimension",
+            remedy="Match the stored sizes, or pass append_dim for the dimension to extend, or "
+            "region for the part to overwrite",
         )
     return pieces
 

@@ -74,7 +74,7 @@ def stored_name(name: Hashable) -> str:
     if name is None:
         return NONE_NAME
     if not isinstance(name, str):
-        raise TypeError(f"names must be strings or None; found {name!r}")
+        raise TypeError(f"each name must be a string or None; found {name!r}")
     if not name or "\0" in name or name in _RESERVED:
         problem = f"a string must be length 1 or more, and none of Zarr's keys; found {name!r}"
         raise ConflictError(problem, remedy="Rename it")
