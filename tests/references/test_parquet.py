@@ -3,7 +3,9 @@
 import importlib.util
 import json
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import fsspec
 import pandas as pd
@@ -12,6 +14,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
 from xr_nczarr.references import InlineBytes, Target, parse_parquet_references
+from xr_nczarr.references.record_files import RecordFiles
 from xr_nczarr.storage import LocalStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
@@ -125,6 +128,20 @@ def test_row_groups_are_read_one_at_a_time(tmp_path, monkeypatch, reader):
     assert references.resolve("t/100") is references.resolve("t/160") is None
     (file,) = references.table.records.load(["t/refs.0.parq"]).values()
     assert file._columns.cache_info().misses == 2
+
+
+def test_threads_read_row_groups_of_one_file(tmp_path):
+    """A file of pyarrow that two threads read at once fails, or crashes the process."""
+    count = 20_000
+    rows = {"path": [f"u{i}" for i in range(count)], "offset": range(count), "size": [1] * count}
+    pd.DataFrame(rows).to_parquet(tmp_path / "refs.0.parq", row_group_size=500, engine="pyarrow")
+    numbers = [7919 * i % count for i in range(300)]
+    for _ in range(20):
+        records = RecordFiles(LocalStore(str(tmp_path)).fetch, count)
+        records.load(["refs.0.parq"])
+        with ThreadPoolExecutor(8) as threads:
+            results = list(threads.map(partial(records.row, "refs.0.parq"), numbers))
+        assert [row["offset"] for row in results] == numbers
 
 
 def test_a_variable_pickles_as_its_own_part(tmp_path):

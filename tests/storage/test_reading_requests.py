@@ -168,7 +168,10 @@ def test_the_directory_and_size_of_a_zip_file_take_one_request(place, tmp_path, 
 
 
 def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> dict[str, bytes]:
-    """An array in shards of 40 chunks by key."""
+    """An array in shards of 40 chunks by key.
+
+    Processes keep the indices of shards by the name of the store, so counting needs a new name.
+    """
     encoding = {"v": {"chunks": (1, 100), "shards": (40, 100)}}
     xr_nczarr.to_nczarr(
         xr.Dataset({"v": (("t", "x"), values)}), folder, encoding=encoding, zarr_format=3, mode="w"
@@ -179,7 +182,7 @@ def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> d
 @pytest.fixture
 def tags(s3_server: S3Server) -> Place:
     """A place reached by a client that says of which version of an object its answers are."""
-    return Place(s3_server, {**s3_server.storage_options, "client": "obstore"})
+    return Place(s3_server, {**s3_server.storage_options, **PATIENT, "client": "obstore"})
 
 
 splitting = pytest.mark.filterwarnings("ignore:The specified chunks separate the stored chunks")
@@ -188,8 +191,8 @@ splitting = pytest.mark.filterwarnings("ignore:The specified chunks separate the
 @splitting
 def test_the_index_of_a_shard_is_fetched_once_by_all_tasks(tags, tmp_path):
     values = np.random.default_rng(1).normal(size=(200, 100))
-    tags.serve(write_shards(tmp_path / "store", values))
-    result = tags.open("shards", chunks={"t": 1})
+    tags.serve(write_shards(tmp_path / "store", values, name="read-by-threads"))
+    result = tags.open("read-by-threads", chunks={"t": 1})
     with tags.server.waves() as waves:
         np.testing.assert_array_equal(result["v"].compute(scheduler="threads"), values)
     assert len(waves.requests) == 205
@@ -198,8 +201,8 @@ def test_the_index_of_a_shard_is_fetched_once_by_all_tasks(tags, tmp_path):
 @splitting
 def test_the_index_of_a_shard_is_fetched_once_by_each_process(tags, tmp_path, workers):
     values = np.random.default_rng(2).normal(size=(200, 100))
-    tags.serve(write_shards(tmp_path / "store", values))
-    result = tags.open("shards", chunks={"t": 1})
+    tags.serve(write_shards(tmp_path / "store", values, name="read-by-processes"))
+    result = tags.open("read-by-processes", chunks={"t": 1})
     tags.server.clear()
     np.testing.assert_array_equal(workers.compute(result["v"]).result(), values)
     assert 205 <= len(tags.server.requests) <= 210

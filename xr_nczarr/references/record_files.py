@@ -18,7 +18,7 @@ from xr_nczarr.errors import (
     UnsupportedError,
     reason_of,
 )
-from xr_nczarr.locks import cached_property
+from xr_nczarr.locks import ProcessLock, cached_property
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.shared_cache import SharedCache
 
@@ -89,13 +89,15 @@ class _RecordFile:
         self._data = data
         self._max_rows = max_rows
         self._columns = lru_cache(1)(lambda group: self._opened[1](group))
+        self._reading = ProcessLock()  # the files of pyarrow serve one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
         """Return the values of a row by column, or None if it does not exist."""
         sizes, _ = self._opened
         for group, size in enumerate(sizes):
             if row < size:
-                columns = self._columns(group)
+                with self._reading:
+                    columns = self._columns(group)
                 return {column: columns[column][row] for column in columns}
             row -= size
         return None
