@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ from xr_nczarr.codecs import ChunkCodec
 # No test depends on how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen_objects() -> None:
+    """Exclude what earlier modules left from garbage collection, which slows down with it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -115,12 +115,12 @@ class Waves:
             if self._waiting > 1:
                 self._changed.wait_for(lambda: self.count > wave)
                 return
-            idle = 0
+            idle, ignored = 0, _ignored_threads()
             while idle < self.ticks:
-                events, used = self._events, _time_of_others()
+                events, used = self._events, _seconds_used(ignored)
                 self._changed.wait(self.tick_seconds)
-                busy = self._answering or self._events > events or _others_run()
-                busy = busy or _time_of_others() - used > self.idle_seconds
+                busy = self._answering or self._events > events or _is_any_awake(ignored)
+                busy = busy or _seconds_used(ignored) - used > self.idle_seconds
                 idle = 0 if busy else idle + 1
             self.count += 1
             self._waiting, self._answering = 0, self._waiting
@@ -133,20 +133,31 @@ class Waves:
             self._answering -= 1
 
 
-def _time_of_others() -> float:
-    """Return the processor time of the other threads of this process, in seconds."""
-    return time.process_time() - time.thread_time()
+def _ignored_threads() -> set[str]:
+    """Return the identifiers of this thread and of those of a distributed cluster."""
+    names = ("IO loop", "Profile", "AsyncProcess")
+    others = {str(item.native_id) for item in threading.enumerate() if item.name.startswith(names)}
+    return {str(threading.get_native_id()), *others}
 
 
-def _others_run() -> bool:
+def _seconds_used(ignored: set[str]) -> float:
+    """Return the processor time of the other threads of this process."""
+    nanoseconds = 0
+    for thread in ignored:
+        with suppress(OSError):  # it has ended, or the system does not tell
+            nanoseconds += int((_TASKS / thread / "schedstat").read_text().split()[0])
+    return time.process_time() - nanoseconds / 1e9
+
+
+def _is_any_awake(ignored: set[str]) -> bool:
     """Return whether another thread of this process runs, or waits for a processor or disk.
 
     Only Linux tells.
     """
-    own = str(threading.get_native_id())
     for task in _TASKS.iterdir() if _TASKS.exists() else ():
         with suppress(OSError):  # it has ended
-            if task.name != own and task.joinpath("stat").read_text().rpartition(")")[2][1] != "S":
+            state = task.joinpath("stat").read_text().rpartition(")")[2][1]
+            if task.name not in ignored and state != "S":
                 return True
     return False
 
