@@ -1,1 +1,1 @@
-"""Write xarray objects: encode them, fit them to the stored content, and store them atomically."""
+"""Write xarray objects: encode them, fit them to the store, and write them atomically."""

@@ -1,4 +1,4 @@
-"""Build the arrays of encoded variables, with their chunks, shards and codecs."""
+"""Build array nodes for encoded variables, with chunks, shards and codecs."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def make_node(
     *,
     lengthened: bool,
 ) -> tuple[ArrayNode, str, str]:
-    """Return the array of an encoded variable, and notes on misfits of its encoding.
+    """Return the array node of an encoded variable, and notes on changes to its encoding.
 
-    The first note describes how the chunks differ, the second why codecs are dropped. Both are
+    The first note describes how chunks were adapted, the second why codecs were dropped. A note is
     empty if nothing had to change.
 
     Parameters
     ----------
     growing
-        Whether the array may become longer along each dimension.
+        For each dimension, whether the array may become longer along that dimension.
     lengthened
-        Whether one-dimensional chunks become longer than the array; see `chunk_shape`.
+        Whether one-dimensional chunks may be longer than the array; see `chunk_shape`.
 
     Raises
     ------
     NczarrError
-        For codecs requested for this write that are not available.
+        If codecs that the caller requested for this write are not available.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
     zarr = layout.zarr
@@ -63,7 +63,7 @@ def make_node(
         chunk = chunk_shape(encoding, shape, encoded.dtype, blocks=blocks, lengthened=lengthened)
         if layout.chunks_within:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-        # In a version without shards, those left by opening are ignored.
+        # A version without shards ignores shards that opening left in the encoding.
         requested = encoding.get("shards") if explicit or zarr.has_shards else None
         required = explicit or encoding.get("chunks") == chunk
         shards = _shard_specs(requested, chunk, shape, required=required)
@@ -106,9 +106,9 @@ def make_node(
 
 
 def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return the encoding of characters, from one with the chunks of text.
+    """Return an encoding for characters, given one with chunk lengths for strings.
 
-    All characters of a text are in one chunk.
+    The characters of one string are in one chunk.
     """
     for key in ("chunks", "chunksizes"):
         sizes = encoding.get(key)
@@ -118,7 +118,10 @@ def _with_characters(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> Map
 
 
 def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
-    """Return an array with a fill value that its codecs can store, zero by default."""
+    """Return an array node whose fill value can be stored by its codecs.
+
+    Unless the fill value is `required`, zero replaces one that cannot be stored.
+    """
     try:
         check_fill(node)
     except ConflictError:
@@ -130,7 +133,7 @@ def _with_held_fill(node: ArrayNode, required: bool) -> ArrayNode:
 
 
 def _check_codecs(codecs: Sequence[Mapping[str, Any]], encoded: EncodedVariable) -> None:
-    """Raise UnsupportedError for a codec of another dtype or other axes."""
+    """Raise UnsupportedError for a codec that is configured for another dtype or other axes."""
     for codec in codecs:
         dtype = codec.get("dtype")
         if isinstance(dtype, str) and np.dtype(dtype) != encoded.dtype:
@@ -150,10 +153,10 @@ def _fit_opened(
 ) -> tuple[dict[str, Any], str]:
     """Return an encoding whose chunks and shards fit an array, and a note on the differences.
 
-    Chunks left by opening are kept, as in `to_zarr`. They follow their dimensions if
-    ``preferred_chunks`` names these. A chunk that is longer than its dimension is shortened, unless
-    the dimension is `growing` or the array has the shape that was opened. Chunks of another rank,
-    or of axes in an unknown order, are left out.
+    Chunks that opening left in the encoding are kept, as in `to_zarr`. If ``preferred_chunks``
+    names the dimensions, the chunk lengths follow these when they are transposed. A chunk that is
+    longer than its dimension is shortened, unless the dimension is `growing` or the array still has
+    the shape that was opened. Chunks of another rank, or of axes in an unknown order, are left out.
     """
     fitted = {key: value for key, value in encoding.items() if key not in _CHUNK_KEYS}
     unchanged = tuple(encoding.get("original_shape") or ()) == tuple(shape)
@@ -185,12 +188,15 @@ def _fit_opened(
 def _rearranged(
     lengths: Sequence[int], axes: Sequence[int], cut: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Return lengths by new axes, where `axes` are the old ones and `cut` has new lengths."""
+    """Return lengths in the order of the new axes.
+
+    `axes` has the old axis for each new axis, and `cut` the shortened length of some new axes.
+    """
     return tuple(cut.get(axis, lengths[source]) for axis, source in enumerate(axes))
 
 
 def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Return shards by their new axes, if they are given per axis."""
+    """Return shards in the order of the new axes if they have one length for each axis."""
     words = shards if isinstance(shards, Mapping) else {"shape": shards}
     shape = words.get("shape")
     if not isinstance(shape, list | tuple) or len(shape) != len(axes):
@@ -199,9 +205,10 @@ def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int])
 
 
 def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
-    """Return the chunks under the key that was changed since opening, or None if neither was.
+    """Return ``chunks`` or ``chunksizes``, whichever was changed since opening.
 
-    This engine leaves both keys. If ``chunks`` was changed, it takes precedence, as in `to_zarr`.
+    This engine sets both keys. If ``chunks`` was changed, it takes precedence, as in `to_zarr`.
+    Return None if the encoding has neither key.
     """
     chunks, chunksizes = encoding.get("chunks"), encoding.get("chunksizes")
     if chunks is None or isinstance(chunks, str):
@@ -213,9 +220,9 @@ def _opened_sizes(encoding: Mapping[str, Any]) -> Any:
 def _opened_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the axis that each dimension had when it was opened; None if that is unknown.
+    """Return the axis that each dimension had when it was opened; None if the axes are unknown.
 
-    Renamed dimensions are assumed to be in their order.
+    Renamed dimensions are assumed to have kept their order.
     """
     rank = len(shape)
     names = [str(name) for name in encoding.get("preferred_chunks") or ()]
@@ -241,17 +248,17 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Return the shape of the chunks to store.
 
-    These are the chunks of `encoding` (-1 for a whole dimension), else the largest of the dask
-    `blocks` along each dimension. Otherwise the array is halved along its longest dimension until a
-    chunk has at most 4 MiB. A `lengthened` chunk, which is one-dimensional, has at least 512
-    elements, and at least 4 KiB as in netcdf-c.
+    Use the chunks in `encoding` (-1 for a whole dimension) or, if there are no such chunks, the
+    largest of the dask `blocks` along each dimension. Without either, halve the array along its
+    longest dimension until a chunk has at most 4 MiB. A `lengthened` chunk, which is
+    one-dimensional, has at least 512 elements, and at least 4 KiB as in netcdf-c.
 
     Raises
     ------
     ConflictError
-        For chunks of another rank, or of lengths below -1.
+        If the chunks have another rank, or a length is below -1.
     TypeError
-        For lengths that are not integers.
+        If a length is not an integer.
     """
     sizes = encoding.get("chunks")
     if sizes is None or isinstance(sizes, str):
@@ -285,14 +292,15 @@ def _check_integers(sizes: Sequence[Any]) -> None:
 def _shard_specs(
     requested: Any, chunk: tuple[int, ...], array: Sequence[int], *, required: bool
 ) -> tuple[ShardSpec, ...]:
-    """Return the level of sharding that zarr-python's key ``shards`` requests.
+    """Return the shards that zarr-python's encoding key ``shards`` requests.
 
-    ``"auto"`` means two chunks along dimensions of more than eight chunks, as in zarr-python.
+    ``"auto"`` means two chunks along each dimension of more than eight chunks, as in zarr-python.
 
     Raises
     ------
     ConflictError
-        For a shape that the chunks do not divide, if it is `required`; otherwise it is ignored.
+        If chunks do not divide the shape of the shards, and shards are `required`. Otherwise, such
+        a shape is ignored.
     """
     if requested is None:
         return ()

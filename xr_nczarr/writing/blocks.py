@@ -1,6 +1,6 @@
-"""Lazily opened values: find the stores that they come from, and write them block by block.
+"""Find the stores from which lazily opened values are read, and write the values in blocks.
 
-A write must not destroy a store that it reads from. It keeps no more of its source in memory than
+A write must not destroy a store from which it reads. It keeps no more of its source in memory than
 it writes, and decodes each chunk once.
 """
 
@@ -43,12 +43,12 @@ def in_blocks(
     *,
     whole_below: int = _LOADED_WHOLE_BYTES,
 ) -> Dataset:
-    """Return a dataset whose lazily opened variables are read block by block, by dask.
+    """Return a dataset whose lazily opened variables are dask arrays, to be read block by block.
 
-    Some variables stay unchanged: those of at most `whole_below` bytes, objects other than text,
-    and times whose encoding has only one of units and dtype. A dask scalar of text or objects is
-    loaded: its block would be the item itself instead of an array, and bytes would lose trailing
-    NULs.
+    Some variables stay unchanged: variables of at most `whole_below` bytes, objects other than
+    text, and times whose encoding has only one of units and dtype. A dask scalar of text or objects
+    is loaded. As a block, it would be the item itself instead of an array, and bytes would lose
+    trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -75,12 +75,12 @@ def in_blocks(
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Return lazily indexed values as a dask array; scalars of text stay unchanged.
+    """Return lazily indexed values as a dask array; text scalars are loaded instead.
 
     Parameters
     ----------
     chunks
-        The lengths of the stored chunks along each dimension: an integer, or one for each chunk.
+        Lengths of the stored chunks for each dimension: one integer, or the lengths of all chunks.
     """
     dims = [f"dimension {axis}" for axis in range(len(values.shape))]
     sizes = dict(zip(dims, chunks, strict=True))
@@ -91,7 +91,7 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 
 
 def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether times can be encoded block by block: units and dtype are given, or neither.
+    """Return whether times can be encoded block by block: with both or neither of units and dtype.
 
     If neither is given, xarray chooses units and a dtype for all times of that resolution.
     """
@@ -100,7 +100,7 @@ def _times_are_settled(variable: Variable, encoding: Mapping[str, Any]) -> bool:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array comes from `in_blocks` instead of the caller."""
+    """Return whether `in_blocks` created a dask array, rather than the caller."""
     return any(str(name).startswith(_OPENED) for name in data.dask.layers)
 
 
@@ -114,10 +114,11 @@ def _itemsize(variable: Variable) -> int:
 
 
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths of blocks by dimension, each a whole number of the stored chunks.
+    """Return the lengths of the blocks in which to read a variable, by dimension.
 
-    Blocks begin and end at chunk boundaries, also in a slice. Chunks of less than 4 MiB are merged,
-    except for objects. Larger chunks that can be read in part are split into blocks of that size.
+    Each block consists of whole stored chunks, also in a slice. Chunks of less than 4 MiB are
+    merged, except for objects. Larger chunks that can be read in part are split into blocks of up
+    to 4 MiB.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -138,9 +139,9 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return the number of elements that a variable has of each stored chunk, by dimension.
+    """Return how many elements of each stored chunk a variable selects, by dimension.
 
-    None if that is unknown, as for points.
+    Return None if that is unknown, for example for a pointwise selection.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -160,7 +161,10 @@ def _selected_lengths(
 
 
 def _ends(chunks: Any, size: int) -> _Lengths:
-    """Return the ends of a dimension's chunks; `chunks` is one length, all lengths, or None."""
+    """Return the end of each chunk along a dimension of `size` elements.
+
+    `chunks` is the length of all chunks, a sequence of their lengths, or None for a single chunk.
+    """
     step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
     ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
     within: _Lengths = np.minimum(ends, size)
@@ -168,7 +172,7 @@ def _ends(chunks: Any, size: int) -> _Lengths:
 
 
 def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
-    """Return the lengths of consecutive runs of selected elements, each within one chunk."""
+    """Return the lengths of runs of consecutive selected elements that are in the same chunk."""
     if not isinstance(taken, range):
         numbers = np.searchsorted(ends, taken, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
@@ -181,7 +185,7 @@ def _lengths(taken: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Return lengths split so that boxes fit in a block; the first axes are split first."""
+    """Split chunk lengths so that parts fit in a block, along the first axes first."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
@@ -195,7 +199,7 @@ def _split(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Return lengths merged as long as boxes fit in a block; the last axes are merged first."""
+    """Merge chunks along the last axes first, as long as the merged chunks fit in a block."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):
@@ -208,12 +212,12 @@ def _joined(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...]
 def refuse_reading(
     values: Mapping[Any, Any], store: Store, paths: Collection[str] | None = None
 ) -> None:
-    """Raise RefusedError for lazy values that are read from arrays that a write replaces.
+    """Raise RefusedError if lazy values are read from arrays that a write replaces.
 
     Parameters
     ----------
     values
-        Arrays of any kind, or variables, by name.
+        Arrays of any type, or variables, by name.
     paths
         Paths of the arrays that are replaced; None for the whole store.
     """
@@ -231,7 +235,7 @@ def refuse_reading(
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield this engine's arrays within xarray's wrappers, or at the start of a dask graph."""
+    """Yield this engine's lazy arrays: within xarray's wrappers, or as sources of a dask graph."""
     graph = getattr(data, "dask", None)
     if graph is None:
         yield from lazy_array_in(data)
@@ -245,16 +249,16 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
 
 
 def lazy_array_in(data: Any) -> Iterator[LazyArray]:
-    """Yield the array within xarray's wrappers if it is one of this engine."""
+    """Yield the array within xarray's wrappers if it is a lazy array of this engine."""
     array, _ = unwrapped(data)
     if isinstance(array, LazyArray):
         yield array
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array within xarray's wrappers, and their selection from it.
+    """Return the array within xarray's wrappers, and the selection that they apply to it.
 
-    The selection is None if nothing, or only single points, are selected.
+    The selection is None for an array that is not indexed, and for pointwise indexing.
     """
     selected: Any = None
     while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
@@ -283,9 +287,9 @@ def _in_task(task: Any) -> Iterator[LazyArray]:
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Decorate a function of an array and the dtype of its result to take arrays of dask too.
+    """Decorate a function of an array and a result dtype so that it also accepts dask arrays.
 
-    It is applied to each of their blocks when it is computed.
+    For a dask array, the function is applied to each block when the block is computed.
     """
 
     @wraps(function)

@@ -1,6 +1,6 @@
-"""Build a netCDF tree from datasets by path: groups, shared dimensions, and arrays.
+"""Build a netCDF tree from datasets by path, with groups, shared dimensions and arrays.
 
-The tree describes a new store, or the additions to an existing one.
+The tree describes a new store, or the additions to an existing store.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Tree:
-    """A netCDF tree that grows by whole datasets.
+    """A netCDF tree to which whole datasets are added.
 
     Attributes
     ----------
     root
-        The root group; for an existing store, it contains only what new variables refer to.
+        The root group. For an existing store, it contains only what new variables refer to.
     written
         The new variables, by the path of their arrays.
     groups
-        Paths of the groups that are new.
+        Paths of the new groups.
     dropped
-        Texts on variables whose leftover codecs were dropped.
+        Descriptions of variables whose encoding named codecs that had to be dropped.
     retyped
         Descriptions of attributes that NCZarr stores as another type.
     """
@@ -79,7 +79,7 @@ class Tree:
         self.add_variables(request, encoded)
 
     def check_single(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError for more than one array in a version without groups."""
+        """Raise UnsupportedError for anything but one array in a Zarr version without groups."""
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
                 f"{path} has {count} variables and {len(attributes)} attributes, but a "
@@ -89,7 +89,7 @@ class Tree:
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables to the group of a request, with the dimensions that are missing."""
+        """Add encoded variables, and dimensions that are missing, to the group of a request."""
         for name, variable in encoded.items():
             group = self.group(request.path)
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
@@ -105,7 +105,10 @@ class Tree:
     ) -> str:
         """Add a variable to a group, and return the path of its array.
 
-        `dimensions` are its first dimensions; the others are looked up by name, or created.
+        `dimensions` are the leading dimensions of the variable. Its other dimensions are looked up
+        by name, or created: as unlimited if their name is in `unlimited`. Chunks are chosen for an
+        array that may become longer along the dimensions named in `growing`, and along unlimited
+        dimensions.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         others = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
@@ -141,7 +144,7 @@ class Tree:
         return location
 
     def note_types(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Record the attributes of the node at `path` that are stored as another type."""
+        """Record attributes of the node at `path` that NCZarr stores as another type."""
         for name, value in attributes.items() if not self.layout.pure else ():
             with Place(variable=path, place=f"attribute {name}"):
                 kind = "" if name == "_FillValue" else substitute_type(value)
@@ -149,7 +152,7 @@ class Tree:
                 self.retyped.append(f"{name} of {path} ({type(value).__name__} as {kind})")
 
     def hierarchy(self) -> Hierarchy:
-        """Return the hierarchy to store."""
+        """Return the Zarr hierarchy that stores this tree."""
         return annotate(
             self.root,
             zarr_format=self.layout.zarr.version,
@@ -158,7 +161,7 @@ class Tree:
         )
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
-        """Return the values of the new variables, for their arrays in `hierarchy`."""
+        """Return writes of the values of all new variables to their arrays in `hierarchy`."""
         writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]
@@ -169,7 +172,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn once about all codecs that were dropped, and log retyped attributes."""
+        """Issue one warning about all dropped codecs, and log all retyped attributes."""
         if self.retyped:
             _log.warning(
                 "NCZarr has no type for these attributes, which are stored as others: %s",
@@ -183,7 +186,7 @@ class Tree:
             )
 
     def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return the dimension of `group` by name: its own, an inherited or a new one."""
+        """Return the dimension of a group by name: its own, an inherited, or a new dimension."""
         own = group.dimensions.get(name)
         if own is not None:
             if own.size != size:
@@ -201,7 +204,7 @@ class Tree:
 
 
 def skeleton(root: Group) -> Group:
-    """Return a copy of a tree with its dimensions, but without its variables."""
+    """Return a copy of a tree with its groups, dimensions and attributes, without variables."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
@@ -214,7 +217,7 @@ def skeleton(root: Group) -> Group:
 def plan_creation(
     request: WriteRequest, store: Store, layout: Layout, consolidated: bool | None
 ) -> WritePlan:
-    """Return the plan of a new store that replaces the content of the target."""
+    """Return the plan for a new store that replaces the content of the target."""
     tree = Tree(layout)
     for group in request.groups:
         refuse_reading(group.dataset.variables, store)
@@ -223,7 +226,7 @@ def plan_creation(
 
 
 def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
-    """Return the plan of a new store with a tree, which replaces the content of the target."""
+    """Return the plan for a new store that holds a tree and replaces the content of the target."""
     hierarchy, zarr = tree.hierarchy(), tree.layout.zarr
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
@@ -236,10 +239,12 @@ def plan_tree(tree: Tree, store: Store, consolidated: bool | None) -> WritePlan:
 def check_names(
     store: Store, zarr: Format, added: Mapping[str, Node], kept: Iterable[str] = ()
 ) -> None:
-    """Raise an error for new nodes whose names conflict with others on the file system.
+    """Raise an error if names of new nodes conflict with other names on the file system.
 
     Parameters
     ----------
+    added
+        The new nodes by path.
     kept
         Paths of the stored nodes that remain; see `Store.check_new_keys`.
     """

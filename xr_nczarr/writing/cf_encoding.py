@@ -1,9 +1,10 @@
-"""Encode values by CF conventions, with one check for creation and append.
+"""Encode values by CF conventions, and check that they are decoded to the original.
 
-Values are encoded as in xarray, decoded again, and must equal the original. Rounding is allowed if
-the encoding implies it. A new variable is stored in the type and steps that the caller chose, so
-its numbers are rounded to them. Values that join a stored variable are rounded to the steps of its
-packing and to its float type, and must otherwise be exact.
+The check is the same for new variables and for appends: encoded values are decoded again, and must
+equal the original values, except for the rounding that the encoding implies. A new variable is
+stored in the dtype and steps that the caller chose, so its numbers are rounded to them. Values that
+are added to a stored variable may be rounded to the steps of its packing and to its float type, and
+must otherwise be exact.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from xr_nczarr.writing.number_encoding import (
 )
 from xr_nczarr.writing.strings import TEXT, in_width, largest, padded, typed_text, without_missing
 
-# The keys that determine stored values, but not those of chunks and codecs.
+# The keys that determine stored values, without the keys for chunks and codecs.
 _VALUE_KEYS = (
     *(*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned"),
     *("_Encoding", "char_dim_name"),
@@ -51,16 +52,16 @@ _HOLDING = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "iufc", "c": "c", "M": 
 
 
 def fit_encoding(variable: Variable, name: str) -> Variable:
-    """Return a new variable with encoded numbers; all others are checked, and left to xarray.
+    """Return a variable with encoded numbers; other values are only checked, for xarray to encode.
 
-    Numbers that always fit their type are left to xarray as well. NumPy arrays are checked now,
+    Numbers that always fit their type are left to xarray as well. NumPy arrays are checked now, and
     dask arrays block by block when they are computed.
 
     Raises
     ------
     ConflictError
-        For values that would not be decoded to the original: beyond the range of the type, and NaN
-        and NaT among integers without a `_FillValue`.
+        If values would not be decoded to the original: numbers beyond the range of the type, and
+        NaN or NaT among integers without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
@@ -83,7 +84,7 @@ def fit_encoding(variable: Variable, name: str) -> Variable:
     if data.dtype.kind == "c":
         data = real_numbers(data, data.real.dtype, encoding, dtype, name)
     encoded = variable.to_base_variable()  # an index keeps its values
-    if dtype.kind != "b":  # xarray gives the attributes, also to none of the numbers
+    if dtype.kind != "b":  # xarray sets the attributes, even for an empty array
         none = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
         encoded = conventions.encode_cf_variable(
             Variable(variable.dims, none, variable.attrs, variable.encoding), name=name
@@ -101,25 +102,25 @@ def encode_as_stored(
     *,
     widening: bool = False,
 ) -> Any:
-    """Return the values of a variable in the encoding of the stored variable of the same name.
+    """Return the values of a variable, encoded like the stored variable to which they are added.
 
-    NumPy arrays are checked now, dask arrays block by block while they are written.
+    NumPy arrays are checked now, and dask arrays block by block while they are written.
 
     Parameters
     ----------
     stored
         The stored variable as xarray decodes it, with its encoding.
     target
-        The stored variable in the netCDF model.
+        The stored variable in the netCDF data model.
     widening
-        Whether text that is longer than the stored width is returned with a larger width. Text is
-        measured now.
+        Whether to return text that is longer than the stored width with a larger width. This
+        measures the text now.
 
     Raises
     ------
     ConflictError
-        For values that would not be decoded to the original: times that are not multiples of the
-        units, numbers out of range or (unless packed) not representable, missing values without a
+        If values would not be decoded to the original: times that are not multiples of the units,
+        numbers that are out of range or (unless packed) not representable, missing values without a
         `_FillValue`, and text that is too long.
     """
     assert target.node is not None
@@ -150,7 +151,7 @@ def encode_as_stored(
     if chars or dtype.kind in "SU":
         fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
         new.data = in_width(new.data, fixed, name)
-    with warnings.catch_warnings():  # not where dask computes: its threads share the filters
+    with warnings.catch_warnings():  # not in dask's threads, which share the filters
         warnings.simplefilter("error", SerializationWarning)
         encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
@@ -160,16 +161,16 @@ def encode_as_stored(
 
 
 def is_time(variable: Variable) -> bool:
-    """Return whether a variable holds times, NumPy's or cftime's; empty objects are not times."""
+    """Return whether a variable holds NumPy or cftime times; empty object arrays do not."""
     if variable.dtype != object or not variable.size:
         return variable.dtype.kind in "mM"
     return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
 
 
 def check_kind(new: Variable, stored: Variable, name: str) -> None:
-    """Raise ConflictError for values of another kind than the stored ones.
+    """Raise ConflictError if new values are of another kind than the stored values.
 
-    Numbers may be undecoded times.
+    Numbers are accepted as undecoded times.
     """
     units = stored.encoding.get("units")
     ours, theirs = (
@@ -186,7 +187,7 @@ def check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Return times, checked if their integers are narrower than xarray's default."""
+    """Return a variable of times, checked if their integers are narrower than xarray's default."""
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
     widest = dtype.kind == "i" and dtype.itemsize == 8  # whose lowest integer is NaT
     if dtype.kind not in "iu" or (widest and not is_packed(encoding)):
@@ -202,7 +203,7 @@ def _fit_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Va
 def _checked_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return times, if they come back from the integers of their encoding."""
+    """Return times unchanged; raise ConflictError if their encoding does not reproduce them."""
     _, same = _encoded_and_same(times, encoding, name)
     if not same.all():
         raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
@@ -211,12 +212,12 @@ def _checked_times(
 
 @blockwise
 def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
-    """Return times in the stored units.
+    """Return times encoded in the stored units.
 
     Raises
     ------
     ConflictError
-        For times that are not decoded to the original. The remedy names an encoding that fits.
+        If times are not decoded to the original. The remedy names an encoding that fits, if any.
     """
     encoded, same = _encoded_and_same(times, encoding, name, encoding.get("units"))
     if not same.all():
@@ -230,10 +231,10 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
 def _encoded_and_same(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
-    """Return encoded times, and a mask of those that are decoded to the original.
+    """Return encoded times, and a mask of the times that are decoded to the original.
 
-    They are decoded in `units`, or else in the units that xarray chose: it replaces those of the
-    encoding if they do not allow integers.
+    They are decoded in `units`, or else in the units that xarray chose. xarray replaces the units
+    of the encoding if these do not allow integers.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times that are not decoded to the original raise an error
@@ -257,9 +258,9 @@ def _encoded_and_same(
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Return the longest units in which times are whole numbers, as float64 if that is exact.
+    """Return the longest units in which all times are whole numbers; None if no unit fits.
 
-    None if there are no such units.
+    The dtype is float64 if that is exact, and int64 otherwise.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 
@@ -277,7 +278,7 @@ def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[
 
 
 def equal(new: Any, stored: Any) -> Any:
-    """Return which values are equal; missing times are equal to each other."""
+    """Return a mask of equal values; missing times equal each other."""
     if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:
@@ -297,14 +298,14 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Return a variable as xarray encodes it; raise ConflictError if xarray fails or warns."""
+    """Return a variable as encoded by xarray; raise ConflictError if xarray fails or warns."""
     with _in_xarray():
         return conventions.encode_cf_variable(variable, name=name)
 
 
 @contextmanager
 def _in_xarray() -> Iterator[None]:
-    """Raise ConflictError for values that xarray cannot encode, or cannot decode again."""
+    """Convert errors and warnings of xarray's encoders and decoders to ConflictError."""
     try:
         yield
     except (SerializationWarning, ValueError, OverflowError) as error:

@@ -1,4 +1,7 @@
-"""Write values to regions of stored arrays, chunk by chunk: NumPy's now, dask's in one graph."""
+"""Write values to regions of stored arrays, chunk by chunk.
+
+NumPy arrays are written immediately, one by one, and all dask arrays in one graph.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ Region = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class ArrayWrite:
-    """Values (a NumPy or dask array) for a region of a stored array.
+    """A NumPy or dask array to write to a region of a stored array.
 
     Attributes
     ----------
     appended
-        Whether the array becomes longer by the region.
+        Whether the region makes the array longer.
     write_empty_chunks
-        The value in the encoding of the variable, or None.
+        The value of this key in the encoding of the variable; None if the key is not set.
     """
 
     node: ArrayNode
@@ -45,21 +48,21 @@ class ArrayWrite:
 
     @property
     def fill_is_spelled(self) -> bool:
-        """Whether chunks of the fill value are stored, because netcdf-c misreads the fill value.
+        """Whether to store chunks of the fill value, because netcdf-c misreads this fill value.
 
-        netcdf-c takes Zarr's Base64 for the text itself.
+        netcdf-c does not decode Zarr's Base64: it reads the encoded fill value as the text itself.
         """
         return self.node.dtype.kind == "S" and bool(self.node.fill_value)
 
     @property
     def bounds(self) -> list[list[int]]:
-        """The start and the end (exclusive) along each dimension."""
+        """The start and the end (exclusive) of the region along each dimension, in elements."""
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
-        """Return the write with dask blocks that do not share stored objects.
+        """Return the write with dask blocks rechunked so that no two blocks share a stored object.
 
-        Other blocks grow by less than one object.
+        A block grows by less than the length of one object along each dimension.
 
         Raises
         ------
@@ -116,21 +119,21 @@ def write_chunks(
 ) -> Any:
     """Write NumPy arrays one by one, and all dask arrays in one graph.
 
-    On a slow store, the chunks of all arrays go through one pool.
+    On a slow store, one thread pool stores the chunks of all arrays.
 
     Parameters
     ----------
     progress
-        Progress of the operation that this is part of; None for a separate one.
+        Progress of the operation that includes this write; None to show separate progress.
 
     Returns
     -------
-    None, or if not `compute`, the dask object that writes the values of the caller's graphs. Values
-    that dask only reads block by block are written immediately.
+    None, or without `compute` a dask object that writes the values of the caller's dask arrays.
+    Lazily opened values, which dask only reads block by block, are written immediately.
     """
     if not writes and options.compute:
         return None
-    # Not needed for changes of metadata only.
+    # Changes that affect only metadata do not need dask.
     import dask
 
     from xr_nczarr.writing.blocks import opened_lazily
@@ -184,7 +187,7 @@ def _store(
 
 
 def store_values(write: ArrayWrite, target: Any) -> None:
-    """Assign the values of a write to their region of `target` in this process."""
+    """Assign the values of a write to its region of `target`, in this process."""
     if not write.data.size:
         return
     if not hasattr(write.data, "dask"):
@@ -196,12 +199,15 @@ def store_values(write: ArrayWrite, target: Any) -> None:
 
 
 def flush(store: Store, *_: Any) -> None:
-    """Flush all written objects to the disk; dask computes the other arguments first."""
+    """Flush all written objects to the disk, after dask has computed the other arguments."""
     store.flush()
 
 
 class _StoredRegion:
-    """The region of a write, to which dask stores blocks; it is pickled to workers."""
+    """The target to which dask stores the blocks of one write.
+
+    It is pickled when dask sends it to workers.
+    """
 
     def __init__(
         self,
@@ -213,8 +219,8 @@ class _StoredRegion:
     ) -> None:
         node = write.node
         if options.mode == "r+" or not options.compute:
-            # Region writes do not lock out appends: partial chunks at the edge are merged with
-            # theirs.
+            # Region writes do not lock out appends, so partial chunks at the edge are merged with
+            # chunks that an append has written.
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
@@ -226,7 +232,7 @@ class _StoredRegion:
     def __setitem__(self, selection: Any, values: Any) -> None:
         node, values = self.array.node, np.asarray(values)
         selection = selection if isinstance(selection, tuple) else (selection,)
-        if self.scalar:  # netCDF stores it along one dimension
+        if self.scalar:  # netCDF stores a scalar along one dimension
             selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
         sizes = zip(selection, node.shape, strict=True)
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
@@ -243,12 +249,12 @@ class _StoredRegion:
 
 
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Return a computed block in the dtype that its dask array declares.
+    """Return a computed block in the dtype of its dask array.
 
     Raises
     ------
     ConflictError
-        For a block of another shape, or with values that the declared dtype cannot represent.
+        If the block has another shape, or values that the dtype cannot represent.
     """
     if block.shape != shape:
         raise ConflictError(
@@ -280,7 +286,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -> bool:
-    """Return whether an interrupted append has written exactly the values of `writes`."""
+    """Return whether an interrupted append has stored exactly the values of `writes`."""
     planned = {write.node.path: write for write in writes if write.appended}
     return appended.keys() == planned.keys() and all(
         _is_written(store, bounds, planned[path]) for path, bounds in appended.items()
@@ -288,7 +294,7 @@ def is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) ->
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether stored and new values are bitwise equal; compare a few chunks at a time."""
+    """Return whether stored and new values are bitwise equal, comparing a few chunks at a time."""
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False
     (first, last), *others = bounds

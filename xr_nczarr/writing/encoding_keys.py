@@ -1,4 +1,7 @@
-"""The keys of `encoding=` (netCDF's, zarr's and this package's), and the codecs they request."""
+"""Define the keys that `encoding=` accepts, and derive the codecs that they request.
+
+The keys come from netCDF, zarr and this package.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ _LEFT_BY_OPENING = "source original_shape preferred_chunks"
 ENCODING_KEYS = frozenset(
     [*FLAGS, *CODEC_KEYS, *f"{_CF_KEYS} {_NETCDF_KEYS} {_ZARR_KEYS} {_LEFT_BY_OPENING}".split()]
 )
-"""All keys that the caller may pass; others in an encoding left by opening are ignored."""
+"""All keys that the caller may pass. In an encoding left by opening, other keys are ignored."""
 
 
 def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
-    """Raise ConflictError for unknown keys."""
+    """Raise ConflictError if an encoding has unknown keys."""
     others = [key for key in encoding if key not in ENCODING_KEYS]
     if others:
         raise ConflictError(
@@ -48,11 +51,11 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
 def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str, Any]]:
     """Return the requested codecs as numcodecs configurations, in the order of encoding.
 
-    The keys of engine zarr take precedence over ``codecs``, which takes precedence over netCDF's
-    flags, unless the flags were changed since the variable was opened. Without any of them, chunks
-    are stored uncompressed, as in `to_netcdf`; every build of netcdf-c reads them without plugins.
-    In a version without filters, netCDF's compression does not include shuffle unless that is
-    requested.
+    The keys of xarray's engine zarr take precedence over ``codecs``. That key takes precedence over
+    netCDF's flags, unless the flags were changed since the variable was opened. If no codec is
+    requested, chunks are stored uncompressed, as in `to_netcdf`: every build of netcdf-c reads them
+    without plugins. In a version without filters, netCDF's compression includes shuffle only if
+    that is requested.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -73,19 +76,21 @@ def requested_codecs(encoding: Mapping[str, Any], zarr: Format) -> list[dict[str
 
 
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
-    """Return the requested byte order, by netCDF's key or the codec ``bytes`` of version 3."""
+    """Return the byte order requested by netCDF's key or by the ``bytes`` codec of version 3."""
     serializers = _configurations(encoding, "serializer")
     endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
     return encoding.get("endian") or getattr(endian, "value", endian) or "native"
 
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
-    """Return the arguments for a format's `chunk_keys` that zarr's ``chunk_key_encoding`` implies.
+    """Return the arguments of `Format.chunk_keys` that the key ``chunk_key_encoding`` implies.
 
     Raises
     ------
+    TypeError
+        If the value is neither a mapping nor an object of zarr-python.
     ConflictError
-        For an encoding that the version of Zarr does not have.
+        If the version of Zarr does not support the chunk key encoding.
     """
     requested = encoding.get("chunk_key_encoding")
     if requested is None:
@@ -109,7 +114,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def asks_for_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether to store bytes of variable length, as in the store that was opened."""
+    """Return whether to store bytes of variable length, as the opened store did."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -124,7 +129,7 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
-    """Return the numcodecs configurations of the codecs under `keys`; skip words such as "auto"."""
+    """Return the numcodecs configurations under `keys`, skipping strings such as ``auto``."""
     codecs: list[Any] = []
     for value in map(encoding.get, keys):
         if value is not None and not isinstance(value, str):
@@ -133,7 +138,7 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
 
 
 def _configuration(codec: Any) -> dict[str, Any]:
-    """Return the numcodecs configuration of a codec object or its JSON, for any Zarr version."""
+    """Return the numcodecs configuration of a codec object or its JSON, from any Zarr version."""
     if hasattr(codec, "get_config"):
         codec = codec.get_config()
     elif hasattr(codec, "to_dict"):
@@ -188,10 +193,10 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 def codec_specs(
     codecs: Sequence[Mapping[str, Any]], itemsize: int, zarr: Format
 ) -> tuple[CodecSpec, ...]:
-    """Return configurations as specs: the last one is the compressor, the others are filters.
+    """Return configurations as codec specs: the last is the compressor, the others are filters.
 
-    `itemsize` is the size in bytes of the elements that are shuffled. It is stored, because
-    netcdf-c uses the stored size.
+    `itemsize` is the size in bytes of the elements that are shuffled. It is stored with the codec,
+    because netcdf-c uses the stored size.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

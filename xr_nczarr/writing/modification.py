@@ -1,4 +1,4 @@
-"""Plan changes of an existing store (append, region, overwrite), and check them before writing."""
+"""Plan changes to a store (append, region, overwrite), and check them before writing."""
 
 from __future__ import annotations
 
@@ -49,12 +49,14 @@ def plan_modification(
     layout: Layout,
     options: WriteOptions,
 ) -> WritePlan:
-    """Return the checked plan of a change to a store; empty if the change is already complete.
+    """Return the plan of a change to a store, after checking the change.
+
+    The plan is empty if an interrupted run of the same append has already written everything.
 
     Raises
     ------
     ConflictError
-        For new content that does not fit the stored one.
+        If the new content does not fit the stored content.
     """
     planner = _Planner(opened, request, layout, options)
     planner.check_sources()
@@ -78,13 +80,15 @@ class _Planner:
     Attributes
     ----------
     order_checks
-        Checks that an append continues its coordinates; they read stored values.
+        Functions that check whether an append continues its coordinates. They read stored values,
+        so they are called last.
     grown
-        The dimensions that grow, by path.
+        The dimensions that grow, with their new sizes, by path.
     widened
-        Text arrays, each with its copy of the width that longer text needs.
+        Fixed-width text arrays that are too narrow for the new text: the stored node of each array,
+        and a wider copy of the node.
     kept
-        Paths of the stored groups that remain.
+        Paths of the stored groups that are not replaced.
     """
 
     opened: OpenedStore
@@ -110,16 +114,16 @@ class _Planner:
 
     @property
     def replaced_group(self) -> str | None:
-        """The path of the group that is replaced, with everything below it."""
+        """The path of the group that mode ``"w"`` replaces with all its descendants, or None."""
         return self.request.path if self.options.mode == "w" else None
 
     @property
     def gone(self) -> set[str]:
-        """The paths of the stored nodes that are replaced."""
+        """Paths of the stored nodes that are replaced."""
         return {path for path in self.opened.hierarchy.nodes if _is_in(path, self.replaced_group)}
 
     def check_sources(self) -> None:
-        """Raise RefusedError for lazy values that are read from arrays that the write changes.
+        """Raise RefusedError if lazy values are read from arrays that the write changes.
 
         An append does not change stored values, but an array cannot be appended to itself.
         """
@@ -142,7 +146,7 @@ class _Planner:
             refuse_reading({key[1]: variable}, self.opened.store, replaced | own)
 
     def _check_holds(self, new: Collection[str]) -> None:
-        """Raise ConflictError for new members of a store without groups."""
+        """Raise ConflictError if new members would be added to a store that is a single array."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -152,7 +156,7 @@ class _Planner:
             )
 
     def _check_readable(self, path: str) -> None:
-        """Raise the error of a group at or above `path` that is damaged and not replaced."""
+        """Raise the error of a damaged group at or above `path`, unless the group is replaced."""
         if _is_in(path, self.replaced_group):
             path = parent_path(str(self.replaced_group))
         while path not in self.kept:
@@ -162,7 +166,7 @@ class _Planner:
             path = parent_path(path)
 
     def add(self, request: GroupRequest) -> None:
-        """Plan the changes of one group."""
+        """Plan the changes to one group."""
         path, dataset, encoding = request.path, request.dataset, request.encoding
         if path not in self.kept:
             if self.options.mode == "r+":
@@ -203,7 +207,7 @@ class _Planner:
             self.changes += changes
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
-        """Return the stored variables that a dataset names, decoded lazily."""
+        """Return the stored variables that a dataset also contains, lazily decoded."""
         variables = StoredGroup(self.opened, group, None).variables
         names = [name for name in map(str, dataset.variables) if name in variables]
         present = {name: variables[name] for name in names}
@@ -223,7 +227,7 @@ class _Planner:
         encoding: Mapping[str, Any],
         stored: Mapping[str, Variable],
     ) -> list[str]:
-        """Check the variables of dataset and store, and return the names of new ones."""
+        """Check the variables of a dataset against the store; return the names of new variables."""
         dim = self.options.append_dim
         for name in encoding:
             if name in stored:
@@ -279,7 +283,7 @@ class _Planner:
         stored: Variable,
         region: Mapping[str, slice],
     ) -> None:
-        """Plan the new values of a stored variable."""
+        """Plan to write new values to a stored variable."""
         dim = self.options.append_dim
         variable = group.variables[name]
         assert variable.node is not None
@@ -304,7 +308,7 @@ class _Planner:
         widening = self.options.mode != "r+" and not region and not node.shards
         data = encode_as_stored(new, stored, name, variable, widening=widening)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            array = self.opened.hierarchy.nodes[node.path]  # as spelled in its document
+            array = self.opened.hierarchy.nodes[node.path]  # with the spelling of its document
             assert isinstance(array, ArrayNode)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
@@ -326,7 +330,7 @@ class _Planner:
         self.writes.append(ArrayWrite(node, where, data, dim is not None, empty))
 
     def finish(self) -> WritePlan:
-        """Return the plan: new nodes, changed documents, and updated consolidated metadata."""
+        """Return the plan, with new nodes, changed documents and updated consolidated metadata."""
         self._check_left_behind()
         hierarchy, store = self.opened.hierarchy, self.opened.store
         plan = WritePlan(hierarchy.zarr_format, self.writes)
@@ -336,7 +340,7 @@ class _Planner:
         if replaced is not None:
             chunks = zarr.chunk_keys(replaced).prefix
             below = {zarr.listing_prefix(replaced), chunks[: chunks.rindex("/") + 1]}
-            # A reader that opened the group while its chunks are removed would read fill values.
+            # A reader that opens the group while its chunks are removed would read fill values.
             plan.removed += [key for path in sorted(gone) for key in zarr.node_keys(path)]
             plan.removed += sorted(below)
             if hierarchy.consolidated:
@@ -369,12 +373,12 @@ class _Planner:
         changes = [*widths, *self.changes, *self._dimension_changes()]
         plan.documents.update(edit_documents(hierarchy, changes))
         if plan.documents and (self.options.consolidated or hierarchy.consolidated):
-            # All documents of new nodes are in the plan; stored ones at their keys are removed.
+            # The plan has all documents of new nodes, and removes stored documents at their keys.
             plan.documents.update(refresh_consolidated(hierarchy, kept, plan.documents))
         return plan
 
     def _dimension_changes(self) -> Iterator[Change]:
-        """Yield the changes of stored groups that have growing or new dimensions."""
+        """Yield changes to stored groups whose dimensions grow, or that receive new dimensions."""
         by_group: dict[str, list[Dimension]] = {}
         for dimension in self.grown.values():
             by_group.setdefault(parent_path(dimension.path), []).append(dimension)
@@ -398,7 +402,7 @@ class _Planner:
                 self.changes += listing_changes(node, arrays, groups)
 
     def _check_left_behind(self) -> None:
-        """Raise ConflictError for variables along a growing dimension without new values."""
+        """Raise ConflictError if a variable along a growing dimension receives no new values."""
         appended = {write.node.path for write in self.writes if write.appended}
         left = [
             variable.path
@@ -416,5 +420,5 @@ class _Planner:
 
 
 def _is_in(path: str, group: str | None) -> bool:
-    """Return whether a path is a group's, or below it."""
+    """Return whether `path` is `group` or lies below it; False without a `group`."""
     return group is not None and f"{path}/".startswith(f"{group}/")

@@ -1,4 +1,4 @@
-"""Encode numbers: pack and round them, mark missing ones, and compare them after decoding."""
+"""Encode numbers: pack them, round them, replace missing numbers, and check the decoded values."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ _MIN_REDUCED_SIZE = 4096
 _ELSEWHERE = "Convert the values first, or write the variable to a new store in another encoding"
 
 Rounding = Literal["requested", "packing", "none"]
-"""The rounding that is allowed: to the integers or steps that the caller requests for a new
-variable, to the steps of a stored one, or none. Floats are always rounded to the precision of their
-type.
+"""The rounding that is allowed.
+
+``"requested"`` allows the integers or steps that the caller requests for a new variable,
+``"packing"`` allows the packing steps of a stored variable, and ``"none"`` allows no rounding.
+Floats are always rounded to the precision of their type.
 """
 
 
@@ -34,12 +36,12 @@ type.
 def encode_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
-    """Return numbers in the stored type and encoding.
+    """Return numbers in the stored dtype and encoding.
 
     Raises
     ------
     ConflictError
-        If the stored numbers do not decode to the original ones, except for the rounding.
+        If stored numbers are not decoded to the original numbers, except for allowed `rounding`.
     """
     meant, encoding = _meant_dtype(dtype, encoding), _as_meant(encoding, dtype)
     marks = _marks(encoding)
@@ -64,7 +66,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Return numbers as xarray packs them, with the exact fill value for missing ones."""
+    """Return numbers packed as in xarray, but with the exact fill value for missing numbers."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     with np.errstate(all="ignore"):
         packed = CFScaleOffsetCoder().encode(block_variable(numbers, encoding)).to_numpy()
@@ -78,19 +80,19 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether checking the lowest and the highest number is enough.
+    """Return whether it is enough to check the lowest and the highest number.
 
-    It is not if integers are packed as floats, which may round them by more than a step, or if
-    numbers between 0 and 1 become booleans.
+    It is not enough if integers are packed as floats, which may round them by more than a step, or
+    if numbers between 0 and 1 become booleans.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
 
 
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError for a number that only rounding makes equal to a missing value.
+    """Raise ConflictError if rounding makes a number equal to a value that marks missing numbers.
 
-    A number that equals it already is one that the caller marks as missing.
+    A number that already equals such a value is one that the caller marks as missing.
     """
     for mark in _marks(encoding):
         masked = stored == mark
@@ -108,13 +110,13 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _extremes(data: Any) -> Any:
-    """Return the lowest and the highest number, and NaN if there is one."""
+    """Return an array of the lowest and the highest number, and NaN if the data contain it."""
     extremes = [np.fmin.reduce(data, None), np.fmax.reduce(data, None), data.min()]
     return np.array(extremes, data.dtype)
 
 
 def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    """Return which stored numbers decode to the original ones, within the rounding."""
+    """Return a mask of stored numbers that are decoded to the original, within the rounding."""
     missing, integral = _missing(data), stored.dtype.kind != "f"
     marks = _marks(encoding)
     masked = np.isnan(stored) if not marks and not integral else np.zeros(data.shape, bool)
@@ -132,7 +134,7 @@ def _comes_back(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: R
 
 
 def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    """Return which stored numbers decode to about the original ones."""
+    """Return a mask of stored numbers that are decoded to approximately the original numbers."""
     scale, offset = encoding.get("scale_factor"), np.asarray(encoding.get("add_offset") or 0)
     step = abs(float(scale)) if scale is not None else float(rounding == "requested")
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
@@ -149,8 +151,8 @@ def _near(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Roundin
 
 
 def _difference(decoded: Any, data: Any) -> Any:
-    """Return the decoded numbers minus the original ones, as floats."""
-    # Integers are not subtracted as such: the difference from the least wraps.
+    """Return decoded minus original numbers, as floats."""
+    # Integers are not subtracted as such: a difference from the lowest integer wraps.
     wide = np.result_type(decoded, data, np.float32)
     if decoded.dtype.kind != "f" or data.dtype.kind == "f" or data.dtype.itemsize < 8:
         return np.subtract(decoded, data, dtype=wide)
@@ -163,7 +165,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def _marks(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers, the one to write first."""
+    """Return all values that mark missing numbers; the first is the value to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -186,7 +188,7 @@ def misfit(
 def real_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return the real parts of complex numbers; raise ConflictError for imaginary ones."""
+    """Return the real parts of complex numbers; raise ConflictError for imaginary parts."""
     lost = data.imag != 0
     if lost.any():
         raise misfit(f"the value {data[lost][0]}", encoding, stored, _WIDER, name)
@@ -194,7 +196,7 @@ def real_numbers(
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
-    """Raise ConflictError for a fill value that fits neither the stored nor the unsigned type."""
+    """Raise ConflictError if a fill value fits neither the stored nor the ``_Unsigned`` type."""
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
         return
@@ -207,20 +209,20 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an encoding with a float scale, because xarray packs in the type of the scale."""
+    """Return an encoding whose scale is a float, because xarray packs in the type of the scale."""
     scale = np.asarray(encoding.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **whole}
 
 
 def _meant_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type that ``_Unsigned`` makes of the stored one."""
+    """Return the signed or unsigned dtype that ``_Unsigned`` declares for stored integers."""
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
 def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return an encoding without ``_Unsigned``, whose missing values have the type it implies."""
+    """Return an encoding without ``_Unsigned``, and with missing values in the type it declares."""
     meant = _meant_dtype(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if meant != dtype else ():
@@ -230,23 +232,26 @@ def _as_meant(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, An
 
 
 def block_variable(block: Any, encoding: Mapping[str, Any]) -> Variable:
-    """Return a block as a variable with an encoding, for xarray's coders."""
+    """Return a block as a variable with an encoding, as xarray's coders require."""
     return Variable([f"d{axis}" for axis in range(block.ndim)], block, {}, dict(encoding))
 
 
 def is_packed(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding has a scale or an offset."""
+    """Return whether an encoding has a scale factor or an offset."""
     return any(encoding.get(key) is not None for key in PACKING_KEYS)
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value stored for missing numbers, or None if there is none."""
+    """Return the value that is stored for missing numbers, or None if the encoding lacks one."""
     fill = encoding.get("_FillValue")
     return encoding.get("missing_value") if fill is None else fill
 
 
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type in which to pack numbers; xarray packs in place, which fails for integers."""
+    """Return the dtype in which to pack numbers.
+
+    xarray packs in place, which fails for integers, so a scale or an offset determines their dtype.
+    """
     if dtype.kind == "f":
         return dtype
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")

@@ -1,4 +1,4 @@
-"""The options of a write, which all of its stages share, and its layout."""
+"""Define the options of a write and the layout of the written store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODES = ("w", "w-", "a", "a-", "r+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments of `to_nczarr` that control how to write; see there."""
+    """The arguments of `to_nczarr` that control how to write; see its docstring."""
 
     mode: WriteMode = "a"
     append_dim: str | None = None
@@ -35,18 +35,18 @@ class WriteOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        # Any text would count as true, including "False".
+        # Any nonempty string would count as true, including "False".
         for name in ("atomic", "overwrite", "allow_duplicates", "safe_chunks", "compute"):
             check_choice(name, getattr(self, name), (True, False))
 
 
 def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
-    """Return the mode of a write, whose default depends on the other two arguments.
+    """Return the mode of a write; the default depends on `append_dim` and `region`.
 
     Raises
     ------
     ValueError
-        For an unknown mode, and for one that excludes the other arguments.
+        If `mode` is unknown, or cannot be combined with `append_dim` or `region`.
     """
     check_choice("mode", mode, (None, *_MODES))
     if append_dim is not None:
@@ -61,12 +61,18 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
 
 
 DEFAULT_FORMAT = FORMATS["2"]
-"""The version to write by default."""
+"""The Zarr version to write by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The Zarr version and dialect to write, and whether to name dimensions for xarray."""
+    """The Zarr version and dialect to write.
+
+    Attributes
+    ----------
+    array_dimensions
+        Whether to write ``_ARRAY_DIMENSIONS``, in which xarray's engine zarr finds dimension names.
+    """
 
     zarr: Format = DEFAULT_FORMAT
     dialect: str = "nczarr"
@@ -74,34 +80,34 @@ class Layout:
 
     @property
     def pure(self) -> bool:
-        """Whether Zarr's own types are written instead of netCDF's."""
+        """Whether the store is plain Zarr, with Zarr's types instead of netCDF's."""
         return self.dialect == "zarr"
 
     @property
     def has_strings(self) -> bool:
-        """Whether text can have any length; netcdf-c requires fixed widths in version 2."""
+        """Whether strings have variable length; netcdf-c requires fixed widths in version 2."""
         return self.pure or not self.zarr.separates_attributes
 
     @property
     def unlimited(self) -> bool:
-        """Whether dimensions can be unlimited, or are not defined at all."""
+        """Whether the layout accepts unlimited dimensions; plain Zarr does not define any."""
         return self.dialect not in ("nczarr-4.8.1", "nczarr-4.9.1")
 
     @property
     def chunks_within(self) -> bool:
-        """Whether netcdf-c 4.9.0, which rejects chunks longer than a dimension, must read it."""
+        """Whether no chunk may be longer than its dimension, as netcdf-c 4.9.0 requires."""
         return self.dialect in ("universal", "nczarr-4.8.1", "nczarr-4.9.1")
 
 
 def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layout:
-    """Return the layout that the URL and the arguments request.
+    """Return the layout that the fragment of a URL and the arguments request.
 
     Raises
     ------
     ConflictError
-        If they contradict each other.
+        If the fragment and the arguments contradict each other.
     ValueError
-        For an unknown version of Zarr.
+        If the Zarr version is unknown.
     """
     kind, said = location.format, location.zarr_format
     if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
@@ -117,7 +123,11 @@ def layout_of(location: Location, zarr_format: int | str, dialect: str) -> Layou
 
 
 def layout_within(opened: OpenedStore, requested: Layout) -> Layout:
-    """Return the layout for new nodes of a store: its own if that can still be written."""
+    """Return the layout in which to add nodes to an existing store.
+
+    It is the layout of the store, except that the preview of the layout ``nczarr`` is continued as
+    ``nczarr``.
+    """
     hierarchy, dialect = opened.hierarchy, opened.root.dialect
     root = hierarchy.nodes["/"]
     if dialect == "nczarr-preview":

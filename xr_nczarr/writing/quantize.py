@@ -1,4 +1,4 @@
-"""netCDF's quantization: round numbers to fewer significant digits, to compress them better."""
+"""Round numbers to fewer significant digits as netCDF does, so that they compress better."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ _EXPLICIT_BITS = {4: 23, 8: 52}
 
 
 def quantized(data: Any, encoding: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the rounded data, and the attributes that describe the rounding.
+    """Return rounded data, and the attributes that describe the rounding.
 
-    `encoding` has ``least_significant_digit`` (a power of ten), or ``significant_digits`` with a
-    ``quantize_mode`` of BitGroom, BitRound (whose digits are bits) or GranularBitRound.
+    `encoding` has the key ``least_significant_digit`` (a decimal place), or
+    ``significant_digits``, with a ``quantize_mode`` of BitGroom, BitRound (for which digits are
+    bits) or GranularBitRound. Data of other types than float32 and float64 are returned unchanged.
 
     Raises
     ------
     ConflictError
-        For an unknown mode, and for digits that the type does not have.
+        If the mode is unknown, or the type does not have as many digits.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in _EXPLICIT_BITS:
         return data, {}
     digit = encoding.get("least_significant_digit")
     if digit is not None:
-        # As netCDF4 does: the smallest power of two that keeps the digit.
+        # The smallest power of two that keeps the digit, as in netCDF4.
         scale = 2.0 ** math.ceil(math.log2(10.0 ** abs(digit)))
         scale = scale if digit >= 0 else 1 / scale
         return _rounded(data, data.dtype, scale), {"least_significant_digit": np.int64(digit)}
@@ -68,14 +69,14 @@ def _as_bits(values: Array) -> Array:
 
 
 def _from_bits(bits: Array, values: Array) -> Array:
-    """Return the changed bits as floats; zeros and values that are not finite stay as they are."""
+    """Return changed bits as floats, but keep zeros and values that are not finite unchanged."""
     changed = bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
     kept = np.isfinite(values) & (values != 0)
     return np.where(kept, changed, values).astype(values.dtype)
 
 
 def _rounded_off(values: Array, drop: Any) -> Array:
-    """Round half up to drop the last bits; `drop` is one number for all values, or one for each."""
+    """Round half up to clear the last `drop` bits; `drop` is one number, or one for each value."""
     bits = _as_bits(values)
     unit = bits.dtype.type(1)
     ones = np.left_shift(unit, np.asarray(drop, bits.dtype)) - unit
@@ -85,13 +86,13 @@ def _rounded_off(values: Array, drop: Any) -> Array:
 
 @blockwise
 def _bit_rounded(values: Array, dtype: np.dtype[Any], keep: int) -> Array:
-    """Keep `keep` explicit bits of the mantissa."""
+    """Round to `keep` explicit bits of the mantissa (BitRound)."""
     return _rounded_off(values, _EXPLICIT_BITS[dtype.itemsize] - keep)
 
 
 @blockwise
 def _groomed(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
-    """Clear the bits behind `digits` in every other value, and set them in the others."""
+    """Clear and set the bits after `digits` significant digits in alternating values (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, _EXPLICIT_BITS[dtype.itemsize] - kept)
@@ -102,7 +103,7 @@ def _groomed(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
 
 @blockwise
 def _granular(values: Array, dtype: np.dtype[Any], digits: int) -> Array:
-    """Keep for each value the bits that its own digits need."""
+    """Round each value to the bits that its own significant digits need (GranularBitRound)."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1

@@ -1,4 +1,4 @@
-"""Resolve regions of stored arrays, and check an append or region against stored coordinates."""
+"""Resolve regions of stored arrays, and check new values against stored coordinates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
-    """Raise ConflictError for a region that partially covers objects of a remote store."""
+    """Raise ConflictError if a region partially covers chunks or shards of a remote store."""
     if not store.remote:
         return
     for axis, (piece, cell, size) in enumerate(
@@ -43,12 +43,14 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
 def resolve_region(
     dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
 ) -> dict[str, slice]:
-    """Return a slice for each dimension that `region` names, ``"auto"`` by the coordinates.
+    """Return a slice for each dimension that `region` names.
+
+    For ``"auto"``, find the slice by comparing coordinates.
 
     Parameters
     ----------
     stored
-        The stored variables, decoded.
+        The decoded variables of the store.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def write_region(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return the slice of the new values along each dimension of the stored array, in elements."""
+    """Return the slice to write along each dimension of the stored array, in elements."""
     pieces = {}
     for dim, size in zip(map(str, stored.dims), stored.shape, strict=True):
         start, stop, _ = region.get(dim, slice(None)).indices(size)
@@ -131,7 +133,7 @@ def write_region(
 
 
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
-    """Raise ConflictError if values without the append dimension differ from the stored ones."""
+    """Raise ConflictError if values without the append dimension differ from the stored values."""
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
     for start in range(0, rows, step):
@@ -163,11 +165,11 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
 def check_coordinate(
     dim: str, stored: Variable, new_coordinate: Variable, size: int, object_size: int
 ) -> None:
-    """Raise ConflictError if an append repeats or overlaps stored values of its own coordinate.
+    """Raise ConflictError if an append repeats or overlaps stored values of its coordinate.
 
-    Only the last few stored objects of `object_size` values each are read, so that the cost of an
-    append does not depend on the length of the store. If their values increase, all new values must
-    be greater than the last of the `size` stored ones.
+    Only the last few stored objects, of `object_size` values each, are read. The cost of an append
+    therefore does not depend on the length of the store. If the stored values increase, all new
+    values must be greater than the last of the `size` stored values.
     """
     check_kind(new_coordinate, stored, dim)
     shown = np.asarray(new_coordinate.values)
@@ -202,12 +204,12 @@ def check_coordinate(
 
 
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
-    """Return times as numbers in the stored units, text as bytes, and numbers as they are."""
+    """Return times as numbers in the stored units, text as bytes, and numbers unchanged."""
     if is_time(variable):
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
         with (
             warnings.catch_warnings()
-        ):  # from times that are not multiples of the units, which become floats
+        ):  # for times that are not multiples of the units, which become floats
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values
     values = np.asarray(variable.values)

@@ -1,4 +1,4 @@
-"""Normalize xarray objects to the datasets to write, by the paths of their groups."""
+"""Normalize xarray objects to one dataset for each group to write."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _ARRAY_NAME = "__xarray_dataarray_variable__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """A dataset for the group at a path, and the encoding of its variables for this write.
+    """A dataset to write to the group at `path`.
 
     Attributes
     ----------
+    encoding
+        Encodings that the caller passed for this write, by variable.
     unlimited
         Names of unlimited dimensions.
     growing
@@ -41,13 +43,19 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """The groups to write, parents first, and the path of the group that the caller named."""
+    """All groups to write, parents first.
+
+    Attributes
+    ----------
+    path
+        Path of the group that the caller named.
+    """
 
     groups: list[GroupRequest]
     path: str
 
     def identity(self, mode: str, append_dim: str | None) -> str:
-        """Return a text that identifies this write, without reading lazy values."""
+        """Return a string that identifies this write, without reading lazy values."""
         written = [
             (group.path, name, variable.dims, variable.shape, _token(variable))
             for group in self.groups
@@ -57,7 +65,7 @@ class WriteRequest:
 
 
 def _token(variable: Variable) -> Any:
-    """Return what stands for the values: their source, if they are opened lazily."""
+    """Return an object that identifies the values: for lazily opened values, their source."""
     lazy = opened_lazily(variable._data) if variable.chunks else not variable._in_memory
     return variable.encoding.get("source") if lazy else variable
 
@@ -65,18 +73,21 @@ def _token(variable: Variable) -> Any:
 def normalize(
     obj: Any, group: str | None, encoding: Any, unlimited: Any, options: WriteOptions
 ) -> WriteRequest:
-    """Return an xarray object as datasets by absolute path, parents first.
+    """Return the groups to write for an xarray object, by absolute path, parents first.
 
-    Lazily opened values are in blocks of dask; see `in_blocks`.
+    Lazily opened values become dask arrays; see `in_blocks`.
 
     Raises
     ------
     TypeError
-        For any other object.
-    KeyError, ValueError
-        For an encoding of a variable or group that is not in the object.
+        If `obj` is not a Dataset, DataArray or DataTree.
+    KeyError
+        If `encoding` names a variable that `obj` lacks.
+    ValueError
+        If `encoding` names a group that `obj` lacks, or `unlimited` a dimension that a single
+        dataset lacks.
     UnsupportedError
-        For a pandas extension type.
+        If a variable has a pandas extension type.
     """
     base = group_path(group)
     if isinstance(obj, DataTree):
@@ -141,10 +152,11 @@ def _as_dataset(obj: Any) -> Dataset:
 def unlimited_dimensions(
     dataset: Dataset, requested: Iterable[str] | str | None, *, required: bool
 ) -> set[str]:
-    """Return the names of the unlimited dimensions: `requested`, or if None, left by opening.
+    """Return the names of the unlimited dimensions of a dataset.
 
-    Names that are not in the dataset are left out. If all are `required`, requested ones raise an
-    error, and those left by opening cause a warning.
+    Use `requested` or, if that is None, the names that opening left in the encoding of the dataset.
+    Leave out names that the dataset lacks. If all names are `required`, a missing name raises
+    ValueError if it was requested, and causes a warning if opening left it.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
     names = {declared} if isinstance(declared, str) else set(declared)
@@ -162,10 +174,10 @@ def unlimited_dimensions(
 
 
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
-    """Return the names of the dimensions that may grow: those in `declared`.
+    """Return the names of the dimensions of a dataset that may grow.
 
-    If the dataset has none of them, return the dimensions of times, and the first dimensions of
-    the variables of the highest rank.
+    These are the dimensions in `declared`. If the dataset has no such dimension, they are the
+    dimensions with time coordinates, and the first dimensions of the variables of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:
@@ -179,7 +191,7 @@ def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
 
 
 def _lies_in_time(dataset: Dataset, dim: Hashable) -> bool:
-    """Return whether the coordinate of a dimension holds times, decoded or not."""
+    """Return whether the coordinate of a dimension holds times, whether decoded or not."""
     if dim not in dataset.variables or dataset[dim].dims != (dim,):
         return False
     coordinate = dataset[dim].variable

@@ -1,4 +1,4 @@
-"""Convert text to the types in which it is stored: variable length, fixed width, or bytes."""
+"""Convert text to the types in which it is stored: variable length, fixed width or bytes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Return a variable with lazy objects typed as text, if all of them are text.
+    """Return a variable in which lazy objects have xarray's string dtype, if all are strings.
 
-    NumPy's variable-length strings become the same type. Other objects are left to xarray, which
-    loads them. Missing text becomes empty, as in xarray.
+    NumPy's variable-length strings are converted to the same dtype. Other objects are left to
+    xarray, which loads them. Missing strings become empty, as in xarray.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -50,14 +50,14 @@ def typed_text(variable: Variable, name: str) -> Variable:
 
 
 def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool) -> Variable:
-    """Return a variable with text, bytes and objects in types that can be stored.
+    """Return a variable with strings, bytes and objects converted to types that can be stored.
 
     Parameters
     ----------
     characters
-        Whether bytes become characters even if the encoding does not request them.
+        Whether bytes become characters even if the encoding does not request that.
     joined
-        Whether opening has joined characters to the text.
+        Whether opening joined characters to these strings.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
@@ -88,29 +88,29 @@ def _ends_in_nul(block: Any) -> int:
 
 @blockwise
 def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return UTF-8 bytes as text of variable length."""
+    """Return UTF-8 bytes as variable-length strings."""
     return np.array([item.decode() for item in data.ravel().tolist()], dtype).reshape(data.shape)
 
 
 @blockwise
 def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return text that netCDF stored in a fixed width as objects."""
+    """Return strings that netCDF stored in a fixed width as objects of variable length."""
     return decode_strings(data).astype(dtype, copy=False)
 
 
 @blockwise
 def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
-    """Return text as netCDF stores it in a fixed width; raise ConflictError for longer text."""
+    """Return strings in the fixed-width form of netCDF; raise ConflictError if one is too long."""
     return encode_strings(texts, dtype.itemsize)
 
 
 def string_data(
     data: Any, width: int | None, layout: Layout, fill: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return text and its dtype in a layout: objects, or a fixed width.
+    """Return strings as a layout stores them, and their dtype: objects, or a fixed width.
 
-    The width is `width`, by default that of the longest item. The `fill` value counts as an item,
-    unless it is None.
+    A fixed width is `width` bytes or, if that is None, the length of the longest string, including
+    the `fill` value unless it is None.
     """
     if not layout.zarr.has_filters:  # v1 has no codec for items of variable length either
         data = np.asarray(data).astype(str)
@@ -126,7 +126,7 @@ def string_data(
 
 @blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Return text or bytes in a fixed width; raise ConflictError if an item would be truncated."""
+    """Return strings or bytes in a fixed width; raise ConflictError if an item is too long."""
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
@@ -145,7 +145,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Return items of text or bytes as bytes."""
+    """Return items, which are strings or bytes, as bytes."""
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
@@ -156,7 +156,7 @@ def as_bytes(values: Any) -> list[Any]:
 
 
 def _as_texts(values: Any) -> list[Any]:
-    """Return items of text or bytes as text."""
+    """Return items, which are strings or bytes, as strings."""
     try:
         items = values.ravel().tolist()
         return [item.decode() if isinstance(item, bytes) else item for item in items]
@@ -176,7 +176,7 @@ def _objects(block: Any) -> int:
 
 @blockwise
 def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
-    """Return text in which missing items are empty."""
+    """Return strings, with missing items replaced by empty strings."""
     texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), "", block)
     return texts
@@ -188,7 +188,10 @@ def _missing(block: Any) -> Any:
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the largest result of a function for an array; for dask arrays, block by block."""
+    """Return the largest result of a function, which is called for each block of a dask array.
+
+    For a NumPy array, the function is called once.
+    """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
     chunks = tuple((1,) * count for count in data.numblocks)

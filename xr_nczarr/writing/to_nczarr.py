@@ -1,4 +1,4 @@
-"""Write a Dataset, DataArray or DataTree: the function `to_nczarr`, and its steps."""
+"""Write a Dataset, DataArray or DataTree with `to_nczarr`."""
 
 from __future__ import annotations
 
@@ -130,54 +130,59 @@ def to_nczarr(
     target
         A path, an fsspec URL, an NCZarr URL with its fragment, or a mapping.
     mode
-        ``"w-"`` creates a new store or group. ``"w"`` replaces an existing one; on local disks
-        atomically, when the new one is complete. ``"a"`` changes an existing store or creates one:
-        new variables are added, existing ones overwritten, attributes updated. ``"a-"`` does the
-        same, but does not change variables without `append_dim`. ``"r+"`` writes values into
-        existing variables, without changing metadata. None means ``"a"`` with `append_dim`,
-        ``"r+"`` with `region`, else ``"w-"``.
+        ``"w-"`` creates a new store or group. ``"w"`` replaces an existing store or group. On local
+        disks, the replacement is atomic and happens once all data are written. ``"a"`` changes an
+        existing store or creates one: it adds new variables, overwrites existing variables, and
+        updates attributes. ``"a-"`` is like ``"a"``, but neither changes nor compares existing
+        variables without `append_dim`. ``"r+"`` writes values into existing variables, without
+        changing metadata. None means ``"a"`` with `append_dim`, ``"r+"`` with `region`, and
+        ``"w-"`` otherwise.
     group
         Path of the group to write into.
     encoding
-        Encoding by variable (for a DataTree by path, then variable), with the keys of `to_netcdf`
-        and `to_zarr`. Without a codec, chunks are stored uncompressed.
+        Mapping from variable names to encodings; for a DataTree, from paths to such mappings. An
+        encoding accepts the keys of `to_netcdf` and `to_zarr`. If it requests no codec, chunks are
+        stored uncompressed.
     unlimited_dims
-        Names of unlimited dimensions (for a DataTree also a mapping by path); None for those left
-        in the encoding by opening.
+        Names of the unlimited dimensions; for a DataTree also a mapping from paths to such names.
+        None uses the names that opening a file left in ``dataset.encoding``.
     compute
-        Whether to write all values now. Otherwise only the metadata are written, and a
-        `dask.delayed.Delayed` that writes the values is returned.
+        Whether to write the values of the caller's dask arrays now. If False, a
+        `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
+        are always written now.
     consolidated
-        Whether to write consolidated metadata. None writes them only for version 2, and updates
-        those of an existing store.
+        Whether to write consolidated metadata. None writes them for version 2 only, and updates any
+        consolidated metadata of an existing store.
     append_dim
-        Dimension to append along. All variables along it must be in dataset and store; all others
-        must be equal in both.
+        Dimension to append along. All variables along this dimension must be in both the dataset
+        and the store. All other variables must be equal in both.
     region
-        Slices by dimension within existing variables, or ``"auto"`` to find them by the
-        coordinates.
+        Mapping from dimensions to the slices of existing variables to write. Instead of a slice or
+        the whole mapping, ``"auto"`` finds the slices by comparing coordinates.
     safe_chunks
-        Whether to merge dask blocks that share a stored chunk, and to raise an error for regions
-        that partially cover stored chunks if the store has no locks.
+        Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
+        partially covers stored chunks of a store without locks.
     zarr_format
         ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
         version.
     dialect
-        ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (with objects for netcdf-c up to
-        4.9.2), or the name of one of netcdf-c's layouts. An existing store keeps its dialect.
+        ``"nczarr"``, ``"zarr"`` (pure Zarr), ``"universal"`` (NCZarr with additional objects for
+        netcdf-c up to 4.9.2), or the name of a netcdf-c layout. An existing store keeps its
+        dialect.
     storage_options
-        Options of the filesystem, as for opening. ``sync`` determines when to flush to the local
-        disk: once before and once after the metadata (``"commit"``, the default), after each object
-        (``"all"``), or never (``"none"``).
+        Filesystem options, as for opening. The option ``sync`` determines when to flush to the
+        local disk: once before and once after the metadata (``"commit"``, the default), after each
+        object (``"all"``), or never (``"none"``).
     progress
         Whether to show a progress bar.
     atomic
-        Whether a whole append or overwrite is atomic on local disks, by writing to a copy that
-        consists of hard links.
+        Whether to make a whole append or overwrite atomic on local disks, by writing to a copy of
+        the store that consists of hard links.
     allow_duplicates
-        Whether an append may repeat, overlap or precede stored values of its own coordinate.
+        Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
+        stored ones.
     overwrite
-        Whether ``mode="w"`` may remove objects that are not a store, and whether any write may
+        Whether ``mode="w"`` may replace a target that is not a store, and whether any write may
         ignore the lock that a killed writer left in an object store.
 
     Returns
@@ -187,15 +192,15 @@ def to_nczarr(
     Raises
     ------
     ExistsError
-        If the store or group exists, with ``"w-"``.
+        If the store or group exists and `mode` is ``"w-"``.
     ConflictError
-        If the new content does not fit the stored one, or the file system does not distinguish two
-        names. Nothing was written.
+        If the new content does not fit the stored content, or the file system does not distinguish
+        two names. Nothing was written.
     RefusedError
-        For lazy values that are read from the arrays to overwrite, for ``"w"`` if the target is not
-        a store, and for names that are invalid as file names (on Windows).
+        If lazy values are read from an array that is overwritten, if `mode` is ``"w"`` and the
+        target is not a store, or if a name is not a valid file name (on Windows).
     UnsupportedError
-        For types, codecs or versions that the format does not have.
+        If the Zarr version or dialect does not support a type, codec or feature.
 
     Examples
     --------
@@ -250,7 +255,19 @@ def _write(request: WriteRequest, store: Store, layout: Layout, options: WriteOp
 def _open(
     transaction: Transaction, request: WriteRequest, options: WriteOptions
 ) -> OpenedStore | None:
-    """Open the store to change, as far as the mode allows it; return None for a new one."""
+    """Open the store that a write changes; return None if the write creates it.
+
+    Interrupted changes are rolled back first, except in mode ``"r+"``.
+
+    Raises
+    ------
+    ExistsError
+        If the store or group exists and `mode` is ``"w-"``, or if the target is not a Zarr store.
+    NotFoundError
+        If `mode` is ``"r+"`` and there is no store.
+    ConflictError
+        If `append_dim` is not a dimension of the new data, or another write is replacing chunks.
+    """
     store, mode = transaction.store, options.mode
     if mode != "r+":
         transaction.roll_back()
@@ -294,7 +311,7 @@ def _group_exists(opened: OpenedStore, path: str) -> bool:
     Raises
     ------
     ConflictError
-        If `path` is that of a variable, or below one.
+        If there is a variable at or above `path`.
     """
     group = opened.root
     for name in filter(None, path.split("/")):

@@ -1,21 +1,22 @@
-"""The transaction by which a write changes a store, from the writer lock to the last document.
+"""Change a store in one transaction, from taking the writer lock to writing the last document.
 
-The protocol, which the methods of `Transaction` follow from top to bottom:
+The methods of `Transaction` are the steps of this protocol, in order:
 
-1. **Lock.** One writer at a time changes the metadata of a store. Region writes do not change
-metadata. 2. **Roll back.** A journal at the root was left by a writer that was killed while
-changing documents. They are restored, unless all of them had changed: then the write was complete.
-3. **Plan.** The caller opens the store and plans. Nothing is written before the plan is complete,
-   so a request that does not fit the store leaves it untouched. One listing of the root shows
-   whether there is a store, a journal or a marker. Documents are read once, and kept until the end.
-4. **Stage.** A new local store, and any zip file, is written beside the target, which it atomically
-replaces at the end. If the process is killed, either the old or the new store remains. 5.
-**Begin.** A new store that cannot be staged has a marker until it is complete. The objects that it
-replaces are removed, starting with the documents by which readers recognize a store. 6. **Chunks**,
-in any order: an append writes beyond the shape that readers know. 7. **Journal.** If several
-documents change in place, one object holds their earlier text. Readers use it while some documents
-have changed and others have not. 8. **Documents**, children first, the root's last, the
-consolidated ones at the very end. Everything is flushed to the disk before and after them.
+1. **Lock.** One writer at a time changes the metadata. Region writes do not change metadata.
+2. **Roll back.** If there is a journal at the root, a writer was killed while it changed documents.
+   The documents are restored, unless all of them had changed: then the write was complete.
+3. **Plan.** The caller opens the store and plans the write. Nothing is written before the plan is
+   complete, so a request that does not fit the store leaves it untouched. One listing of the root
+   shows whether there is a store, a journal or a marker. Documents are read once, and then kept.
+4. **Stage.** A new local store, and any zip file, is written beside the target, and atomically
+   replaces it at the end. If the process is killed, either the old or the new store remains.
+5. **Begin.** A new store that cannot be staged has a marker until it is complete. The objects that
+   it replaces are removed, starting with the documents by which readers recognize a store.
+6. **Chunks** are written in any order. An append writes beyond the shape that readers know.
+7. **Journal.** If several documents change in place, one object holds their earlier text. Readers
+   use it while some documents have changed and others have not.
+8. **Documents** are written from the children up. The root's documents come last, and
+   consolidated metadata at the very end. Everything is flushed to the disk before and after.
 9. **Close.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (an icechunk session), documents are written before chunks.
@@ -67,26 +68,27 @@ _MAX_TRIES = 10  # to take the writer lock
 
 @dataclass(slots=True)
 class WritePlan:
-    """All changes of one write.
+    """All changes that one write makes to a store.
 
     Attributes
     ----------
     writes
-        Values of arrays, which readers do not see before the documents are written.
+        Array values to write. Readers do not see appended values before the documents are written.
     documents
-        Documents by key, in the order of writing.
+        Metadata documents by key, in the order of writing.
     chunks
-        Stored chunks by key that change together with the documents, and are written before them.
+        Encoded chunks by key that change together with the documents. They are written before the
+        documents, and also restored from the journal.
     leading
         Documents that are written first, before anything is removed.
     removed
         Keys and prefixes to remove, in this order, before the chunks are written.
     new
-        Whether the store will contain nothing else.
+        Whether the plan creates a store, so that everything else in the target is removed.
     exclusive
-        Whether it is an error if another writer creates a store at the same time.
+        Whether to raise an error if another writer creates a store at the same time.
     first
-        Chunks and documents that change together before all others; see `widen`.
+        Plan of chunks and documents that change together before all others; see `plan_widening`.
     """
 
     zarr_format: str
@@ -102,15 +104,16 @@ class WritePlan:
 
 @dataclass
 class Transaction:
-    """One change of a store, created with `Transaction.locked`; its methods are the steps.
+    """One change to a store. Create it with `Transaction.locked`; its other methods are the steps.
 
     Attributes
     ----------
     documents
-        What `open` has read and later steps have changed, by key; None for absent objects.
+        Documents by key, as read by `open` and changed by later steps; None for absent objects.
     applied
-        What an interrupted append has written, if `roll_back` finds it complete: the first and last
-        element along each dimension, by path of the array. Its journal stays for `close`.
+        Regions that an interrupted append has written, by path of the array, if `roll_back` finds
+        the append complete. A region has the start and the end (exclusive) along each dimension.
+        The journal of the append remains until `close`.
     """
 
     store: Store
@@ -119,7 +122,7 @@ class Transaction:
 
     @cached_property
     def names(self) -> Listing | None:
-        """The names at the root before the first step; None if the store cannot be listed."""
+        """Names at the root before the first step; None if the store cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
@@ -127,12 +130,12 @@ class Transaction:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the listing shows that the target is empty."""
+        """Whether the root listing shows that the target is empty."""
         return self.names is not None and not _contents(self.names)
 
     @property
     def shows_store(self) -> bool:
-        """Whether the listing shows a complete store; if not, only `open` can tell."""
+        """Whether the root listing shows a complete store; if not, `open` may still find one."""
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
         groups = {zarr.document_key("/", "group") for zarr in usual}
@@ -140,7 +143,7 @@ class Transaction:
         return UNFINISHED not in objects and not objects.isdisjoint(arrays | groups)
 
     def may_hold(self, key: str) -> bool:
-        """Return whether an object may exist at the root, according to the listing."""
+        """Return whether the root may contain an object; True if the store cannot be listed."""
         return self.names is None or key in self.names.objects
 
     @classmethod
@@ -153,25 +156,25 @@ class Transaction:
         locking: bool | Literal["always"] = True,
         force: bool = False,
     ) -> Iterator[Transaction]:
-        """Hold the writer lock of a store.
+        """Hold the writer lock of a store, and yield the transaction.
 
         On local disks, this waits for other writers, whose locks end with their processes.
 
         Parameters
         ----------
         owner
-            Function that returns a text by which a rerun writer recognizes the lock it left when it
-            was killed. It may read all values in memory, and is called only if locks can remain.
+            Function that returns a string by which a killed writer recognizes its lock when it is
+            run again. It may read all values in memory, so it is called only if locks can remain.
         locking
-            Whether to take the lock. Region writes do not need it, nor does an empty local
-            directory, which is replaced at the end; ``"always"`` takes it there as well.
+            Whether to take the lock. Region writes do not need it. An empty local directory, which
+            is replaced at the end, is locked only if this is ``"always"``.
         force
-            Whether to continue if another writer has left its lock.
+            Whether to take over the lock of another writer.
 
         Raises
         ------
         ConflictError
-            If an object store has the lock of another writer.
+            If another writer holds the lock of an object store, or has left it, unless `force`.
         """
         lock: AbstractContextManager[None] = nullcontext()
         if store.locks_processes:
@@ -183,7 +186,7 @@ class Transaction:
             yield cls(store)
 
     def roll_back(self) -> None:
-        """Undo a change of documents that was interrupted, unless it was complete."""
+        """Undo an interrupted change of documents, unless all had changed; see also `applied`."""
         if self.store.single_file or not self.may_hold(JOURNAL):
             return
         journal = open_journal(self.store)
@@ -201,14 +204,14 @@ class Transaction:
         self.close()
 
     def close(self) -> None:
-        """Remove the journal, because the change is complete or undone."""
+        """Remove the journal of a change that is complete or undone."""
         self.store.delete(JOURNAL)
 
     def open(self, mode: str) -> OpenedStore | None:
         """Open the target; return None if it does not contain a complete store.
 
-        Except for regions, the single documents are read, and kept in `documents`: another program
-        may have left the consolidated one outdated.
+        Except in mode ``"r+"``, read the individual documents and keep them in `documents`, because
+        another program may have left the consolidated metadata outdated.
         """
         if mode != "r+" and self.is_empty:
             return None
@@ -234,16 +237,16 @@ class Transaction:
             )
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
-        """Carry out a plan; return None, or the dask object that finishes it if not `compute`.
+        """Execute a plan; without `compute`, return the dask object that finishes the write.
 
         The remedy or a note of an error describes the state of the store and how to continue.
 
         Raises
         ------
         ConflictError
-            For dask blocks that cannot be aligned with the stored chunks.
+            If dask blocks cannot be aligned with the stored chunks.
         UnsupportedError
-            For a zip file if not `compute`.
+            If the target is a zip file and `compute` is False.
         """
         if options.safe_chunks:
             plan.writes = [write.aligned() for write in plan.writes]
@@ -280,11 +283,11 @@ class Transaction:
         ----------
         staged
             Whether a local store is replaced atomically.
-
         mark
-            Text by which a later run recognizes its unfinished store, once old objects are removed.
+            Content of the marker, by which a later run recognizes its own unfinished store. It is
+            written after old objects have been removed.
         resumed
-            Whether an earlier run has left that mark and some of the chunks.
+            Whether an earlier run has left that marker and some of the chunks.
         """
         with self.workspace(empty=plan.new, staged=staged, exclusive=plan.exclusive) as work:
             if not resumed:
@@ -301,7 +304,7 @@ class Transaction:
                 self._put_documents(plan, work)
 
     def _begin(self, plan: WritePlan, work: Store) -> None:
-        """Mark a new store as unfinished, and remove everything that a plan replaces."""
+        """Mark a new store as unfinished, and remove everything that the plan replaces."""
         if plan.new:
             work.put([(UNFINISHED, b"{}")])
             if work is self.store and not self.is_empty:
@@ -314,7 +317,7 @@ class Transaction:
             self.documents.update(dict.fromkeys(removed))
 
     def _clear(self) -> None:
-        """Remove all objects except the lock, the marker and files of file managers."""
+        """Remove all objects except the lock, the marker, and files of file managers."""
         keys = {
             key: None
             for key in self.store.list_keys()
@@ -328,11 +331,10 @@ class Transaction:
         self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the documents of a plan; those of the root come last, one by one."""
+        """Write the documents of a plan, with the root's documents last and one by one."""
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         objects = {**plan.chunks, **plan.documents}
-        # A single object changes atomically; the journal of an append also records what was
-        # written.
+        # A single object changes atomically. The journal of an append also records its regions.
         journaled = work is self.store and not plan.new and bool(len(objects) > 1 or appended)
         if journaled:
             unread = [key for key in objects if key not in self.documents]
@@ -361,16 +363,16 @@ class Transaction:
     def workspace(
         self, *, empty: bool = False, staged: bool = False, exclusive: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to write to, and replace the target by it at the end.
+        """Yield the store to write to: the target, or a staging store that replaces it at the end.
 
         Parameters
         ----------
         empty
-            Whether it starts without the objects of the target.
+            Whether the staging store starts empty, instead of with the objects of the target.
         staged
             Whether a local store is replaced atomically. Zip files always are, other stores never.
         exclusive
-            Whether to raise ExistsError if another writer has created the store by then.
+            Whether to raise ExistsError if another writer has created the store in the meantime.
         """
         if self.store.single_file or (staged and self.store.replaceable):
             with self.store.in_one_step(empty=empty, exclusive=exclusive) as staging:
@@ -393,7 +395,7 @@ class Transaction:
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Hold the lock of an object store, which is an object that a killed writer leaves behind."""
+    """Hold the lock of an object store: an object, which remains if the writer is killed."""
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
     for _ in range(_MAX_TRIES):
@@ -455,7 +457,7 @@ def _state_after_failure(plan: WritePlan, *, in_place: bool) -> str:
 
 
 def is_empty(store: Store) -> bool:
-    """Return whether a target is empty, apart from files of file managers."""
+    """Return whether a target contains at most files of file managers, such as ``.DS_Store``."""
     return _names(store) == ([], [])
 
 
@@ -470,7 +472,7 @@ def check_removable(store: Store) -> None:
 
 
 def _is_below(key: str, target: str) -> bool:
-    """Return whether `Store.delete` of a target removes an object."""
+    """Return whether deleting `target` (a key, or a prefix that ends in ``/``) removes `key`."""
     return key.startswith(target) if target.endswith("/") else key == target
 
 
@@ -481,7 +483,7 @@ def _is_foreign(names: Listing) -> bool:
 
 
 def _contents(names: Listing) -> set[str]:
-    """Return all names except the lock; those of prefixes end in ``/``."""
+    """Return all names at the root except the lock; names of prefixes end in ``/``."""
     return {*names.objects, *(f"{name}/" for name in names.prefixes)} - {WRITER_LOCK}
 
 

@@ -1,4 +1,4 @@
-"""Store chunks in the background, with one bounded pool per write."""
+"""Store chunks in the background, in one thread pool of bounded memory per write."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _MIN_JOB_BYTES = 1 << 20  # so that at most 256 small objects wait
 
 
 class Uploads(Underway):
-    """The uploads in progress in this process that store the chunks of one write.
+    """A thread pool that encodes and stores the chunks of one write in the background.
 
-    A pickled copy starts without any work, and is not `pooled`.
+    The pool belongs to one process: an unpickled copy has no work in progress and is not `pooled`,
+    so dask workers store chunks in their own threads.
 
     Parameters
     ----------
     threads
-        Number of objects to encode and write concurrently; 1 leaves that to the computing threads.
+        Number of objects to encode and store concurrently. With 1, there is no pool, and the
+        threads that compute the values also store them.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -36,13 +38,14 @@ class Uploads(Underway):
 
     @property
     def pooled(self) -> bool:
-        """Whether `submit` runs the work in the background."""
+        """Whether there is a pool, which `submit` requires."""
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Start ``work(argument)`` once the work in progress allows for `size` more bytes.
+        """Run ``work(argument)`` in the background.
 
-        Raises the error of earlier work, if any has failed.
+        Wait first until the bytes of all work in progress, with `size` more, are within a fixed
+        limit, or no work is in progress. Raise the error of earlier work, if any has failed.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)
@@ -68,14 +71,14 @@ class Uploads(Underway):
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all work is done, and raise the first error."""
+        """Wait until all work is done, and raise the first error, if any."""
         with self._changed:
             self._changed.wait_for(lambda: not self._count)
         self._raise_error()
         self.end()
 
     def end(self) -> None:
-        """Reject new work, cancel work that has not started, and wait for the rest."""
+        """Reject new work, cancel work that has not started, and wait for running work."""
         super().end()
         if self._pool is not None:
             self._pool.shutdown()

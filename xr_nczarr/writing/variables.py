@@ -1,4 +1,4 @@
-"""Encode xarray variables: CF encoding, characters, strings and fill values."""
+"""Encode xarray variables for storage: CF encoding, characters, strings and fill values."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _RESERVED = (".", "..", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.jso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedVariable:
-    """A variable in the types in which it is stored.
+    """A variable whose values have the types in which they are stored.
 
     Attributes
     ----------
     data
-        NumPy or dask array of `dtype`, except for strings of variable length.
+        NumPy or dask array of `dtype`, except for variable-length strings.
     fill_value
-        The value of elements without a chunk; None if undefined.
+        The value of elements without a stored chunk; None if it is undefined.
     encoding
-        The remaining keys of the encoding, for chunks and codecs.
+        The remaining encoding keys, for chunks and codecs.
     explicit
         Whether the caller passed this encoding for the write.
     """
@@ -64,12 +64,14 @@ class EncodedVariable:
 
 
 def stored_name(name: Hashable) -> str:
-    """Return the name under which to store a variable or group; None also has one, as in xarray.
+    """Return the name under which to store a variable or group; None is allowed, as in xarray.
 
     Raises
     ------
-    TypeError, ConflictError
-        For names that cannot be stored.
+    TypeError
+        If the name is neither a string nor None.
+    ConflictError
+        If the name cannot be stored.
     """
     if name is None:
         return NONE_NAME
@@ -89,10 +91,10 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError for a name of a dimension that the layout cannot store."""
+    """Raise TypeError or ConflictError for a dimension name that the layout cannot store."""
     if not isinstance(name, str):
         raise TypeError(f"names of dimensions must be strings; found {name!r}")
-    if not layout.pure and not is_name(name):  # its references are paths
+    if not layout.pure and not is_name(name):  # NCZarr refers to it by path
         problem = f"NCZarr cannot have a dimension named {name!r}"
         if "/" in name:
             problem = f"Forward slashes '/' are not allowed in names of NCZarr; found {name!r}"
@@ -102,18 +104,18 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
 def encode_dataset(
     dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]], layout: Layout
 ) -> tuple[dict[str, EncodedVariable], dict[str, Any]]:
-    """Return the encoded variables of a dataset, and its attributes.
+    """Return the encoded variables and the attributes of a dataset.
 
-    Dask arrays are not computed yet, except to find out whether objects are text, and its width.
-    Other objects are loaded, because their items determine the type. `encoding` replaces that of
-    the variables.
+    Dask arrays are computed now only to find out whether objects are strings, and how wide the
+    strings are. Other objects are loaded, because the items determine the dtype. `encoding`
+    replaces the encodings of the variables that it names.
 
     Raises
     ------
     ConflictError
-        For unknown keys in `encoding`, and for values that do not fit it.
+        If `encoding` has unknown keys, or values do not fit their encoding.
     UnsupportedError
-        For types that the dialect does not have.
+        If the dialect does not support a type.
     """
     for name in dataset.variables:
         stored_name(name)
@@ -141,7 +143,7 @@ def encode_dataset(
 def encode_alone(
     variable: Variable, name: Hashable, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Return one encoded variable, independent of the rest of its dataset.
+    """Return an encoded variable, regardless of the rest of its dataset.
 
     In contrast, `encode_dataset` leaves out attributes of bounds that equal their parent's.
     """
@@ -159,15 +161,15 @@ def user_attributes(
 ) -> dict[str, Any]:
     """Return the user's attributes of a dataset, or of a variable along `dimensions`.
 
-    Annotations that engine zarr shows as attributes of variables in NCZarr version 3 are left out,
-    because the new store gets its own.
+    xarray's engine zarr shows some annotations of NCZarr version 3 as attributes of variables.
+    These are left out, because the new store gets its own annotations.
 
     Raises
     ------
     TypeError
-        For a name that is not a string, and for an xarray object.
+        If a name is not a string, or a value is an xarray object.
     ConflictError
-        For any other attribute whose name is reserved for the format's metadata.
+        If any other attribute has a name that is reserved for metadata of the format.
     """
     kept = {}
     for name, value in attributes.items():
@@ -185,7 +187,7 @@ def user_attributes(
 
 
 def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether an attribute is an annotation, or lists the dimensions and possibly more."""
+    """Return whether xarray's engine zarr left an attribute: an annotation or dimension names."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]
@@ -193,15 +195,15 @@ def _is_left_by_engine_zarr(name: str, value: Any, dimensions: Sequence[Hashable
 
 
 def _fitted(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable whose values fit its encoding, ready for xarray to encode."""
+    """Return a variable whose values fit its encoding, ready for xarray's encoders."""
     return _set_aside(fit_encoding(_prepared(variable, name, explicit), name), explicit)
 
 
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable whose encoding left by opening is valid for the new store."""
+    """Adapt the encoding of a variable, which opening may have left, to the new store."""
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
-        # It is the width of the longest text that was opened: xarray would truncate longer text.
+        # The dtype has the width of the opened text: xarray would truncate longer text to it.
         del encoding["dtype"]
         if explicit:
             data = in_width(variable.data, dtype, name)
@@ -221,7 +223,7 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     variable = variable.copy(deep=False)
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
-        # From an array of times, where it does not mask; as a number it would.
+        # This fill value of an array of times does not mask values, but as a number it would.
         del variable.attrs["_FillValue"]
     return variable
 
@@ -229,8 +231,8 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 def _set_aside(variable: Variable, explicit: bool) -> Variable:
     """Return a variable with parts of its encoding moved to its attributes.
 
-    xarray keeps `_Unsigned` only beside a fill value, and turns the fill value of characters into
-    one of text.
+    xarray keeps `_Unsigned` only if there is also a fill value, and converts the fill value of
+    characters to text.
     """
     encoding = dict(variable.encoding)
     filled = variable.attrs.get("_FillValue", fill_value_of(encoding)) is not None
@@ -245,9 +247,9 @@ def _set_aside(variable: Variable, explicit: bool) -> Variable:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the dtype of an encoding if it may truncate text.
+    """Return the dtype in an encoding if it may truncate text, and None otherwise.
 
-    None for other types, for netCDF's ``str`` and S1, and for text without a width.
+    The dtypes ``str`` and S1 of netCDF, and text dtypes without a width, do not truncate.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -258,7 +260,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Return a variable that xarray has encoded in the types of a layout."""
+    """Convert a variable that xarray has encoded to the types of a layout."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
@@ -311,8 +313,8 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    """Return the fill value of an array: the declared one, a requested one, or netCDF's default."""
-    # Where every array has a fill value, xarray keeps `_FillValue` apart from it.
+    """Return the fill value of an array: as declared, as requested, or netCDF's default."""
+    # In versions in which every array has a fill value, xarray treats `_FillValue` separately.
     independent = layout.pure and layout.zarr.requires_fill_value
     fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
     undefined = explicit and encoding.get("fill_value", 0) is None
@@ -325,7 +327,7 @@ def _fill_value(
 
 
 def _with_booleans(variable: Variable) -> Variable:
-    """Return a variable with the type bool for the integers in which xarray encodes it."""
+    """Return a variable in which integers that xarray encoded from booleans are bool again."""
     if variable.attrs.get("dtype") != "bool" or variable.dtype != np.dtype("i1"):
         return variable
     variable = variable.copy(data=variable.data.astype(bool))  # astype loses the encoding
@@ -336,13 +338,17 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether opening joined characters to text; their fill value is not text."""
+    """Return whether opening joined characters to strings, whose fill value is a character."""
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
 
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
-    """Return the requested fill value in the array's type; ignore a misfit left by opening."""
+    """Return the requested fill value in the dtype of the array.
+
+    Ignore a value that opening left in the encoding and that does not fit; raise ConflictError if
+    the caller passed it.
+    """
     requested = encoding.get("fill_value")
     if requested is None:
         return None
@@ -356,7 +362,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
 
 
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value as a scalar of the array's type; raise ConflictError for long text."""
+    """Return a fill value as a scalar of `dtype`; raise ConflictError if text is too long."""
     value = np.asarray(value).reshape(-1)[0]
     if dtype.kind == "S":
         is_text = isinstance(value, str)

@@ -1,4 +1,7 @@
-"""Widen stored fixed-width text, so that longer text can join it; no value changes."""
+"""Store fixed-width text with a larger width, so that longer text can be appended.
+
+The stored values do not change.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a text array whose items have at least `width` bytes, and twice as many as now.
+    """Return a copy of a fixed-width text node, with items of at least `width` bytes.
 
-    Doubling prevents rewriting the array for each of a series of longer and longer texts. The type
-    is text, or raw bytes in version 3.
+    The width is at least doubled, so that a series of ever longer strings does not rewrite the
+    array each time. The dtype is text, or raw bytes in version 3.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -44,26 +47,26 @@ def plan_widening(
 ) -> WritePlan:
     """Return the plan that stores the text of some arrays with a larger width.
 
-    Unless the store is replaced atomically, the journal holds all old chunks of the arrays.
+    Unless the store is replaced atomically, the journal holds all old chunks of these arrays.
 
     Parameters
     ----------
     arrays
-        The present and the new node of each array.
+        The stored node and the wider node of each array.
     changes
-        The changes of their documents; see `width_changes`.
+        The changes to the documents of the arrays; see `width_changes`.
 
     Raises
     ------
     ConflictError
-        If the chunks exceed the maximum size of a journal.
+        If the chunks do not fit in a journal.
     """
     hierarchy, store = opened.hierarchy, opened.store
     plan = WritePlan(hierarchy.zarr_format)
     for node, wider in arrays:
         with Place(variable=node.path):
             plan.chunks.update(_chunks(node, wider, store))
-    # As readers count the size of a document.
+    # The size of the journal as readers count it.
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
@@ -80,7 +83,7 @@ def plan_widening(
 
 
 def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes of an array's document between two nodes."""
+    """Yield the changes to an array's document that make a node wider."""
     zarr = writable_format(opened.hierarchy, opened.store.name)
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
@@ -94,7 +97,7 @@ def width_changes(opened: OpenedStore, node: ArrayNode, wider: ArrayNode) -> Ite
 
 
 def _chunks(node: ArrayNode, wider: ArrayNode, store: Store) -> Iterator[tuple[str, bytes]]:
-    """Yield the stored chunks of an array by key, in the wider type."""
+    """Yield the key of each stored chunk, and the chunk encoded with the wider dtype."""
     old, new = ChunkedArray(node, store), ChunkedArray(wider, store)
     sizes = zip(node.shape, node.chunk_shape, strict=True)
     indices = itertools.product(*(range(-(-size // length)) for size, length in sizes))
