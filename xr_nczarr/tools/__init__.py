@@ -1,5 +1,5 @@
-"""The commands of ``nczarr``, each as a function that returns a value.
+"""Implement the commands of ``nczarr`` as functions that return their results.
 
-The value prints as text. Some values also have an HTML representation for notebooks (`_repr_html_`)
-and a JSON one (`as_dict`).
+Results print as text. Some also convert to HTML for notebooks (`_repr_html_`) and to JSON
+(`as_dict`).
 """

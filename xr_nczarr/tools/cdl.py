@@ -1,10 +1,12 @@
-"""Print a store as CDL, the text of ``ncdump``, from which ``ncgen`` can create the same dataset.
+"""Print a store as CDL, the format of ``ncdump``, from which ``ncgen`` recreates the dataset.
 
-The text is that of ncdump 4.9, except where ncgen would create another dataset. Numbers have as
-many digits as it takes to distinguish them, unless `precision` is set. A line break does not end a
-row of characters. NULs at the end of a row are shown if ncgen would replace them by another fill
-value. A percent sign in a name is escaped. Comments name what ncgen cannot express, such as a
-variable called ``float``.
+The output equals the output of ncdump 4.9, except where ncgen would create another dataset:
+
+- Numbers have as many digits as necessary to distinguish them, unless `precision` is set.
+- A line break in character data does not end the row.
+- NULs at the end of a row are shown if ncgen would replace them by another fill value.
+- A percent sign in a name is escaped.
+- Comments describe what ncgen cannot express, such as a variable called ``float``.
 """
 
 from __future__ import annotations
@@ -74,21 +76,21 @@ def dump(
     header
         Whether to leave out all values.
     variables, groups
-        Variables and groups whose values to show; None for all. A name without a slash means all
-        variables or groups of that name; a name that begins with a slash is a path.
+        Names of the variables and groups whose values to show; None for all. A name without a slash
+        refers to all variables or groups with that name. A name that begins with a slash is a path.
     name
         Name of the dataset; by default the last part of the path, without its extension.
     precision
-        Significant digits of floats and of doubles, as in ``ncdump -p``; None for as many as it
-        takes to distinguish the numbers.
+        Significant digits of floats and of doubles, as in ``ncdump -p``. None shows as many digits
+        as necessary to distinguish the numbers.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
     coordinates
-        Whether to show only the values of coordinate variables, as ``ncdump -c`` does, and of
-        `variables`.
+        Whether to show only the values of coordinate variables, as ``ncdump -c`` does, and the
+        values of `variables`.
     times
-        Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read them.
+        Whether to show times as dates, as ``ncdump -t`` does. ncgen cannot read such dates.
     group, storage_options, consolidated, zarr_format, missing_chunks, assume_endian, codecs, \
 trust, limits
         See `xr_nczarr.options.OpenOptions`.
@@ -96,7 +98,7 @@ trust, limits
     Raises
     ------
     NotFoundError
-        If there is no such variable or group.
+        If a requested variable or group does not exist.
     ValueError
         If a precision is not between 1 and 17.
 
@@ -140,14 +142,18 @@ trust, limits
 
 @dataclass(frozen=True, repr=False)
 class Cdl:
-    """CDL text. Iterating yields it in pieces, reading values on demand; `str` returns all of it.
+    """CDL output, generated on demand.
+
+    Iterating over it yields pieces of CDL, and reads values when they are needed. `str` returns the
+    complete CDL.
 
     Attributes
     ----------
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Its ancestors are shown with only their dimensions, which it can use.
+        The group to show. Of its ancestors, only dimensions are shown, because the group can use
+        them.
     """
 
     opened: OpenedStore
@@ -168,7 +174,7 @@ class Cdl:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether CDL can express the complete dataset."""
         return not self.left_out
 
     def _without_spelling(self) -> Iterator[str]:
@@ -302,9 +308,10 @@ class Cdl:
     ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
         """Yield the values row by row, in parts if a row is long.
 
-        Each item also has the number of braces that open before it, and either None if the row
-        continues, or the number of braces that close after it and whether it is the last. Nested
-        records have braces.
+        Each result has the values of a part as CDL, and the number of braces that open before the
+        part. The third item is None if the row continues. Otherwise, it has the number of braces
+        that close after the part, and whether the part is the last. Braces enclose the elements
+        along an unlimited dimension, except the first dimension.
         """
         array = self.opened.array(variable)
         node = array.node
@@ -334,14 +341,17 @@ class Cdl:
 
 
 class _Line:
-    """A line that is broken like ncdump's: before an item that would not fit, counted in bytes."""
+    """An output line, which is broken as in ncdump: before an item that would not fit.
+
+    Lengths are counted in bytes.
+    """
 
     def __init__(self, indent: str, start: int) -> None:
         self.indent = indent
         self.position = start + len(indent)
 
     def fit(self, text: str) -> str:
-        """Return a text, after a line break if it would not fit."""
+        """Return `text`, after a line break if it would not fit in the line."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
         self.position += size
         if self.position > _MAX_LINE_BYTES and size > 2:
@@ -350,13 +360,13 @@ class _Line:
         return text
 
     def next_row(self) -> str:
-        """Return the end of a row and the beginning of the next."""
+        """Return the characters that end a row and begin the next row."""
         self.position = 2 + len(self.indent)
         return ",\n  "
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the short name of a dimension, or its path if a nearer dimension hides it."""
+    """Return the name of a dimension, or its path if a nearer dimension has the same name."""
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 

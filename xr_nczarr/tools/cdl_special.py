@@ -1,4 +1,4 @@
-"""The special attributes of ``ncdump -s``, which describe how values are stored."""
+"""Build the special attributes of ``ncdump -s``, which describe how values are stored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 _OWN = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
-"""Filters that have their own attribute, in the order of ncdump."""
+"""Special attributes of single filters, in the order in which ncdump shows them."""
 
 
 def special_group_attributes(root: Group) -> dict[str, Any]:
-    """Return the special attributes of a dataset."""
+    """Return the special attributes of a dataset, which ncdump shows in its root group."""
     stored = {} if root.node is None else root.node.attributes.values_by_name
     provenance = stored.get(PROVENANCE)
     special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
@@ -24,7 +24,7 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 
 
 def special_attributes(variable: Variable) -> dict[str, Any]:
-    """Return the special attributes of a variable, and the width of its strings."""
+    """Return the special attributes of a variable, including the width of its strings."""
     node = variable.node
     assert node is not None
     special: dict[str, Any] = {}
@@ -49,5 +49,5 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
 
 
 def _integers(values: Sequence[int]) -> Any:
-    """Return integers in the type that ncdump shows, unless they are too large for it."""
+    """Return integers in the dtype that ncdump shows, or as int64 if they are too large for it."""
     return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")

@@ -1,4 +1,4 @@
-"""Format times as dates, like ``ncdump -t``."""
+"""Format times as dates, as ``ncdump -t`` does."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _DEFAULT_CALENDAR = "standard"
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
-    """The time units, reference date and calendar of a variable."""
+    """The units (with the reference date) and calendar of a time variable."""
 
     units: str
     calendar: str
 
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
-        """Return values as dates between quotation marks.
+        """Return times as dates in quotation marks.
 
-        Missing values keep their text in `numbers`, and so do all values if xarray cannot decode
-        the units.
+        `numbers` are the formatted values. They replace the dates of missing values, and all dates
+        if xarray cannot decode the units.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -50,7 +50,7 @@ class TimeUnits:
 
 
 def time_units(group: Group) -> dict[str, TimeUnits]:
-    """Return the units of all times, and bounds of times, in a group by variable name."""
+    """Return the units of all times in a group, and of their bounds, by variable name."""
     times = {}
     for variable in group.variables.values():
         units = _text(variable, "units")

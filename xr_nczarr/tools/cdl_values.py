@@ -31,10 +31,12 @@ _TYPES = {
 # Types that netCDF lacks, with a netCDF type that represents their values exactly.
 _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
 Digits = Mapping[str, tuple[int, ...]]
-"""Numbers of significant digits by type: the first that reproduces the value is used, or the
-last."""
+"""Numbers of significant digits to try, by type.
+
+The first number that reproduces the value is used, or else the last.
+"""
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
-"""As many digits as ncdump shows, or more if necessary to reproduce the value."""
+"""The digits that ncdump shows, or more digits if these are necessary to reproduce the value."""
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -57,17 +59,17 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def has_spelling(name: str) -> bool:
-    """Return whether ncgen accepts a name: it rejects ``?`` and its own keywords."""
+    """Return whether ncgen accepts a name; it rejects its own keywords and names with ``?``."""
     return name not in _RESERVED.split() and _LEGAL.fullmatch(name) is not None
 
 
 def name_text(name: str) -> str:
-    """Return a name with CDL's special characters escaped."""
+    """Return a name as CDL, with special characters escaped."""
     return ("\\" if "0" <= name[:1] <= "9" else "") + name.translate(_IN_NAME)
 
 
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
-    """Return CDL's name of a variable's type, or of a wider one; None if CDL has neither."""
+    """Return the CDL type of a variable, or a wider type; None if CDL has neither."""
     if kind in ("char", "string"):
         return kind
     name = DTYPE_NAMES.get(dtype) or _STAND_INS.get(dtype.char)
@@ -97,7 +99,7 @@ def _as_text(value: str | bytes) -> str:
 
 
 def row_text(row: Array, fill_value: Any) -> str:
-    """Return a row of characters as one text."""
+    """Return a row of characters as a quoted CDL string."""
     data = row.tobytes()
     if fill_value is None or not fill_value:
         data = data.rstrip(b"\0")  # ncgen pads a short text with the fill value
@@ -105,7 +107,7 @@ def row_text(row: Array, fill_value: Any) -> str:
 
 
 def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXACT) -> list[str]:
-    """Return a variable's values (one dimension), fill values as ``_``."""
+    """Return the values of a one-dimensional array as CDL, with ``_`` for fill values."""
     if kind == "string":
         return _string_texts(values, fill_value)
     values = _as_netcdf(values)
@@ -134,7 +136,7 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Return values of a type that netCDF lacks in one that represents them."""
+    """Return values in a netCDF type that represents their own type exactly."""
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 
@@ -144,7 +146,7 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Return each number with the fewest of the allowed `digits` that reproduce it."""
+    """Format each number with the fewest of the allowed `digits` that reproduce it."""
     name = DTYPE_NAMES[values.dtype]
     numbers = values.astype("f8").tolist()
     fewest, *others = digits[name]
@@ -161,14 +163,14 @@ def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
 
 
 def _read_otherwise(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
-    """Return the positions of texts that parse to other numbers."""
+    """Return the positions of strings that are not parsed to the given numbers."""
     with np.errstate(over="ignore"):
         again = np.array(list(map(float, texts))).astype(numbers.dtype)
     return np.flatnonzero((again != numbers) & np.isfinite(numbers))
 
 
 def _with_point(text: str, name: str) -> str:
-    """Return the text of a float attribute without trailing zeros, but with its decimal point."""
+    """Return a formatted float without trailing zeros, but with its decimal point and suffix."""
     if text[-1] not in "0123456789.":
         return text
     digits, mark, exponent = text.partition("e")

@@ -1,4 +1,4 @@
-"""The function `consolidate`, which writes all metadata of a store into one document."""
+"""Write all metadata of a store to one document with `consolidate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from xr_nczarr.writing.transaction import Transaction, WritePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ConsolidateResult(Result):
-    """The result of `consolidate`: the document at `key` has the metadata of `nodes` nodes."""
+    """The result of `consolidate`.
+
+    Attributes
+    ----------
+    key
+        Key of the document with the consolidated metadata.
+    nodes
+        Number of groups and arrays in the document.
+    """
 
     store: str
     key: str
@@ -34,7 +42,9 @@ class ConsolidateResult(Result):
 def consolidate(
     target: Any, *, storage_options: Mapping[str, Any] | None = None, progress: bool = False
 ) -> ConsolidateResult:
-    """Write the consolidated metadata of a store: ``.zmetadata``, in v3 the root document.
+    """Write the consolidated metadata of a store.
+
+    They are stored at the key ``.zmetadata`` or, in version 3, in the root document.
 
     Parameters
     ----------
@@ -44,8 +54,8 @@ def consolidate(
     Raises
     ------
     UnsupportedError
-        For versions without consolidated metadata, and for the layout of netCDF-C 4.8.0, whose
-        annotations are in other objects.
+        If the version has no consolidated metadata, or the store has the layout of netCDF-C 4.8.0,
+        which keeps annotations in separate objects.
     """
     change = change_store(target, storage_options, "consolidate", progress=progress)
     with change as (transaction, opened):
@@ -68,7 +78,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """Documents by key, each of which counts as progress when it is kept."""
+    """Documents by key that advance a progress bar when they are added."""
 
     def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
         super().__init__(documents)
@@ -88,9 +98,22 @@ def change_store(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
-    """Open the single documents of a store, under the writer lock unless it is a `dry_run`.
+    """Open a store for a change of its metadata, and yield the transaction and the opened store.
 
-    An interrupted change is rolled back first.
+    The individual documents are read. Unless this is a `dry_run`, the writer lock is held, and an
+    interrupted change is rolled back first.
+
+    Parameters
+    ----------
+    owner
+        String that identifies the change in the lock of an object store.
+
+    Raises
+    ------
+    UnsupportedError
+        If the store is not writable.
+    NotFoundError
+        If there is no store.
     """
     resolved = resolve(target, Access(storage_options=storage_options))
     store = resolved.store

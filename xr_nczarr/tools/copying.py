@@ -1,6 +1,7 @@
 """Copy a store or file to another dialect, version, chunks and codecs, resuming interrupted runs.
 
-The chunks of arrays that do not change are copied as bytes; all others are decoded and encoded.
+The stored chunks of arrays that do not change are copied as bytes. All other chunks are decoded and
+encoded again.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class CopyResult(Result):
     objects
         Number of chunks (or shards) that this run copied as bytes.
     resumed
-        Whether an interrupted run was completed.
+        Whether this run completed an interrupted copy.
     anew
-        Why an interrupted copy could not be resumed and started over; empty if there was none.
+        Why this run started an interrupted copy over instead of resuming it; empty if it did not.
     skipped
         Descriptions of everything that `skip_unsupported` left out, one sentence each.
     """
@@ -101,14 +102,15 @@ def copy(
 ) -> CopyResult:
     """Copy a store, a netCDF file or any file that xarray opens to a new store or netCDF-4 file.
 
-    A copy of a store or a netCDF file is exact. Groups, dimensions, variables and attributes are
-    those of the source, with their order and types, as far as the target can express them (plain
-    Zarr only has names of dimensions).
+    A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
+    attributes of the source, with their order and types, as far as the target can express them
+    (plain Zarr has dimension names, but no dimensions of its own).
 
     Until the copy is complete, readers do not recognize the target as a store. Running an
-    interrupted copy again resumes it, if it is certain that the source has not changed (local
-    files, object stores). It starts over if that is unknown (plain HTTP, reference sets), for zip
-    files, and after a reboot of the machine, because chunks may not have reached the disk.
+    interrupted copy again resumes the copy, if it is certain that the source has not changed (local
+    files, object stores). The copy starts over if that is uncertain (plain HTTP, reference sets),
+    if the target is a zip file, and if the machine was rebooted, because chunks may not have
+    reached the disk.
 
     Parameters
     ----------
@@ -121,50 +123,55 @@ def copy(
     group
         The group that becomes the root of the target; None for the whole source.
     variables
-        Names of variables, or paths, which begin with a slash; None for all. Coordinate variables
-        of their dimensions are included.
+        Names of variables, or paths, which begin with a slash; None for all variables. The
+        coordinate variables of their dimensions are included.
     select
-        By name of the dimension: positions (integers or slices of integers) or labels (floats,
-        text, or slices of these, which include both ends). Dimensions are kept.
+        Mapping from dimension names to positions (integers or slices of integers) or labels
+        (floats, strings, or slices of these, which include both ends). An integer or a single label
+        keeps its dimension, with one element.
     engine
-        The xarray engine; None to read netCDF files with netcdf-c (if netCDF4 is installed), and
-        anything else with ``"nczarr"``. Other engines may not present everything that is in a file.
+        The xarray engine that opens `source`. None reads netCDF files with netcdf-c (if netCDF4 is
+        installed), and anything else with ``"nczarr"``. Other engines may not present everything
+        that a file contains.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
-        Chunk lengths by dimension, in elements. All other dimensions keep those of the source.
+        Chunk lengths by dimension, in elements. Along all other dimensions, the chunk lengths of
+        the source are kept.
     codecs
-        Configurations of numcodecs in the order of encoding, for all arrays; None for those of the
-        source. Empty for no codecs.
+        Numcodecs configurations in the order of encoding, for all arrays. None keeps the codecs of
+        the source, and an empty sequence means no codecs.
     skip_unsupported
         Whether to leave out variables and attributes whose type the target lacks, such as compound
         types, instead of raising an error.
     storage_options, target_options
-        For `source` and for `target`.
+        Filesystem options for `source` and for `target`.
     limits
-        For `source`, as `Limits` or a mapping of some of them.
+        Limits for reading `source`, as `Limits` or a mapping from names of limits to values.
     overwrite
-        Whether to replace a store at the target: on local disks atomically, when the new one is
-        complete; elsewhere, its objects are removed first.
+        Whether to replace a store at the target. On local disks, the replacement is atomic and
+        happens once the copy is complete. Elsewhere, the objects of the old store are removed
+        first.
 
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy, with `overwrite` if it is not a store.
+        If the target exists and is not an interrupted copy. With `overwrite`, only if it is not a
+        store.
     NotFoundError
         If the folder of a netCDF file to write does not exist.
     RefusedError
         If the target is the source, or within it.
     ConflictError
-        For an unknown dimension or an invalid chunk length; if another write is changing the target
-        on an object store; and if the source changes during the copy. In that case, the target is
-        not a store, and the next run starts over.
+        If a dimension is unknown, or a chunk length is invalid. If another write is changing the
+        target in an object store. If the source changes during the copy: then the target is not a
+        store, and the next run starts over.
     UnsupportedError
-        For types that the target lacks, before anything is written, and for an unknown engine.
+        If the target lacks a type (before anything is written), or the engine is unknown.
     StorageError
         If netcdf-c cannot read the file, or the values of a variable.
     NczarrError
-        The error of a variable that cannot be read.
+        If a variable cannot be read.
 
     Examples
     --------
@@ -211,7 +218,7 @@ def copy(
         plan = plan_tree(tree, store, consolidated)
         before = origin.state()
         mark = None if before is None else _identity(before, plan)
-        # A copy that was killed may be run again unchanged, also from a source that has changed.
+        # A killed copy that is run again recognizes its lock, even if the source has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
         arguments = str((name, subset, zarr_format, dialect, chunks, codecs, consolidated))
         owner = hashlib.sha256(arguments.encode()).hexdigest
@@ -239,7 +246,13 @@ def copy(
 
 
 def _file_path(target: Any) -> str | None:
-    """Return the path of the netCDF file that a target names; None if it names a store."""
+    """Return the path of the netCDF file that `target` names; None if `target` names a store.
+
+    Raises
+    ------
+    UnsupportedError
+        If the netCDF file is not on a local disk.
+    """
     if not isinstance(target, str | os.PathLike):
         return None
     location = parse_url(target)
@@ -299,7 +312,7 @@ def _copy_to_file(
 
 @contextmanager
 def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
-    """Add a note to an interruption that describes the next run."""
+    """Add a note to an interruption that describes what the next run will do."""
     try:
         yield
     except (KeyboardInterrupt, StorageError) as error:
@@ -309,7 +322,7 @@ def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
 
 
 def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
-    """Raise ConflictError if the source has changed since `before`."""
+    """Raise ConflictError if the state of the source is no longer `before`."""
     if origin.state() != before:
         raise ConflictError(
             "the source was changed while it was copied",
@@ -328,7 +341,7 @@ def _check_beside(store: Store, origin: Input) -> None:
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:
-    """Return the marker of an unfinished copy: a digest of its source, its plan and this boot."""
+    """Return the marker of an unfinished copy: a digest of source, plan and machine boot."""
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
@@ -336,7 +349,7 @@ def _identity(state: str, plan: WritePlan) -> bytes:
 
 
 def _found(transaction: Transaction, mark: bytes | None, overwrite: bool) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether this copy is resumed, and if not, why.
+    """Return whether the target is a store, whether this run resumes a copy, and if not, why.
 
     Raises
     ------

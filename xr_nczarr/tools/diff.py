@@ -38,10 +38,9 @@ class Difference:
     Attributes
     ----------
     path
-        Path of the group, dimension or variable; for an attribute, followed by a colon and its
-        name.
+        Path of the group, dimension or variable. For an attribute, a colon and its name follow.
     first, second
-        The item in each dataset, as CDL; None if it is absent.
+        The item in each dataset, as CDL; None if the dataset lacks it.
     note
         For values: how many differ, the position of the first, and the largest difference.
     """
@@ -54,7 +53,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """The differences of two datasets; `unread` has the variables that could not be compared."""
+    """The differences between two datasets.
+
+    Attributes
+    ----------
+    first, second
+        Names of the datasets.
+    differences
+        All differences, group by group.
+    unread
+        Descriptions of everything that could not be compared.
+    """
 
     first: str
     second: str
@@ -63,7 +72,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether the datasets are equal, and all of them could be compared."""
+        """Whether everything in the datasets could be compared and is equal."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:
@@ -101,14 +110,15 @@ def diff(
 ) -> Comparison:
     """Compare two datasets: stores, reference sets, netCDF files or files that xarray opens.
 
-    Stored values are compared, part by part; NaN equals NaN. The order of names does not matter.
+    Stored (not decoded) values are compared, part by part. NaN equals NaN. The order of dimensions,
+    variables and attributes in a group does not matter.
 
     Parameters
     ----------
     first, second
-        See the source of `copy`.
+        Paths, URLs, mappings, reference sets or files, like the `source` of `copy`.
     group, variables, select, engine
-        The part of both to compare, and the xarray engine that opens them; see `copy`.
+        The part of both datasets to compare, and the xarray engine that opens them; see `copy`.
     metadata
         Whether to compare only metadata.
     special
@@ -118,14 +128,14 @@ def diff(
     storage_options, second_options
         Storage options for `first` and for `second`.
     limits
-        Limits for reading both, as `Limits` or a mapping of some of them.
+        Limits for reading both datasets, as `Limits` or a mapping from names of limits to values.
 
     Raises
     ------
     NotFoundError
-        For a group, variable or position that one of the datasets does not have.
+        If one of the datasets lacks a requested group, variable or position.
     NczarrError
-        The error of a variable that cannot be read.
+        If a variable cannot be read.
 
     Examples
     --------
@@ -167,7 +177,7 @@ class _Comparing:
     differences: list[Difference] = field(default_factory=list)
 
     def compare(self, *trees: Tree) -> None:
-        """Compare two trees."""
+        """Compare two trees, and add their differences."""
         first, second = ({group.path: group for group in tree.root.walk()} for tree in trees)
         for path in _merged(first, second):
             left, right = first.get(path), second.get(path)
@@ -204,7 +214,7 @@ class _Comparing:
                 self._values(first, *(tree.written[path].data for tree in trees))
 
     def _values(self, variable: Variable, first: Any, second: Any) -> None:
-        """Compare values part by part."""
+        """Compare the values of a variable part by part."""
         assert variable.node is not None
         shape, count, largest = first.shape, 0, 0.0
         place: tuple[int, ...] = ()
@@ -234,7 +244,7 @@ class _Comparing:
     def _unequal(
         self, first: npt.NDArray[Any], second: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.bool_], float]:
-        """Return a mask of different values, and the largest absolute difference of numbers."""
+        """Return a mask of unequal values, and the largest absolute difference of numbers."""
         differ = np.asarray(first != second)
         if first.dtype.kind not in "iuf" or not differ.any():
             return differ, 0.0
@@ -281,7 +291,7 @@ def _dimension_text(dimension: Dimension | None) -> str | None:
 
 
 def _declaration(variable: Variable) -> str:
-    """Return a variable's type and dimensions."""
+    """Return the CDL type and the dimensions of a variable, with their sizes."""
     assert variable.node is not None
     dimensions = [f"{item.name}={item.size}" for item in variable.dimensions]
     return f"{type_name(variable.node.dtype, variable.kind)}({', '.join(dimensions)})"

@@ -1,4 +1,4 @@
-"""Predict the chunks, requests and bytes of reading a selection, without reading it."""
+"""Predict the chunks, requests and bytes that reading a selection takes, without reading it."""
 
 from __future__ import annotations
 
@@ -31,38 +31,40 @@ if TYPE_CHECKING:
     from xarray import Dataset, Variable
 
 Indexers = Mapping[Any, Any]
-"""Positions by dimension."""
+"""Positions, or labels, by dimension."""
 
 _MAX_CHUNKS = 10_000_000
-"""Each is looked up by itself, at some microseconds each."""
+"""The size of each chunk is looked up separately, which takes some microseconds."""
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableReading:
-    """The requests, bytes and chunks of reading one variable.
+    """The chunks, requests and bytes that reading a selection from one variable takes.
 
     Attributes
     ----------
     shape, chunk_shape
-        Shape of the array and of its chunks, in elements.
+        Shapes of the array and of its chunks, in elements.
     shard_shape
-        Shape of stored objects with several chunks, in elements; None if each object is one chunk.
+        Shape of the shards, in elements; None if each stored object is one chunk.
     selected
         Shape of the selection.
     touched
-        Indices of the touched chunks along each dimension.
+        Indices of the chunks to read, along each dimension.
     chunks, all_chunks
-        Number of chunks touched, and of all chunks.
+        Number of chunks to read, and number of all chunks of the array.
     requests
-        Number of requests to the store; an upper bound if `at_most`.
+        Number of requests to the store; an upper bound if `at_most` is True.
     fetched_bytes
         Number of stored bytes to fetch; None if the store does not report sizes.
     absent
-        Number of touched chunks that are not in the store; None if unknown.
+        Number of chunks to read that are not in the store; None if unknown.
     decoded_bytes
-        Size of the decoded chunks, of which `result_bytes` are returned.
+        Number of bytes of the decoded chunks.
+    result_bytes
+        Number of decoded bytes that are selected.
     """
 
     name: str
@@ -84,7 +86,15 @@ class VariableReading:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Result):
-    """The cost of reading a selection by variable, and the reasons why others are `left_out`."""
+    """The predicted cost of reading a selection.
+
+    Attributes
+    ----------
+    readings
+        The cost of each variable.
+    left_out
+        Reasons why other variables are not in `readings`, by path.
+    """
 
     readings: tuple[VariableReading, ...]
     left_out: Mapping[str, str]
@@ -101,7 +111,7 @@ class Explanation(Result):
         return page("Cost of reading", table(_HEAD, rows), *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
+        """Return the result as a dictionary of JSON values."""
         readings = [
             {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
             for item in self.readings
@@ -110,7 +120,7 @@ class Explanation(Result):
         return {"schema_version": 1, "readings": readings, "left_out": left_out}
 
     def totals(self) -> list[str]:
-        """Return the last row of a table."""
+        """Return the last row of the table, with the sums over all variables."""
         sizes = [item.fetched_bytes for item in self.readings]
         fetched = None if None in sizes else sum(item or 0 for item in sizes)
         at_most = "≤" if any(item.at_most for item in self.readings) else ""
@@ -140,8 +150,8 @@ def explain(
 ) -> Explanation:
     """Return the requests and bytes that reading a selection takes, without reading any chunk.
 
-    Only metadata are read, and the store is listed. If it cannot be listed, the size of each chunk
-    is requested, for at most 10,000 chunks.
+    Only metadata are read, and the store is listed. If the store cannot be listed, the size of each
+    chunk is requested, for at most 10,000 chunks.
 
     Parameters
     ----------
@@ -149,19 +159,20 @@ def explain(
         A Dataset, DataArray or DataTree that was opened with ``engine="nczarr"``, possibly after
         indexing it, or a target for `xarray.open_dataset`.
     selection
-        By name of the dimension: positions, as for `xarray.Dataset.isel`, or, if `target` is not an
-        xarray object, labels (a float, text, a date, or slices of these, which include both ends).
+        Mapping from dimension names to positions, as for `xarray.Dataset.isel`. If `target` is not
+        an xarray object, labels are also accepted (floats, strings, dates, or slices of these,
+        which include both ends). None selects everything.
     variables
-        Names or paths of variables; None for all.
+        Names or paths of variables; None for all variables.
     group, storage_options, consolidated, zarr_format, codecs, trust, limits
-        See `xr_nczarr.options.OpenOptions`; only if `target` is not an xarray object.
+        See `xr_nczarr.options.OpenOptions`. They only apply if `target` is not an xarray object.
 
     Raises
     ------
     NotFoundError
-        For an unknown dimension, variable or label.
+        If a dimension, variable or label is unknown.
     ConflictError
-        For a position outside its dimension.
+        If a position is outside its dimension.
 
     Examples
     --------
@@ -209,12 +220,13 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A variable to explain.
+    """A variable whose reading is explained.
 
     Attributes
     ----------
     select
-        Function that returns the array and the selection to read, or why these are unknown.
+        Function that returns the array and the selection to read from it, or a string that explains
+        why these are unknown.
     """
 
     dimensions: tuple[Any, ...]
@@ -222,7 +234,7 @@ class _Source:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
-    """Return the variables of a group and of all groups below it, by relative path."""
+    """Return the variables of a group and of all its descendants, by relative path."""
     sources = {}
     for group in top.walk():
         for variable, names, _ in opened.readable(group):
@@ -250,7 +262,7 @@ def _unreadable(error: NczarrError) -> str:
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
-    """Return the Datasets of an xarray object by path; None for anything else."""
+    """Return the Datasets of an xarray object by path; None if `target` is no xarray object."""
     xarray = sys.modules.get("xarray")
     if xarray is None:
         return None
@@ -268,7 +280,7 @@ def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
     from xr_nczarr.backend.building import build_groups
     from xr_nczarr.backend.entrypoint import AS_STORED
 
-    # Without decoding, which would read the first and the last time.
+    # Decoding would read the first and the last value of time coordinates.
     return build_groups(opened, group, AS_STORED)
 
 
@@ -307,7 +319,7 @@ def _html_row(reading: VariableReading) -> list[str]:
 
 
 def _cells(reading: VariableReading) -> list[str]:
-    """Return a reading as a row of a table."""
+    """Return the cells of one row of the table."""
     absent = f" ({reading.absent:,} absent)" if reading.absent else ""
     within = f" in {extent_text(reading.shard_shape)}" if reading.shard_shape else ""
     return [
@@ -336,7 +348,7 @@ def _selected(
 
 
 def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
-    """Return the sizes of objects by the name of their store."""
+    """Return the object sizes of each store, by the name of the store."""
     by_store: dict[str, list[ChunkedArray]] = {}
     for array in arrays:
         by_store.setdefault(array.store.name, []).append(array)
@@ -355,7 +367,7 @@ def _reading(
     selection: Selection,
     sizes: Mapping[str, ObjectSizes],
 ) -> VariableReading | str:
-    """Return the cost of reading a variable, or why it is unknown."""
+    """Return the cost of reading a variable, or a string that explains why it is unknown."""
     dimensions = tuple(map(str, source.dimensions))
     node, request = array.node, selection.request()
     if not dimensions:

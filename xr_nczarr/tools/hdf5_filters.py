@@ -1,4 +1,4 @@
-"""Convert between HDF5's registered filters and codecs of numcodecs."""
+"""Convert between registered HDF5 filters and numcodecs codecs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _USUAL_LEVEL = 4
 
 
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
-    """Return the codec of numcodecs for a filter with a number and settings.
+    """Return the numcodecs codec for the HDF5 filter with a given number and settings.
 
-    A filter without such a codec gets its name or number, which no registry knows.
+    If there is no such codec, the result has the name or number of the filter, and is not in any
+    codec registry.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})
@@ -33,7 +34,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the number and settings of the filter for a codec, or None if there is none."""
+    """Return number and settings of the HDF5 filter for a codec; None if HDF5 lacks the filter."""
     number, configuration = _NUMBERS.get(spec.name), spec.configuration
     if number is None:
         return None
@@ -49,6 +50,6 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
 
 
 def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a parameter of a codec as an integer; netcdf-c before 4.10 stores it as text."""
+    """Return a codec parameter as an integer; netcdf-c before 4.10 stores parameters as text."""
     is_number = type(value) is int or (isinstance(value, str) and value.isdecimal())
     return int(value) if is_number else otherwise

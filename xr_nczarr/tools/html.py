@@ -1,4 +1,4 @@
-"""HTML for notebooks, in the colors of the page, with every name escaped."""
+"""Build HTML for notebooks, in the colors of the notebook and with every name escaped."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ STYLE = """<style>
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a complete HTML representation: the parts below a title."""
+    """Return a complete HTML representation of a result: a title, and the parts below it."""
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
 
 def text(value: object) -> str:
-    """Return an escaped text of at most 200 characters."""
+    """Return a value as escaped HTML text of at most 200 characters."""
     return escape(quote(value))
 
 
 def preformatted(lines: Iterable[str]) -> str:
-    """Return preformatted lines of text; empty if there are none."""
+    """Return lines of text as preformatted HTML; return an empty string without lines."""
     shown = escape("\n".join(lines))
     return f"<pre>{shown}</pre>" if shown else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with cells of HTML."""
+    """Return an HTML table; titles and cells are HTML."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
@@ -77,7 +77,7 @@ def faint(content: str) -> str:
 
 
 def bar(share: float, inner: float = 0.0) -> str:
-    """Return a bar filled to `share` (from 0 to 1), whose filled part is filled to `inner`."""
+    """Return a bar filled to `share` (0 to 1), whose filled part is filled to `inner` in turn."""
     widths = [f"{100 * min(1.0, max(0.0, part)):.1f}%" for part in (share, inner)]
     return (
         f'<span class="nz-bar"><span style="width:{widths[0]}">'
@@ -91,15 +91,16 @@ def grid_svg(
     names: Sequence[str],
     touched: Sequence[Collection[int]] | None = None,
 ) -> str:
-    """Draw the chunks of an array along two of its dimensions.
+    """Return a drawing of an array's chunks along two of its dimensions.
 
-    These are the dimensions along which a selection skips chunks, or else those with most chunks.
-    Without a name for each dimension, the caption has only numbers.
+    These are the dimensions along which a selection skips chunks, or else the dimensions with the
+    most chunks. Without a name for each dimension, the caption contains only numbers.
 
     Parameters
     ----------
     touched
-        Indices of the touched chunks along each dimension, which are filled.
+        Indices of the chunks that a selection touches, along each dimension. These chunks are
+        filled.
     """
     if not shape or 0 in shape:
         return ""

@@ -1,4 +1,4 @@
-"""The function `info`, which describes the content of a store, its layout and its chunks."""
+"""Describe the content, layout and chunks of a store with `info`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreInfo(Result):
-    """The groups, dimensions and variables of a store; printing it shows them as a tree.
+    """The groups, dimensions and variables of a store, printed as a tree.
 
     Attributes
     ----------
@@ -43,17 +43,18 @@ class StoreInfo(Result):
     zarr_format
         ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
-        Whether it was read from consolidated metadata.
+        Whether the metadata were read from consolidated metadata.
     dialect
-        The layout of NCZarr's annotations, or ``"zarr"`` if there are none.
+        The layout of NCZarr's annotations, or ``"zarr"`` if the store has no annotations.
     root
-        The root group, or the requested one.
+        The root group, or the requested group.
     layout
         The releases of netCDF-C that write such annotations; empty for plain Zarr.
     census
-        The stored chunks of each variable by path; None if the store was not listed.
+        The stored chunks of each variable, by path; None if they were not counted, and empty if
+        they are unknown.
     unlisted
-        Why the store was not listed.
+        Why the stored chunks are unknown; empty if they are known, or were not counted.
     """
 
     name: str
@@ -67,15 +68,15 @@ class StoreInfo(Result):
 
     @property
     def _written(self) -> str:
-        """The layout of the store, in one line."""
+        """Zarr version, consolidation and NCZarr layout of the store, in one line."""
         layout = f"NCZarr metadata of {self.layout}" if self.layout else ""
         consolidated = "consolidated" if self.consolidated else ""
         return ", ".join(filter(None, [f"Zarr {self.zarr_format}", consolidated, layout]))
 
     def totals(self) -> dict[str, int | None]:
-        """Return the numbers of groups, variables, chunks and bytes of all groups.
+        """Return the numbers of groups, variables, chunks and bytes in all groups.
 
-        Sizes include the variables that can be read, and are None if one of them is unknown.
+        Sizes include only readable variables. A size is None if it is unknown for one of them.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]
@@ -90,7 +91,7 @@ class StoreInfo(Result):
         return totals
 
     def _totals_text(self) -> str:
-        """Return the totals in one line."""
+        """Return the totals as one line of text."""
         totals = self.totals()
         groups = f" in {totals['groups']:,} groups" if totals["groups"] != 1 else ""
         parts = [count_text(totals["variables"] or 0, "variable") + groups]
@@ -117,7 +118,7 @@ class StoreInfo(Result):
         return page(self.name, summary, *parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return {
             "schema_version": 1,
             "store": self.name,
@@ -142,7 +143,7 @@ class StoreInfo(Result):
         }
 
     def describe(self, variable: Variable) -> dict[str, Any]:
-        """Return a description of a variable as JSON values."""
+        """Return a description of a variable as a dictionary of JSON values."""
         description: dict[str, Any] = {
             "path": variable.path,
             "name": variable.name,
@@ -162,7 +163,7 @@ class StoreInfo(Result):
         }
         stored = (self.census or {}).get(variable.path)
         if stored is not None:
-            # Only of existing chunks: missing ones do not count as compressed.
+            # The ratio includes only existing chunks, because missing chunks are not compressed.
             there = (raw or 0) * stored.present / max(1, stored.total)
             description |= {
                 "stored_bytes": stored.stored_bytes,
@@ -173,7 +174,7 @@ class StoreInfo(Result):
         return description
 
     def _notes(self, group: Group) -> list[str]:
-        """Return the problems of a group, one sentence each."""
+        """Return problems of a group and its variables, one sentence each."""
         incomplete = [
             variable
             for variable in group.variables.values()
@@ -204,7 +205,7 @@ class StoreInfo(Result):
             yield from self._group_lines(child)
 
     def _group_html(self, group: Group, largest: int) -> str:
-        """Return collapsible groups, sizes as bars, and drawings of the chunks."""
+        """Return a collapsible group as HTML, with bars for sizes and drawings of the chunks."""
         dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
         parts = [_attributes(group.attributes)]
         variables = list(group.variables.values())
@@ -240,8 +241,8 @@ def info(
     target
         A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     count_chunks
-        Whether to count the stored chunks by listing the store. If it cannot be listed, each chunk
-        is looked up, for at most 10,000 chunks. No chunk is read.
+        Whether to count the stored chunks by listing the store. If the store cannot be listed, each
+        chunk is looked up, for at most 10,000 chunks. No chunk is read.
     progress
         Whether to show the number of listed objects.
     group, storage_options, consolidated, zarr_format, trust, limits

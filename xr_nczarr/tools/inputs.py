@@ -1,4 +1,4 @@
-"""The sources of copies: a store, a netCDF file, or a file that an xarray engine opens."""
+"""Open the source of a copy: a store, a netCDF file, or a file for another xarray engine."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoding:
-    """Chunks and codecs that replace those of the source.
+    """Chunks and codecs of a copy that replace the chunks and codecs of the source.
 
     Attributes
     ----------
     chunks
         Chunk lengths by dimension, in elements.
     codecs
-        Configurations of numcodecs in the order of encoding; None for those of the source.
+        Numcodecs configurations in the order of encoding; None to keep the codecs of the source.
     """
 
     chunks: Mapping[str, int]
@@ -66,17 +66,18 @@ class Input(ABC):
     root
         The whole source as a netCDF tree.
     subset
-        The part of it to copy.
+        The part of the source to copy.
     store
-        The store of the source; for a file, a store at its path.
+        The store of the source; for a file, a store at the path of the file.
     state
-        Function that returns a text that changes with the source; None if that is impossible.
+        Function that returns a string that changes whenever the source does, or None if changes
+        cannot be detected.
     close
         Function that closes the source.
     skipped
         Descriptions of everything that was left out, one sentence each.
     arrays
-        Arrays whose stored chunks may be copied as bytes, by their path in the tree.
+        Arrays whose stored chunks may be copied as bytes, by their path in the target tree.
     groups, sources
         The result of `Subset.apply`.
     """
@@ -95,7 +96,7 @@ class Input(ABC):
         self.groups, self.sources = self.subset.apply(self.root)
 
     def check_dimensions(self, lengths: Mapping[str, int]) -> None:
-        """Raise an error for an unknown dimension, and for a length below 1."""
+        """Raise an error if a dimension is unknown, or its chunk length is below 1."""
         names = {name for group in self.groups.values() for name in group.dimensions}
         names |= {item.name for source in self.sources.values() for item in source.dimensions}
         for dim, length in lengths.items():
@@ -107,12 +108,12 @@ class Input(ABC):
                 )
 
     def tree(self, layout: Layout, recoding: Recoding, *, skip_unsupported: bool) -> Tree:
-        """Return the netCDF tree to store.
+        """Return the netCDF tree to write.
 
         Raises
         ------
         UnsupportedError
-            For content that the layout cannot express, unless it is skipped.
+            If the layout cannot express some content, unless `skip_unsupported` is True.
         """
         self._check(layout, skip_unsupported=skip_unsupported)
         tree = Tree(layout)
@@ -146,7 +147,13 @@ class Input(ABC):
         return tree
 
     def leave_out(self, phrases: Sequence[str], layout: Layout, *, skip_unsupported: bool) -> None:
-        """Record what the target cannot express; raise UnsupportedError unless it is skipped."""
+        """Record content that the target cannot express.
+
+        Raises
+        ------
+        UnsupportedError
+            Unless `skip_unsupported` is True.
+        """
         self.skipped += phrases
         self._check(layout, skip_unsupported=skip_unsupported)
 
@@ -159,19 +166,19 @@ class Input(ABC):
 
     @abstractmethod
     def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
-        """Add a variable to a group of the tree."""
+        """Add a variable of the subset to a group of the target tree."""
 
 
 @dataclass(kw_only=True)
 class ModelInput(Input):
-    """A netCDF tree, whose copy is exact.
+    """A source that is read as a netCDF tree, and copied exactly.
 
     Attributes
     ----------
     values_of
         Function that returns the stored values of a variable of the source.
     complete
-        Whether all values are stored, so that none is read as the array's fill value.
+        Whether every value is stored, so that no value is implied by the fill value of an array.
     """
 
     values_of: Callable[[Variable], ExplicitlyIndexed]
@@ -201,14 +208,14 @@ class ModelInput(Input):
 
 @dataclass(kw_only=True)
 class DatasetInput(Input):
-    """A source opened by an xarray engine, whose copy is as exact as the engine."""
+    """A source that another xarray engine opens, whose copy is as exact as that engine."""
 
     datasets: dict[str, xr.Dataset]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for group in self.groups.values():
-            group.dimensions = {}  # a dataset repeats those of its parent groups
+            group.dimensions = {}  # a dataset repeats the dimensions of its parent groups
 
     def _add(self, tree: Tree, group: Group, variable: Variable, recoding: Recoding) -> None:
         source = self.sources[variable.path]
@@ -236,21 +243,24 @@ def open_input(
     select: Mapping[str, Any] | None = None,
     netcdf_types: bool = False,
 ) -> Input:
-    """Open a source without decoding anything.
+    """Open the source of a copy without decoding any values.
 
     Parameters
     ----------
+    options
+        Filesystem options.
     limits
-        For the engine ``nczarr``.
+        Limits of reading, for the engine ``nczarr`` only.
     group, variables, select
         The part to copy; see `Subset` and `positions_of`.
     netcdf_types
-        Whether attributes get the types with which netCDF-C reads them; otherwise JSON is kept.
+        Whether attributes have the types with which netCDF-C reads them. Otherwise, JSON attributes
+        are kept as JSON.
 
     Raises
     ------
     NotFoundError
-        If there is no such engine.
+        If the engine does not exist.
     UnsupportedError
         If no engine for netCDF files is installed.
     """
@@ -301,7 +311,7 @@ def _of_store(
             raise variable.error.located(store=opened.store.name)
         node = readable_node(variable, None)
         check_codec(node)
-        store = opened.store.narrowed(node.chunk_keys)  # a dask worker gets only this
+        store = opened.store.narrowed(node.chunk_keys)  # pickled to dask workers
         stored = ChunkedArray(node, store, opened.options.reading)
         return SelectedArray(LazyArray(stored, node.dtype, variable.shape))
 
@@ -358,7 +368,7 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
             store=LocalStore(path),
             state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
             close=close,
-            # Small variables too, so that values are released after they are written.
+            # Small variables also become dask arrays, so that their values are released.
             datasets={
                 name: in_blocks(dataset, whole_below=0) for name, dataset in datasets.items()
             },
@@ -368,7 +378,7 @@ def _of_datasets(path: str, datasets: Mapping[str, xr.Dataset], subset: Subset) 
 
 
 def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
-    """Add the names, dimensions and attributes of a dataset to a tree."""
+    """Add the dimensions, attributes and variable names of a dataset to a tree."""
     group = root
     for name in filter(None, path.split("/")):
         group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
@@ -386,7 +396,7 @@ def _add_dataset(root: Group, path: str, dataset: xr.Dataset) -> None:
 
 
 def is_netcdf_file(source: Any) -> bool:
-    """Return whether a path is a file with the signature of netCDF."""
+    """Return whether a path is a file that begins with a signature of netCDF."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
     if not os.access(source, os.R_OK):  # opening it as a store raises the error
@@ -396,7 +406,7 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the stored chunks along each dimension: one length, or all lengths in order."""
+    """Return the stored chunks for each dimension: one length, or the lengths of all chunks."""
     node = variable.node
     assert node is not None
     if node.chunk_runs:
@@ -408,7 +418,7 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 def _encoding(
     variable: Variable, layout: Layout, recoding: Recoding
 ) -> tuple[dict[str, Any], bool]:
-    """Return the chunks and codecs of a copy, and whether the caller requested any of them."""
+    """Return the encoding of a copied variable, and whether the caller changed any of it."""
     node, names = variable.node, [dimension.name for dimension in variable.dimensions]
     assert node is not None
     chunks = node.chunk_shape if names else ()
@@ -432,7 +442,7 @@ def _encoding(
 
 
 def _requested(variable: xr.Variable, recoding: Recoding) -> dict[str, Any] | None:
-    """Return the encoding of an xarray variable if the caller requests a change of it."""
+    """Return the encoding of an xarray variable if the caller changes it, and None otherwise."""
     encoding = {key: value for key, value in variable.encoding.items() if key in ENCODING_KEYS}
     if recoding.codecs is not None:
         drop = {*FLAGS, *CODEC_KEYS, "complevel", "compression"}

@@ -1,4 +1,4 @@
-"""Call netcdf-c directly, from the library that netCDF4-python includes.
+"""Call netcdf-c directly, in the library that netCDF4-python includes.
 
 netCDF4-python itself does not distinguish characters from strings in attributes, and leaves out
 variables of unknown types. If several dimensions have the same name, it uses the nearest one, and
@@ -21,7 +21,7 @@ from xarray.backends.locks import HDF5_LOCK, NETCDFC_LOCK, combine_locks
 from xr_nczarr.errors import StorageError, UnsupportedError
 
 DTYPES = dict(enumerate(["i1", "S1", "i2", "i4", "f4", "f8", "u1", "u2", "u4", "i8", "u8"], 1))
-"""NumPy's name of each nc_type."""
+"""NumPy dtypes by nc_type."""
 CHAR, STRING = 2, 12
 GLOBAL, CHUNKED, LITTLE_ENDIAN, BIG_ENDIAN = -1, 0, 1, 2
 LOCK = combine_locks([HDF5_LOCK, NETCDFC_LOCK])
@@ -54,12 +54,12 @@ def _library() -> ctypes.CDLL:
 
 
 class Handle:
-    """An open file. Unpickling opens it again for reading, once per process.
+    """An open netCDF file. Unpickling opens the file for reading, once per process.
 
     Parameters
     ----------
     create
-        Whether to create a new netCDF-4 file, which replaces an existing one.
+        Whether to create a new netCDF-4 file, which replaces an existing file.
     """
 
     def __init__(self, path: str, *, create: bool = False) -> None:
@@ -77,7 +77,7 @@ class Handle:
         return _reopened, (self.path, status.st_mtime_ns, status.st_size)
 
     def close(self) -> None:
-        """Close the file, if it is still open."""
+        """Close the file if it is still open."""
         ncid, self.ncid = self.ncid, None
         if ncid is not None:
             with LOCK:
@@ -97,7 +97,7 @@ class Handle:
             )
 
     def status(self, function: str, *arguments: Any) -> int:
-        """Return the status of a function of netcdf-c: 0 for success."""
+        """Call a function of netcdf-c, and return its status: 0 for success."""
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any) -> int:
@@ -107,7 +107,7 @@ class Handle:
         return result.value
 
     def ids(self, function: str, group: int, *rest: Any) -> list[int]:
-        """Return the identifiers that a function of netcdf-c lists."""
+        """Return the identifiers that a function of netcdf-c lists for a group."""
         count = ctypes.c_int()
         self.call(function, group, ctypes.byref(count), None, *rest)
         listed = (ctypes.c_int * count.value)()
@@ -121,14 +121,14 @@ class Handle:
         return text_of(name.value)
 
     def group(self, path: str) -> int:
-        """Return the identifier of the group at an absolute path."""
+        """Return netcdf-c's identifier of the group at an absolute path."""
         assert self.ncid is not None
         if path == "/":
             return self.ncid
         return self.integer("nc_inq_grp_full_ncid", self.ncid, os.fsencode(path))
 
     def strings(self, count: int, function: str, *arguments: Any) -> list[str]:
-        """Return the strings that a function of netcdf-c allocates."""
+        """Return the strings that a function of netcdf-c allocates, and free their memory."""
         listed = (ctypes.c_char_p * count)()
         self.call(function, *arguments, listed)
         texts = [text_of(text or b"") for text in listed]
@@ -138,13 +138,14 @@ class Handle:
 
 @cache
 def _reopened(path: str, *_: int) -> Handle:
-    """Return this process's handle of a file in one state, which stays open until the process ends.
+    """Return this process's handle for a file, given its path, modification time and size.
 
-    Closing it when it is no longer referenced would take the lock at an arbitrary time.
+    The file stays open until the process ends. Closing it when the handle is no longer referenced
+    would take the lock at an arbitrary time.
     """
     return Handle(path)
 
 
 def text_of(data: bytes) -> str:
-    """Return text of netcdf-c; bytes that are not UTF-8 become lone surrogates."""
+    """Return text from netcdf-c as str; bytes that are not UTF-8 become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Read netCDF files through netcdf-c, as the source of an exact copy."""
+"""Read a netCDF file through netcdf-c, as the source of an exact copy."""
 
 from __future__ import annotations
 
@@ -44,16 +44,18 @@ _MAX_DIMENSIONS = 1024
 
 @dataclass(slots=True)
 class NetcdfFile:
-    """The content of a file that NCZarr can express.
+    """The content of a netCDF file that NCZarr can express.
 
     Attributes
     ----------
+    handle
+        The open file.
     root
-        Groups, dimensions, variables and attributes in the order of the file.
+        Groups, dimensions, variables and attributes, in the order of the file.
     values
-        Values by path of the variable.
+        Values of the variables, by path.
     unsupported
-        Descriptions of types, variables and attributes that NCZarr lacks a type for.
+        Descriptions of types, variables and attributes that NCZarr cannot express.
     """
 
     handle: Handle
@@ -63,14 +65,14 @@ class NetcdfFile:
 
 
 def open_file(path: str) -> NetcdfFile:
-    """Return the content of a netCDF file; values are read when they are indexed.
+    """Open a netCDF file and return its content; values are read when they are indexed.
 
     Raises
     ------
     StorageError
         If netcdf-c cannot read the file.
     UnsupportedError
-        If netCDF4-python does not give access to its netcdf-c.
+        If netCDF4-python does not expose its netcdf-c library.
     """
     handle = Handle(path)
     file = NetcdfFile(handle)
@@ -84,7 +86,7 @@ def open_file(path: str) -> NetcdfFile:
 
 @dataclass(eq=False, repr=False)
 class Values(BackendArray):
-    """The values of a variable, read by selection."""
+    """The values of a variable, which are read from the file when they are indexed."""
 
     handle: Handle
     group: str
@@ -99,7 +101,7 @@ class Values(BackendArray):
         return np.asarray(values, self.dtype)
 
     def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the bounding box of a selection, and return the selection."""
+        """Read the bounding box of a selection, and return the selected values."""
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
             positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
@@ -127,14 +129,20 @@ class Values(BackendArray):
 
 @dataclass(slots=True)
 class _Reader:
-    """The state of one call of `open_file`; `dimensions` has those read so far, by identifier."""
+    """The state of one call of `open_file`.
+
+    Attributes
+    ----------
+    dimensions
+        The dimensions read so far, by netcdf-c's identifier.
+    """
 
     handle: Handle
     file: NetcdfFile
     dimensions: dict[int, Dimension]
 
     def group(self, path: str, ncid: int) -> Group:
-        """Return a group with its content."""
+        """Return the group with netcdf-c's identifier `ncid`, including its content."""
         group = Group(path=path, dialect="netcdf")
         unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
         for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
@@ -202,7 +210,7 @@ class _Reader:
     def _chunks(
         self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the shape of the chunks; for contiguous values, the one that writing chooses."""
+        """Return the chunk shape; for contiguous values, the shape that a write would choose."""
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
@@ -265,7 +273,7 @@ class _Reader:
             return self.handle.strings(length, "nc_get_att", *place)
         values = np.empty(length, DTYPES[xtype])
         self.handle.call("nc_get_att", *place, ctypes.c_void_p(values.ctypes.data))
-        if xtype == CHAR:  # without the terminating NUL of C programs
+        if xtype == CHAR:  # without the terminating NUL that C programs write
             return text_of(values.tobytes().rstrip(b"\0"))
         return values[0] if length == 1 else values
 

@@ -42,14 +42,14 @@ _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout(Layout):
-    """The layout of netCDF-4 files: the types of NCZarr, with strings of variable length."""
+    """The layout of netCDF-4 files: NCZarr's types, but strings of variable length."""
 
     dialect: str = "netCDF-4"
     has_strings = True
 
 
 def unheld(root: Group) -> list[str]:
-    """Return a phrase for each dimension of a tree that netCDF-4 files cannot express."""
+    """Return a phrase for each dimension that a netCDF-4 file cannot express."""
     written: set[str] = set()
     for variable in root.all_variables():
         if 0 not in variable.shape:
@@ -65,12 +65,12 @@ def unheld(root: Group) -> list[str]:
 
 
 def write_file(tree: Tree, path: str, *, progress: bool) -> None:
-    """Write a tree with the values of its variables to a new file, and flush it to the disk.
+    """Write a tree and the values of its variables to a new file, and flush the file to the disk.
 
     Raises
     ------
     StorageError
-        If netcdf-c cannot write it.
+        If netcdf-c cannot write the file.
     """
     handle = Handle(path, create=True)
     with ExitStack() as on_error:
@@ -98,7 +98,17 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The state of one call of `write_file`; `dimensions` has identifiers by path."""
+    """The state of one call of `write_file`.
+
+    Attributes
+    ----------
+    dimensions
+        netcdf-c's identifiers of the dimensions defined so far, by path.
+    variables, nodes
+        The variables defined so far, and their array nodes, by path.
+    underway
+        Counts assignments in progress, so that the file is not closed before they end.
+    """
 
     handle: Handle
     tree: Tree
@@ -108,7 +118,7 @@ class _FileWriter:
     underway: Underway = field(default_factory=Underway)
 
     def define(self, group: Group, ncid: int) -> None:
-        """Define the content of a group and of all groups below it."""
+        """Define the content of a group and of all its descendants in the file."""
         for dimension in group.dimensions.values():
             length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
             with Place(place=f"dimension {dimension.path}"):
@@ -181,7 +191,7 @@ class _FileWriter:
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
     def _drop(self, codec: str, path: str) -> None:
-        """Record that a codec is dropped; raise an error if the caller requested it."""
+        """Record that a codec is dropped; raise UnsupportedError if the caller requested it."""
         problem = f"netCDF has no filter {quote(codec)}"
         if self.tree.written[path].explicit:
             raise UnsupportedError(problem, remedy="Choose zlib, with or without shuffle")
@@ -211,7 +221,7 @@ class _FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """A variable of an open file, whose values are assigned by region."""
+    """A variable of an open file, to which values are assigned by region."""
 
     handle: Handle
     ncid: int
@@ -240,14 +250,14 @@ class StoredVariable:
 
 
 def chunks_within(variable: Variable) -> list[int]:
-    """Return the chunk lengths, which netCDF limits to the length of a fixed dimension."""
+    """Return the chunk lengths, limited to the length of fixed dimensions as netCDF requires."""
     assert variable.node is not None
     lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
     return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]
 
 
 def netcdf_value(value: Any) -> Any:
-    """Return an attribute's value as netCDF has it: JSON's own types become text and numbers."""
+    """Return an attribute's value in a netCDF type; other JSON values become text or numbers."""
     if isinstance(value, str | np.number) or (
         isinstance(value, list) and value == [*map(str, value)]
     ):

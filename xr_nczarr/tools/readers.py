@@ -1,4 +1,4 @@
-"""The requirements for other programs to read a store, according to its metadata."""
+"""Report what other programs need to read a store, according to its metadata."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _COPY = "Copy the store with nczarr copy --dialect universal, which all programs
 
 
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield the requirements of a store, and content that netCDF-C or other programs cannot read.
+    """Yield the requirements for reading a store, and content that some programs cannot read.
 
     Parameters
     ----------
     documents
-        The bytes of the store's documents by key.
+        The content of the store's documents by key.
     """
     zarr, root = FORMATS[opened.hierarchy.zarr_format], opened.root
     yield Finding("note", "/", f"readers need Zarr version {zarr.version}")
@@ -55,7 +55,7 @@ def _codec(spec: CodecSpec) -> str:
 def _exceptions(
     variable: Variable, node: ArrayNode, zarr: Format, upgrade: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield problems of some readers with an array, and the remedies."""
+    """Yield the problems that some programs have with an array, each with a remedy."""
     names = node.attributes.values_by_name.get(XARRAY_DIMENSIONS, node.dimension_names)
     if names is None:
         yield "xarray's engine zarr needs the names of its dimensions", upgrade
@@ -80,7 +80,7 @@ def _exceptions(
 def _in_documents(
     opened: OpenedStore, documents: Mapping[str, Bytes | None], upgrade: str
 ) -> Iterator[Finding]:
-    """Yield text that JSON parsers reject, unless this package rejects it as well."""
+    """Yield findings for readable documents that are not strict JSON, or that netCDF-C misreads."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes.items()
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
     for key in (key for path in whole for key in zarr.node_keys(path)):

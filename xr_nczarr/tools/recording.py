@@ -1,4 +1,4 @@
-"""Predict the requests of a read, by running it on a store that only records them."""
+"""Predict the requests of a read by running it on a store that only records requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
 
 
 class RecordedRead(NamedTuple):
-    """The requests of a read; see the attributes of `VariableReading`."""
+    """The requests that a read would make; see the attributes of `VariableReading`."""
 
     touched: tuple[frozenset[int], ...]
     chunks: int
@@ -32,9 +32,9 @@ class RecordedRead(NamedTuple):
 
 
 class ObjectSizes:
-    """The sizes of objects in a store, without reading them.
+    """The sizes of the objects in a store, determined without reading the objects.
 
-    If determining sizes takes requests, the store is listed once below `folder`.
+    If looking up sizes takes requests, the store is listed once, below `folder`.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -48,10 +48,10 @@ class ObjectSizes:
         return None
 
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
-        """Return sizes in bytes: 0 for an absent object, None where the size is unknown.
+        """Return sizes in bytes: 0 for an absent object, and None for an unknown size.
 
-        If `one_by_one`, a local store looks each object up instead of listing all, and a store that
-        cannot be listed gets a request for each.
+        With `one_by_one`, a local store looks up each object instead of listing all objects, and a
+        store that cannot be listed receives one request for each object.
         """
         sizes = self.store.known_sizes(keys) if one_by_one else None
         if sizes is not None:
@@ -72,13 +72,13 @@ def record_read(
 ) -> RecordedRead:
     """Return the requests of reading a selection, without reading any object.
 
-    The engine reads the selection from simulated objects into a result that takes no memory.
+    Simulated objects are read in place of the stored ones, into a result that takes no memory.
 
     Parameters
     ----------
     one_by_one
-        Whether to ask for the size of each object where that is faster than listing all, or where
-        the store cannot be listed.
+        Whether to look up the size of each object if that is faster than listing all objects, or
+        if the store cannot be listed.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def record_read(
     NczarrError
         If the array cannot be read, or its reference set may not refer to a target.
     """
-    # The index of a shard cannot be simulated: without it, all chunks of the shard are absent.
+    # The index of a shard cannot be simulated. Without an index, all chunks are absent.
     store = _RecordingStore(sizes, holds_objects=not array.node.shards, one_by_one=one_by_one)
     node = replace(array.node, fill_value=0)
     options = replace(array.options, missing_chunks="fill", threads=1)
@@ -112,14 +112,14 @@ def record_read(
         return RecordedRead(touched, chunks, requests, False, fetched, absent)
     if not store.indices:
         return RecordedRead(touched, chunks, requests, False, fetched, None)
-    # Only its index shows which chunks a shard contains, and how long they are.
+    # Which chunks a shard contains, and how long they are, is only known from its index.
     key_of = array.layout.key_of
     located = chunks if plan is None else sum(key_of(part.chunk) in store.indices for part in plan)
     return RecordedRead(touched, chunks, requests + located, True, None, None)
 
 
 class _RecordingStore(Store):
-    """A store that records requests to another store, without making them.
+    """A substitute for another store, which records requests without making them.
 
     Attributes
     ----------
@@ -130,11 +130,11 @@ class _RecordingStore(Store):
     present
         Number of the requested objects that exist.
     indices
-        Keys of the objects of which ranges were requested, if they are shards.
+        Keys of the shards of which ranges were requested.
     """
 
     def __init__(self, sizes: ObjectSizes, *, holds_objects: bool, one_by_one: bool) -> None:
-        # Another name, under which no shard index is cached.
+        # No shard index is cached under this name.
         self.name, self.remote = f"{sizes.store.name} (recorded)", sizes.store.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
@@ -144,11 +144,11 @@ class _RecordingStore(Store):
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield empty bytes for each object that exists, else None."""
+        """Yield empty bytes for each existing object, and None for each absent object."""
         return self.fetch_ranges([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for each range of an object that exists, or None for all."""
+        """Yield zeros for each range of an existing object; for shards, always yield None."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes([item.key for item in ranges]), strict=True):
@@ -167,20 +167,20 @@ class _RecordingStore(Store):
             yield bytes(max(0, item.length)) if self._holds_objects else None
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context manager that records reads of a shard instead of reading it."""
+        """Return a context manager whose reads of a shard are recorded, but not made."""
         return nullcontext(lambda *_: None) if self._holds_objects else super().reading(key)
 
     def list_names(self, prefix: str) -> Listing:
-        """Raise UnsupportedError."""
+        """Raise UnsupportedError, because only reads are recorded."""
         raise UnsupportedError("only reads are recorded", store=self.name, key=prefix)
 
 
 class _UndecodedArray(ChunkedArray):
-    """An array whose chunks are read as zeros."""
+    """An array whose chunks are not decoded, but replaced by zeros."""
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """The codec chain, which decodes nothing."""
+        """A codec that returns zeros instead of decoding."""
         return _UndecodedChunks(super().codec)
 
 

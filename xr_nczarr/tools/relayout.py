@@ -32,25 +32,26 @@ def relayout(
     explicit: bool,
     default_width: Any = None,
 ) -> EncodedVariable:
-    """Return a stored variable in the types of a layout.
+    """Return a stored variable converted to the types of a layout.
 
     Parameters
     ----------
     data
-        The stored values (a NumPy or dask array), in the type of the variable's node.
+        The stored values (a NumPy or dask array), in the dtype of the variable's node.
     encoding
-        Chunks and codecs, requested by the caller (if `explicit`) or from the variable.
+        Chunks and codecs. They come from the caller if `explicit`, and else from the variable.
     complete
-        Whether all values are stored, so that the array needs no fill value.
+        Whether every value is stored, so that the array needs no fill value.
     default_width
-        The root's attribute with the bytes of a string, for variables that have none of their own.
+        Attribute of the root group with the width of strings in bytes. It applies to variables
+        without an attribute of their own.
 
     Raises
     ------
     ConflictError
         If a string is longer than an attribute of the source allows.
     UnsupportedError
-        If the layout does not have the type.
+        If the layout does not support the type.
     """
     assert variable.node is not None
     with Place(variable=variable.path):
@@ -84,7 +85,7 @@ def relayout(
 def _strings(
     variable: Variable, data: Any, layout: Layout, default_width: Any
 ) -> tuple[Any, np.dtype[Any]]:
-    """Return strings in the type of the layout, unchanged if they already have it."""
+    """Return strings in the type of a layout, unchanged if they already have this type."""
     is_fixed = data.dtype.kind == "S"
     if layout.zarr.has_filters and is_fixed is not layout.pure:
         return data, data.dtype
@@ -103,11 +104,11 @@ def _strings(
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
-    """Return the fill value of the array, which must not mask values of the source.
+    """Return a fill value for the array that does not mask values of the source.
 
-    If arrays do not need a fill value, readers of plain Zarr treat it as `_FillValue`. NaN does not
-    mask other values, and in NCZarr netCDF's defaults do not either. Without a fill value, missing
-    chunks are read as zeros.
+    In versions where the fill value is optional, readers of plain Zarr treat it as `_FillValue`.
+    NaN does not mask other values. In NCZarr, netCDF's default fill values do not either. Without a
+    fill value, missing chunks are read as zeros.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
@@ -129,7 +130,10 @@ def _by_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Return values that netCDF lacks a type for (booleans, times, bytes), like `to_netcdf`."""
+    """Return a variable of a type that netCDF lacks, encoded like `to_netcdf` does.
+
+    These types are booleans, times and bytes.
+    """
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
         data = data.astype(
             f"{data.dtype.kind}8[{unit[0]}]"

@@ -1,4 +1,4 @@
-"""The base class of the results of tools."""
+"""Define the base class of the results of tools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from xr_nczarr.tools.html import page, preformatted
 
 
 class Result:
-    """A dataclass that prints as text, and converts to HTML for notebooks and to JSON."""
+    """Base class of dataclasses that hold the result of a tool.
+
+    Results print as text, and convert to HTML for notebooks and to JSON.
+    """
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def _repr_html_(self) -> str:

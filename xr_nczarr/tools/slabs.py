@@ -1,4 +1,4 @@
-"""Split an array into parts that are read one by one, in the order of its elements."""
+"""Split an array into consecutive parts that are small enough to be read one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BYTES = 32 << 20
 
 
 def counts(shape: Sequence[int], parts: Sequence[int]) -> tuple[int, ...]:
-    """Return the number of parts along each dimension, including a partial last one."""
+    """Return the number of parts along each dimension, including a partial last part."""
     return tuple([-(-size // part) for size, part in zip(shape, parts, strict=True)])
 
 
@@ -21,10 +21,10 @@ def slabs(
     whole_rows: bool = False,
     limit: int = _BYTES,
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield consecutive selections of all elements in C order.
+    """Yield selections that together cover an array, in C order of its elements.
 
-    They consist of whole chunks if these fit in `limit` bytes, so that each chunk is decoded once.
-    With `whole_rows`, the last dimension is never split.
+    A selection consists of whole chunks if these fit in `limit` bytes, so that each chunk is
+    decoded once. With `whole_rows`, the last dimension is never split.
     """
     if not shape:
         yield ()

@@ -1,4 +1,4 @@
-"""Find the chunks in a store and their sizes, without reading them.
+"""Find the chunks in a store and their sizes, without reading the chunks.
 
 The store is listed. If it cannot be listed (plain HTTP), each chunk that the metadata imply is
 looked up.
@@ -20,7 +20,7 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 
 MAX_REQUESTS = 10_000
-"""Maximum number of chunks to look up in a store that cannot be listed; takes some seconds."""
+"""Maximum number of chunks to look up in a store that cannot be listed (some seconds)."""
 
 
 @dataclass(slots=True)
@@ -30,13 +30,13 @@ class StoredChunks:
     Attributes
     ----------
     node
-        The array; see `readable_node`.
+        The array node; see `readable_node`.
     extent
         Number of objects along each dimension.
     present
-        Number of objects that exist, of `total`.
+        Number of objects that exist, out of `total`.
     stored_bytes
-        Size of all of them; None if the store does not report it.
+        Size of all existing objects; None if the store does not report sizes.
     numbers
         Positions of the existing objects in the grid, in C order; empty unless requested.
     """
@@ -52,7 +52,7 @@ class StoredChunks:
 
     @property
     def total(self) -> int:
-        """Number of objects in the grid."""
+        """Number of objects in the grid, existing or not."""
         return math.prod(self.extent)
 
     def index(self, number: int) -> tuple[int, ...]:
@@ -71,13 +71,16 @@ def count_stored_chunks(
     max_requests: int | None = MAX_REQUESTS,
     progress: Progress | None = None,
 ) -> tuple[dict[str, StoredChunks], str]:
-    """Return the stored objects of each variable by path, or None and why they are unknown.
+    """Count the stored objects of each variable.
+
+    Return them by path of the variable, and an empty string. If they are unknown, return an empty
+    mapping, and the reason as a string.
 
     Parameters
     ----------
     others
-        A list to which keys that do not belong to a chunk are added. With it, the positions of
-        chunks are recorded.
+        A list to which keys are added that do not belong to a chunk. If it is passed, the positions
+        of chunks are recorded as well.
     max_requests
         Maximum number of chunks to look up if the store cannot be listed; None for no limit.
     """
@@ -126,7 +129,7 @@ def _counted(
 
 
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
-    """Return the objects that the metadata imply, by path of the variable, before counting."""
+    """Return the objects that the metadata imply, by path of the variable, with counts of 0."""
     return {
         variable.path: StoredChunks(readable_node(variable, opened.options.assume_endian))
         for variable in opened.root.all_variables()
@@ -143,7 +146,7 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array that has an object at `key`, and the position of the object in its grid."""
+    """Return the array to which the object at `key` belongs, and the position of the object."""
     folder = key
     while folder:
         folder = folder.rpartition("/")[0]

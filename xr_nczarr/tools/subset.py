@@ -1,4 +1,4 @@
-"""Select a part of a dataset: a group, variables, and positions or labels."""
+"""Select a part of a dataset by group, variables, and positions or labels."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from xr_nczarr.netcdf import Dimension, Group, Variable
 
 @dataclass(slots=True, kw_only=True)
 class Subset:
-    """A part of a netCDF tree.
+    """A selected part of a netCDF tree.
 
     Attributes
     ----------
     group
         Absolute path of the group that becomes the root.
     variables
-        Names or paths, see `chosen_paths`; None for all. Coordinate variables of their dimensions
-        are included.
+        Names or paths of variables, see `chosen_paths`; None for all variables. The coordinate
+        variables of their dimensions are included.
     positions
-        By name or path of a dimension: an integer, which keeps the dimension with one element, or a
-        slice.
+        Mapping from names or paths of dimensions to slices or integers. An integer keeps the
+        dimension, with one element.
     """
 
     group: str = "/"
@@ -36,14 +36,14 @@ class Subset:
     positions: Mapping[str, int | slice] = field(default_factory=dict)
 
     def apply(self, root: Group) -> tuple[dict[str, Group], dict[str, Variable]]:
-        """Return the groups of the subset by path, and its source variables by their new path.
+        """Return the groups of the subset by path, and the source variables by their new path.
 
-        The variables in the groups have the dimensions of the subset; their nodes are unchanged.
+        The variables in the groups have the dimensions of the subset, but the nodes of the source.
 
         Raises
         ------
         NotFoundError
-            For an unknown group, variable or dimension, and for a position outside a dimension.
+            If a group, variable or dimension is unknown, or a position is outside its dimension.
         """
         top = _group_at(root, self.group)
         self._check_dimensions(root)
@@ -74,7 +74,7 @@ class Subset:
         return groups, sources
 
     def indexer(self, variable: Variable) -> tuple[slice, ...] | None:
-        """Return the selection from a variable of the source; None for all of it."""
+        """Return the selection from a source variable; None if all of the variable is selected."""
         slices = [self._slice(dimension) for dimension in variable.dimensions]
         return None if all(item == slice(None) for item in slices) else tuple(slices)
 
@@ -118,14 +118,15 @@ class Subset:
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
-    """Return the paths that names refer to; all paths if `requested` is None.
+    """Return the paths to which names refer; all `paths` if `requested` is None.
 
-    A name without a slash refers to all items of that name; one that begins with a slash is a path.
+    A name without a slash refers to all items with that name. A name that begins with a slash is a
+    path. `what` is the kind of item, for error messages.
 
     Raises
     ------
     NotFoundError
-        For a name that does not exist.
+        If a name does not exist.
     """
     if requested is None:
         return set(paths)
@@ -143,20 +144,21 @@ def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) 
 
 
 def positions_of(select: Mapping[str, Any], source: Any, **options: Any) -> dict[str, Any]:
-    """Return a selection with its labels converted to positions.
+    """Return a selection in which labels are converted to positions.
 
-    Labels are text, floats and dates, and slices of these, which include both ends. Anything else
-    is a position.
+    Labels are strings, floats and dates, and slices of these, which include both ends. Anything
+    else is a position.
 
     Parameters
     ----------
     source, options
-        The arguments of `xarray.open_dataset`. Its indexes know the labels, if there are any.
+        The arguments of `xarray.open_dataset`. The dataset is only opened if there are labels,
+        which are looked up in its indexes.
 
     Raises
     ------
     NotFoundError
-        For an unknown label, and for labels of a dimension without a coordinate variable.
+        If a label is unknown, or its dimension has no coordinate variable.
     """
     positions = {name: item for name, item in select.items() if not _is_label(item)}
     if len(positions) < len(select):
@@ -210,7 +212,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _number(label: Any) -> int | float:
-    """Return a label as a number: an integer as one, since floats do not hold all of them."""
+    """Return a label as a number, and a whole number as an int, because floats are less precise."""
     with suppress(ValueError):
         if isinstance(label, str):
             return int(label)

@@ -1,4 +1,4 @@
-"""Format numbers, shapes and tables for people."""
+"""Format numbers, shapes and tables for display."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xr_nczarr.netcdf import Dimension
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural unless the count is 1."""
+    """Return a count with a noun, which is plural unless the count is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def byte_text(count: int | None) -> str:
-    """Return a number of bytes in readable units; ``?`` if it is None."""
+    """Return a number of bytes in readable units; return ``?`` for None."""
     if count is None:
         return "?"
     size, units = float(count), ["B", "kB", "MB", "GB", "TB", "PB"]
@@ -27,14 +27,14 @@ def byte_text(count: int | None) -> str:
 
 
 def extent_text(shape: Sequence[int] | None) -> str:
-    """Return a shape such as ``4×5``."""
+    """Return a shape as text, such as ``4×5``."""
     return "×".join(map(str, shape or ()))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows with aligned columns, without empty columns.
+    """Yield the rows of a table as lines with aligned columns, without empty columns.
 
-    Rows of one cell are unchanged.
+    Rows with a single cell are not aligned.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
@@ -47,21 +47,21 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def dimension_text(dimension: Dimension) -> str:
-    """Return a dimension with its size."""
+    """Return the name and size of a dimension, and whether it is unlimited."""
     unlimited = " unlimited" if dimension.unlimited else ""
     return f"{quote(dimension.name)} {dimension.size}{unlimited}"
 
 
 def size_text(item: dict[str, Any]) -> str:
-    """Return the stored size in a description of a variable, with the compression ratio."""
+    """Return stored size and compression ratio from the description of a variable."""
     ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
     return byte_text(item["stored_bytes"]) + ratio
 
 
 def wrapped(line: str, width: int = 80) -> list[str]:
-    """Return a line wrapped to at most `width` columns, indented by two spaces.
+    """Return a line wrapped at `width` columns and indented by two spaces.
 
-    Cells of a table are not split; longer words are kept.
+    The alignment of a table row is kept only if the row fits. Longer words are not broken.
     """
     if len(line) + 2 <= width:
         return [f"  {line}"]

@@ -1,4 +1,8 @@
-"""Copy chunks as bytes if they mean the same in source and target, else decode and encode them."""
+"""Copy the chunks of arrays to another store.
+
+Chunks are copied as bytes if they mean the same in source and target. Otherwise, they are decoded
+and encoded again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,11 @@ def copy_chunks(
     resumed: bool,
     progress: bool,
 ) -> tuple[list[str], int]:
-    """Write all missing chunks; return the paths of arrays copied as bytes, and the chunk count."""
+    """Write all missing chunks of some arrays.
+
+    Return the paths of the arrays whose chunks were copied as bytes, and the number of chunks that
+    were copied in this way.
+    """
     as_bytes: list[tuple[ChunkedArray, ArrayNode]] = []
     others: list[ArrayWrite] = []
     large: list[ArrayWrite] = []
@@ -63,7 +71,7 @@ def copy_chunks(
         for write in large:
             for part in rearranged(
                 write
-            ):  # one by one, because dask keeps everything that it stores together in memory
+            ):  # one by one, because dask keeps all values that it stores together in memory
                 write_chunks([*_unfinished(part, there)], store, WriteOptions(), shown)
     return [node.path for _, node in as_bytes], objects
 
@@ -73,7 +81,7 @@ def _size(node: ArrayNode) -> int:
 
 
 def _meaning(node: ArrayNode) -> tuple[Any, ...]:
-    """Return everything that determines the meaning of an array's stored objects."""
+    """Return everything that determines which values the stored objects of an array represent."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     fill = node.fill_value
@@ -100,14 +108,14 @@ def _meaning(node: ArrayNode) -> tuple[Any, ...]:
 
 
 def _swaps(spec: CodecSpec) -> bool:
-    """Return whether ``bytes`` changes the byte order of its array's type."""
+    """Return whether the codec ``bytes`` changes the byte order."""
     return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
     array: ChunkedArray, node: ArrayNode, store: Store, there: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy stored objects in batches; yield the numbers of objects checked and written."""
+    """Copy missing objects in batches, and yield how many were checked and copied."""
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*counts(node.shape, node.object_shape))
@@ -117,7 +125,7 @@ def _copy_objects(
 
 
 def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]) -> int:
-    """Copy stored objects by index; return the number of those that exist."""
+    """Copy the stored objects at some indices, and return how many of them exist."""
     layout = array.layout
     spellings = [array.node.chunk_keys] if isinstance(layout, Shards) else layout.spellings
     for keys in spellings:
@@ -128,7 +136,10 @@ def _copy_batch(array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequ
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Yield the write with blocks of whole stored objects, in several parts if it is large."""
+    """Yield a write with dask blocks that do not share stored objects.
+
+    A large write whose blocks have to change is split into several parts.
+    """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
 
@@ -138,11 +149,11 @@ def _is_large(write: ArrayWrite) -> bool:
 
 
 def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
-    """Yield the write in parts of whole stored objects, of up to `most` bytes if possible."""
+    """Split a write into parts of whole stored objects, with up to `most` bytes if possible."""
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
     while part != [*data.shape]:
-        # Longer if most of a block would otherwise be read again for the next part.
+        # Lengthen the axis along which most of a block would be read again for the next part.
         growing = [axis for axis, size in enumerate(data.shape) if part[axis] < size]
         axis = max(growing, key=lambda each: data.chunks[each][0] / part[each])
         grown = [*part]
@@ -158,7 +169,7 @@ def _parts(write: ArrayWrite, most: int) -> Iterator[ArrayWrite]:
 
 
 def _unfinished(write: ArrayWrite, there: Collection[str]) -> Iterator[ArrayWrite]:
-    """Yield the write block by block, without blocks whose stored objects all exist."""
+    """Yield the blocks of a write, except blocks whose stored objects all exist."""
     data, node = write.data, write.node
     if not there or not hasattr(data, "dask") or data.ndim != len(node.shape):
         yield write

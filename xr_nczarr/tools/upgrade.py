@@ -1,4 +1,4 @@
-"""The function `upgrade`, which rewrites the NCZarr metadata of a store in another layout."""
+"""Rewrite the NCZarr metadata of a store in another layout with `upgrade`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _ANNOTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class UpgradeResult(Result):
-    """The result of `upgrade`: the changes that it made, or would make with `dry_run`.
+    """The changes that `upgrade` made or, with `dry_run`, would make.
 
     Attributes
     ----------
     before, after
-        Layouts of the NCZarr metadata.
+        Layouts of the NCZarr metadata before and after the upgrade.
     written, removed
-        Keys of the documents.
+        Keys of the documents that are written and removed.
     """
 
     store: str
@@ -79,8 +79,8 @@ def upgrade(
 ) -> UpgradeResult:
     """Rewrite the NCZarr metadata of a store in another layout, in place; chunks do not change.
 
-    Documents are written in the order in which readers prefer them. After an interrupted upgrade,
-    the store reads the same, and the upgrade can be run again.
+    The order in which documents are written ensures that an interrupted upgrade does not change
+    what readers see. The upgrade can then be run again.
 
     Parameters
     ----------
@@ -94,10 +94,10 @@ def upgrade(
     Raises
     ------
     ConflictError
-        If the store is plain Zarr, unless `annotate` is True or `dialect` is plain Zarr too, and if
-        the dialect cannot express all metadata of the store. Nothing was written.
+        If the store is plain Zarr, unless `annotate` is True or `dialect` is ``"zarr"``, or if the
+        dialect cannot express all metadata of the store. Nothing was written.
     NczarrError
-        The error of a variable that cannot be read.
+        If a variable cannot be read.
     """
     owner = f"upgrade to {dialect}"
     with change_store(target, storage_options, owner, dry_run=dry_run) as (
@@ -138,7 +138,13 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Return the documents of a store in another dialect, and their layout."""
+    """Return the documents of a store in another dialect, and the dialect that they are read as.
+
+    Raises
+    ------
+    ConflictError
+        If the dialect cannot express all metadata of the store.
+    """
     source = opened.hierarchy
     zarr_format, consolidated = source.zarr_format, source.consolidated
     writable_format(source, opened.store.name)
@@ -164,7 +170,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
 
 
 def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
-    """Return the documents whose JSON differs from the stored one."""
+    """Return the documents whose JSON differs from the stored JSON."""
     stored = zip(documents.items(), store.fetch(list(documents)), strict=True)
     return {
         key: data
@@ -176,10 +182,11 @@ def _changed(documents: Mapping[str, bytes], store: Store) -> dict[str, bytes]:
 def _phases(
     keys: Mapping[str, bytes], consolidated: str | None, in_attributes: bool
 ) -> Iterator[list[str]]:
-    """Yield the keys of documents in the order of writing.
+    """Yield groups of document keys, in the order in which to write the groups.
 
-    First come documents with new annotations, then those that lose old ones, then the consolidated
-    one. An annotation in ``.zattrs`` hides older ones, so it is written first or removed last.
+    First come documents that gain new annotations, then documents that lose old annotations, and
+    last the consolidated document. Readers prefer annotations in ``.zattrs``, so these are written
+    first if they are new, and removed last if they are old.
     """
     single = [key for key in keys if key != consolidated]
     first = [key for key in single if key.endswith(".zattrs") == in_attributes]
@@ -207,9 +214,9 @@ def _variable(variable: Variable, source: Hierarchy) -> Variable:
 
 
 def _spelled(spec: CodecSpec) -> CodecSpec:
-    """Return a v2 codec in the spelling that all readers understand.
+    """Return a codec of Zarr version 2 in a spelling that all readers understand.
 
-    netcdf-c has written numbers as text, and shuffled items of size 0.
+    Some releases of netcdf-c wrote numbers as strings, and a shuffle of items of size 0.
     """
     if spec.place not in ("filters", "compressor"):
         return spec
@@ -222,12 +229,12 @@ def _spelled(spec: CodecSpec) -> CodecSpec:
 
 
 def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return all nodes with the attributes that the format reserves, and without fill values."""
+    """Return all nodes, with reserved attributes kept and absent fill values left absent."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)
         if isinstance(node, ArrayNode) and isinstance(new, ArrayNode) and node.fill_value is None:
-            # nccopy 4.9.0 does not write one if there is a `_FillValue`.
+            # nccopy 4.9.0 does not write a fill value if there is a `_FillValue`.
             nodes[path] = replace(new, fill_value=None)
         kept = {
             name: value
@@ -241,7 +248,7 @@ def _as_before(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
-    """Yield the statements of the old tree that the new one lacks or contradicts."""
+    """Yield each statement about the old tree that the new tree lacks or contradicts."""
     new_values = dict(_statements(new))
     for subject, value in _statements(old):
         if subject not in new_values:
@@ -251,7 +258,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _statements(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield each statement of a tree as its subject and its value."""
+    """Yield a statement for each property of a tree, as a subject and a value."""
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)
@@ -283,6 +290,6 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    """Return an attribute's value with its type; JSON becomes text."""
+    """Return an attribute's value and its type, with JSON values as strings."""
     encoded, kind = encode_attribute(value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

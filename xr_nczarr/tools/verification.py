@@ -1,4 +1,4 @@
-"""The result of `verify`: findings, printed with one line per kind."""
+"""Define the result of `verify`: findings, printed with one line for each kind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem of one array, group or object.
+    """A problem of an array, group or object, or a requirement for reading it.
 
     Attributes
     ----------
     severity
         ``"error"`` if values or metadata are damaged or contradict each other, or a coordinate is
         incomplete; ``"warning"`` for other missing chunks, for leftover objects, and for problems
-        of other programs; ``"note"`` for requirements of other programs.
+        that other programs have with the store; ``"note"`` for requirements of other programs.
     place
         Key in the store, or path of the node.
     detail
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The fields by which findings share a line."""
+        """The fields that findings must share to be printed on one line."""
         return self.severity, self.problem, self.remedy
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Finding:
 
 
 def finding_line(findings: Sequence[Finding]) -> str:
-    """Return the line of findings of one kind."""
+    """Return a line that describes findings of the same kind."""
     severity, problem, remedy = findings[0].kind
     places = [
         f"{quote(finding.place)} ({finding.detail})" if finding.detail else quote(finding.place)
@@ -70,13 +70,13 @@ def _html_line(findings: Sequence[Finding]) -> str:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Verification(Result):
-    """The result of `verify`; it prints findings of one kind on one line.
+    """The result of `verify`, which prints all findings of one kind on one line.
 
     Attributes
     ----------
     chunks
-        By path of the array, the number of existing chunks (or shards), and of all chunks; empty if
-        unknown.
+        For each array by path, the number of existing chunks (or shards) and the number of all
+        chunks; empty if these are unknown.
     decoded
         Number of chunks (or shards) that were read and decoded.
     """
@@ -88,7 +88,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether there are no errors."""
+        """Whether there is no finding of severity ``error``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Verification(Result):
 
     @property
     def title(self) -> str:
-        """The store, its chunks, and the number of errors and warnings."""
+        """The name of the store, and the numbers of chunks, errors and warnings."""
         present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
         counts = Counter(finding.severity for finding in self.findings)
         problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]
@@ -107,14 +107,14 @@ class Verification(Result):
         return f"{self.store}: {there}{self.decoded:,} read: {', '.join(problems)}"
 
     def _kinds(self) -> list[list[Finding]]:
-        """Return the findings of each kind, the errors first."""
+        """Return lists of findings of the same kind, errors first."""
         kinds: dict[tuple[str, ...], list[Finding]] = {}
         for finding in sorted(self.findings, key=lambda item: _SEVERITIES.index(item.severity)):
             kinds.setdefault(finding.kind, []).append(finding)
         return [*kinds.values()]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
+        """Return the result as a dictionary of JSON values."""
         return {
             "schema_version": 1,
             "store": self.store,

@@ -1,4 +1,4 @@
-"""The function `verify`, which decodes all chunks of a store and compares its metadata."""
+"""Verify a store with `verify`, which decodes all chunks and compares all metadata."""
 
 from __future__ import annotations
 
@@ -57,22 +57,21 @@ def verify(
     """Check the integrity of a store: decode all chunks, and compare all metadata.
 
     Chunks are fetched and decoded as for reading, which checks sizes and checksums. A missing chunk
-    is an error for the coordinate of a dimension, and a warning for other variables. A coordinate
-    of a single value is an exception, because writers omit its chunk if the value is the fill
-    value.
+    is an error in a coordinate variable, and a warning in other variables. A coordinate variable
+    with a single value is an exception: writers omit the chunk if the value is the fill value.
 
     Parameters
     ----------
     sample
-        Maximum number of chunks of each array to read, chosen at random; None for all.
+        Maximum number of chunks to read for each array, chosen at random; None for all chunks.
     readers
         Whether to also report what other programs need to read the store, and what they misread.
     progress
         Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
-        See `xr_nczarr.options.OpenOptions`. With `group`, only the chunks of that group are read.
-        With None for `consolidated`, the single documents are read, or the consolidated one if
-        there are none.
+        See `xr_nczarr.options.OpenOptions`. With `group`, only chunks of that group are read. If
+        `consolidated` is None, the individual documents are read, and consolidated metadata only
+        if a store lacks individual documents.
 
     Examples
     --------
@@ -120,7 +119,7 @@ def verify(
 
 
 def _metadata(opened: OpenedStore) -> Iterator[Finding]:
-    """Yield the problems of groups and variables."""
+    """Yield a finding for each problem in the metadata of groups and variables."""
     for group in opened.root.walk():
         if group.error is not None:
             yield _error(group.path, group.error)
@@ -134,7 +133,7 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open the single documents, or the consolidated one if they are absent or cannot be listed."""
+    """Open the individual documents; if they are absent or cannot be listed, consolidated ones."""
     if options.consolidated is not None:
         return open_whole(target, options, documents=documents)
     try:
@@ -148,19 +147,19 @@ def _error(place: str, error: NczarrError) -> Finding:
     if error.chunk is None:
         problem = f"{inside}, {error.problem}" if inside else error.problem
         return Finding("error", where, problem, error.remedy)
-    # What a reference set refers to is another place for each chunk.
+    # In a reference set, each chunk has a place of its own.
     detail = ", ".join(filter(None, [f"chunk {error.chunk}", inside]))
     return Finding("error", where, error.problem, error.remedy, detail=detail)
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Compare the documents in the consolidated metadata with the single ones."""
+    """Yield differences between the documents in consolidated metadata and the individual ones."""
     zarr, limits = FORMATS[opened.hierarchy.zarr_format], opened.options.bounds
     key = zarr.consolidated_key
     store = KeepingStore(opened.store, documents)
     if opened.options.consolidated is True or key is None:
         return
-    if not any(store.fetch_present(zarr.node_keys("/"))):  # there are no single documents
+    if not any(store.fetch_present(zarr.node_keys("/"))):  # only consolidated metadata exist
         return
     (data,) = store.fetch([key])
     try:
@@ -189,7 +188,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether documents are equal; an unreadable one is reported with its node."""
+    """Return whether two documents are equal; False if one of them cannot be parsed."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -197,7 +196,7 @@ def _same(single: Document, inner: Document) -> bool:
 
 
 def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Finding]:
-    """Yield a finding if chunks of a variable are missing."""
+    """Yield a finding if any chunk of a variable is missing."""
     present = set() if stored is None else set(stored.numbers)
     if stored is None or len(present) == stored.total:
         return
@@ -215,9 +214,10 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a coordinate is damaged by the `absent` chunks.
+    """Return whether a variable is a coordinate that is damaged by the `absent` chunks.
 
-    Its values are distinct, so at most one can be the fill value, and only if that does not mask.
+    The values of a coordinate are distinct, so at most one is the fill value, whose chunk writers
+    omit. A fill value that masks values cannot be the value of a coordinate.
     """
     if not variable.is_coordinate:
         return False
@@ -228,12 +228,14 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
 
 
 class _Array:
-    """An array to read: its stored objects at `numbers` of the grid, in C order.
+    """An array to verify.
+
+    Its `numbers` are the positions of the stored objects to read, in the C order of the grid.
 
     Raises
     ------
     NczarrError
-        If no chunk of the array can be read.
+        If chunks of the array cannot be read at all.
     """
 
     def __init__(
@@ -257,14 +259,14 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """Number of threads to read with; 0 if threads are not worthwhile."""
+        """Number of threads to read with; 0 if threads do not make reading faster."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
         return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
 
     def read(self, number: int) -> list[Finding]:
-        """Decode the chunks of one stored object; return the problems found."""
+        """Decode the chunks of one stored object, and return the problems as findings."""
         node = self.array.node
         elements = _elements(node, self.objects.index(number))
         problem = self._decode(elements)
@@ -285,11 +287,11 @@ class _Array:
 
 
 def _discard(*_: Any) -> None:
-    """Discard values, because chunks only have to be decodable."""
+    """Discard values, because it is enough that chunks can be decoded."""
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the elements of the stored object at a grid index."""
+    """Return the slices of the array that the stored object at a grid index contains."""
     starts, lengths = [], list(node.object_shape)
     for axis, number in enumerate(index):
         start = number * lengths[axis]
@@ -309,7 +311,7 @@ def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
 
 
 def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress) -> None:
-    """Read the chunks of all arrays concurrently; add their problems to `result`."""
+    """Read the chunks of all arrays concurrently, and add problems and counts to `result`."""
     by_threads: dict[int, list[_Array]] = {}
     for array in arrays:
         by_threads.setdefault(array.threads, []).append(array)
@@ -327,7 +329,7 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
 
 
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
-    """Yield a finding for each key that does not belong to a document or array."""
+    """Yield a finding for each of `keys` that belongs neither to a document nor to an array."""
     zarr, nodes = FORMATS[opened.hierarchy.zarr_format], opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
     broken = {group.path for group in opened.root.walk() if group.error is not None}
@@ -351,7 +353,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def _paths_above(path: str | None) -> list[str]:
-    """Return a path and its ancestors; empty for None."""
+    """Return a path and its ancestors, from the bottom up; return an empty list for None."""
     paths = [] if path is None else [path]
     while paths and paths[-1] != "/":
         paths.append(parent_path(paths[-1]))
