@@ -1,1 +1,1 @@
-"""The ``nczarr`` command: `main`, its subcommands and the arguments that they share."""
+"""Implement the ``nczarr`` command, whose function is `main`, and its subcommands."""

@@ -1,4 +1,4 @@
-"""The parser of a subcommand, and the arguments that subcommands share."""
+"""Define the parser of a subcommand, and the arguments that several subcommands share."""
 
 from __future__ import annotations
 
@@ -18,25 +18,38 @@ _KEYWORD = re.compile(
 
 
 class UsageError(Exception):
-    """The arguments are invalid, independent of the store."""
+    """The arguments of a command are invalid, whatever the store contains."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a subcommand; `add` adds the arguments, and returns the function to run."""
+    """The parser of a subcommand.
+
+    Parameters
+    ----------
+    program
+        Name of the program in messages, such as ``nczarr copy``.
+    add
+        Function that adds the arguments of the subcommand to the parser, and returns the function
+        that runs the subcommand.
+    """
 
     def __init__(self, program: str, add: Callable[[argparse.ArgumentParser], Run]) -> None:
-        # In dump, -h has the meaning of ncdump.
+        # In dump, -h means the same as in ncdump.
         super().__init__(program, allow_abbrev=False, conflict_handler="resolve")
         self.description = add.__doc__
         self._run = add(self)
 
     def run(self, words: Sequence[str]) -> Any:
-        """Parse the words, and return the result of the subcommand and how to print it.
+        """Run the subcommand with some words of the command line.
+
+        Returns
+        -------
+        The result of the subcommand, and the options that determine how to print it.
 
         Raises
         ------
         UsageError
-            For invalid words, with the usage of the subcommand.
+            If the words are invalid. The message shows the usage of the subcommand.
         """
         parsed, rest = self.parse_known_args(words)
         for word in rest:
@@ -48,11 +61,11 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """All options."""
+        """All options of the subcommand, in their long and short forms."""
         return [flag for action in self._actions for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with argparse's message."""
+        """Raise UsageError with a message of argparse and the usage of the subcommand."""
         places = [str(action.metavar) for action in self._get_positional_actions()]
         message = message.removeprefix("argument ").replace(
             "the following arguments are required: ", "missing "
@@ -60,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. Usage: {self.prog} [OPTIONS] {' '.join(places)}")
 
     def in_flags(self, message: str) -> str:
-        """Return a message with keyword arguments, such as overwrite=True, replaced by flags."""
+        """Return a message with keyword arguments, such as overwrite=True, written as flags."""
         from ast import literal_eval
         from shlex import quote as shell_quote
 
@@ -96,7 +109,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for the store and the options of opening it."""
+    """Add the arguments for a store and for the options with which to open the store."""
     parser.add_argument("target", metavar="TARGET", help="a path or URL, as for the engine")
     add_storage_options(parser)
     add_limits(parser)
@@ -105,7 +118,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_storage_options(parser: argparse.ArgumentParser, name: str = "storage") -> None:
-    """Add the option ``--storage-option``, or the same for another `name`."""
+    """Add the option ``--storage-option``, or ``--NAME-option`` for another `name`."""
     about = "an fsspec option of its filesystem; the value is JSON or text"
     about = about if name == "storage" else f"the same for {name.upper()}"
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
@@ -131,7 +144,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
     """Return the parsed arguments that are keyword arguments of a function.
 
-    Progress is shown on a terminal.
+    If the function can show progress, it does so on a terminal, unless ``--quiet`` was passed.
     """
     names = function.__kwdefaults__ or {}
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
@@ -143,12 +156,12 @@ def keywords(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[s
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments of `add_target` as keyword arguments for a function that opens.
+    """Return the arguments of `add_target` as keyword arguments for a function that opens a store.
 
     Raises
     ------
     UsageError
-        For an unknown option, and for a value that an option does not accept.
+        If an option is unknown, or does not accept its value.
     """
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
@@ -170,7 +183,7 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
 
 
 def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
-    """Add the options that name a part of a dataset: variables, positions or labels, a group."""
+    """Add options that select part of a dataset: variables, positions or labels, and a group."""
     variables = "these variables only, with the coordinates of their dimensions"
     parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
     select = "positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
@@ -182,7 +195,7 @@ def add_subset(parser: argparse.ArgumentParser, *, group: bool = True) -> None:
 
 
 def names(text: str) -> list[str]:
-    """Parse names that commas separate."""
+    """Parse names separated by commas."""
     return text.split(",")
 
 
@@ -218,7 +231,7 @@ def _places(text: str) -> Any:
 
 
 class _Pairs(argparse.Action):
-    """An action that collects ``NAME=VALUE`` in a dictionary."""
+    """An argparse action that collects ``NAME=VALUE`` pairs in a dictionary."""
 
     def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:
         name, value = values

@@ -1,7 +1,8 @@
-"""The subcommands: each function adds its arguments to a parser and returns a function to run.
+"""Define the subcommands, one function each.
 
-The returned function returns the result to print, a value of `xr_nczarr.tools`, or None. Slow
-imports are postponed until a command runs.
+Each function adds the arguments of its subcommand to a parser, and returns the function that runs
+the subcommand. That function returns the result to print, as a value of `xr_nczarr.tools`, or None.
+Slow imports are postponed until a subcommand runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from xr_nczarr.cli.arguments import (
 )
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
-"""Codecs whose level has another name than ``level``."""
+"""The parameter that sets the level of a codec, unless it is called ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
 _DIALECTS = "nczarr (default), zarr, universal, or a layout such as nczarr-4.8.1"
 
@@ -265,7 +266,7 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> list[dict[str, Any]]:
-    """Parse codecs from words, or from a JSON list of numcodecs configurations."""
+    """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations."""
     import json
 
     if not text.startswith(("[", "{")):

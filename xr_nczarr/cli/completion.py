@@ -1,4 +1,4 @@
-"""Shell completion of the command, by scripts that call the command for candidates."""
+"""Complete the command in a shell, with scripts that ask the command for candidates."""
 
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ complete -c nczarr -a '(__nczarr)'""",
 
 
 def script(shell: str = "", *_: str) -> str:
-    """Return the completion script of a shell."""
+    """Return the completion script for a shell.
+
+    Raises
+    ------
+    UsageError
+        If the shell is not bash, zsh or fish.
+    """
     if shell not in _SCRIPTS:
         raise UsageError(str(unknown("shell", shell, _SCRIPTS)))
     return _SCRIPTS[shell]
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the candidates for the last word, given the words before it."""
+    """Return completions of the last word, given the words before it."""
     *before, last = words or [""]
     if not before:
         return [name for name in COMMANDS if name.startswith(last)]

@@ -1,4 +1,4 @@
-"""A demonstration: create a store, open it with xarray, and compute a mean."""
+"""Demonstrate the package: create a store, open it with xarray, and compute a mean."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def demo() -> None:
-    """Create a small NCZarr store, open it with xarray, and print it and a computed mean.
+    """Create a small NCZarr store, open it with xarray, and print the dataset and a mean.
 
-    netcdf-c writes the store if the netCDF4 package is installed. Otherwise, a store of netcdf-c
-    that is part of this package is used.
+    If the netCDF4 package is installed, netcdf-c writes the store. Otherwise, a store that netcdf-c
+    wrote earlier, and that is part of this package, is opened.
     """
     import xarray as xr
 
@@ -38,7 +38,7 @@ def demo() -> None:
 
 
 def write_climate(url: str) -> None:
-    """Write the demonstration store with netcdf-c: packed, shuffled and deflated."""
+    """Write the demonstration store with netcdf-c, with packed, shuffled and deflated values."""
     import netCDF4
     import numpy as np
 

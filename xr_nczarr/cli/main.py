@@ -1,4 +1,4 @@
-"""The entry point of the ``nczarr`` command, which handles errors and exit codes."""
+"""Run the ``nczarr`` command: report errors, and set the exit code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ _PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
+    """Run the ``nczarr`` command and return its exit code.
 
-    The code is 0 for success, 1 if problems or differences were found, and 2 if the command failed,
-    with a one-line message on standard error.
+    The code is 0 for success, 1 if problems or differences were found, and 2 if the command failed.
+    A failed command prints a one-line message to standard error. An interrupted command returns
+    130, and a command whose output was closed returns 141.
+
+    Parameters
+    ----------
+    arguments
+        The words of the command line after ``nczarr``; None to use `sys.argv`.
     """
     for name in ("stdout", "stderr"):  # None if the caller closed them
         if getattr(sys, name) is None:
@@ -57,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         complain(error, "interrupted")
         return _INTERRUPTED
-    except Exception as error:  # including errors of other libraries, with their class
+    except Exception as error:  # errors of other libraries are shown with their class
         if sys.flags.dev_mode:
             raise
         is_expected = isinstance(error, NczarrError | OSError | UsageError)
@@ -67,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def overview() -> str:
-    """Return the help of the whole command."""
+    """Return the help text that lists all subcommands."""
     lines = [f"  {name:<12} {add.__doc__}" for name, add in COMMANDS.items()]
     return "\n".join(
         [
@@ -87,7 +93,7 @@ def overview() -> str:
 
 
 def _other(option: str, words: Sequence[str]) -> int:
-    """Handle an option in place of a command; raise UsageError for an unknown one."""
+    """Run an option in place of a subcommand; raise UsageError if the option is unknown."""
     if option in ("--help", "-h", "help"):
         print(overview())
     elif option == "--version":
@@ -107,7 +113,7 @@ def _other(option: str, words: Sequence[str]) -> int:
 
 
 def _show(result: Any, *, json: bool, quiet: bool) -> int:
-    """Print the result of a command; return the exit code."""
+    """Print the result of a subcommand, and return the exit code."""
     if isinstance(result, Iterable):  # text may come in pieces
         sys.stdout.writelines(result)
     elif json and result is not None:
