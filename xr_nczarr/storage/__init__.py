@@ -1,7 +1,7 @@
 """Stores of keys and bytes: the only layer that touches anything outside the process.
 
-A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. An absent object is a
-value (``None``). Denied access, failed requests, and answers that are too short or too long raise
+A store has four basic methods: `fetch`, `put`, `list_names` and `delete`. Reading an absent object
+returns ``None``. Denied access, failed requests, and responses that are too short or too long raise
 an error that names the key.
 """
 

@@ -79,7 +79,7 @@ class FoundCredentials:
     Raises
     ------
     NoEquivalent
-        If it finds none.
+        If botocore does not find credentials.
     """
 
     def __init__(self, profile: str | None) -> None:
@@ -103,7 +103,8 @@ class FoundCredentials:
 def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of obstore's ``S3Store`` for storage options of s3fs.
 
-    If the result has no region, the store is on AWS, in the `bucket_region`.
+    If the result contains no region, the store is on AWS, in the region that `bucket_region`
+    returns.
 
     Raises
     ------
@@ -154,7 +155,13 @@ def _is_configured() -> bool:
 
 
 def _static(words: Sequence[str | None]) -> StaticCredentials | None:
-    """Return credentials from key, secret and token, or None without any of them."""
+    """Return credentials from key, secret and token, or None if all of them are missing.
+
+    Raises
+    ------
+    NoEquivalent
+        If the credentials are incomplete.
+    """
     key, secret, token = words
     if key and secret:
         return StaticCredentials(key, secret, token)
@@ -165,12 +172,12 @@ def _static(words: Sequence[str | None]) -> StaticCredentials | None:
 
 @lru_cache(256)
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
-    """Return the region of a bucket on AWS, which any S3 endpoint reports without credentials.
+    """Request the region of a bucket on AWS. Any S3 endpoint reports it without credentials.
 
     Raises
     ------
     NoEquivalent
-        If the endpoint does not report it.
+        If the endpoint does not report the region.
     """
     request = HttpRequest(f"{endpoint}/{bucket}", method="HEAD")  # noqa: S310 (https)
     try:
@@ -187,7 +194,7 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
 
 
 def _region(profile: str | None) -> str | None:
-    """Return the region of a profile.
+    """Return the region configured for an AWS profile, or None if no region is configured.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Stores that wrap others: to cache objects, to prefetch them, or to show an earlier state."""
+"""Stores that wrap another store to cache or prefetch objects, or to show an earlier state."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class _FrontStore(Store):
 
     @property
     def identity(self) -> str:
-        """A text that two stores share if they hold the same objects."""
+        """A string that is equal for two stores if they hold the same objects."""
         return self.source.identity
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read one chunk each; None for one per processor."""
+        """Number of threads that each read one chunk at a time; None for one per processor."""
         return self.source.max_threads
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted."""
+        """Return the sorted names directly below `prefix`."""
         return self.source.list_names(prefix)
 
     def at_once(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
     ) -> Iterator[_Result]:
-        """Yield ``work(item)`` for each item in order, concurrently if that saves time."""
+        """Yield ``work(item)`` for each item in order, concurrently if `source` allows it."""
         return self.source.at_once(work, items)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield key and size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object below `prefix`."""
         return self.source.sizes(prefix)
 
     def size(self, key: str) -> int | None:
@@ -62,18 +62,24 @@ class _FrontStore(Store):
         return self.source.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the sizes of objects as far as they are known without a request."""
+        """Return the sizes of objects, as far as they are known without a request."""
         return self.source.known_sizes(keys)
 
 
 class CachingStore(_FrontStore):
-    """A store whose objects are fetched once, as a whole: the semantics of ``simplecache::``.
+    """A store that fetches each object once, as a whole, like fsspec's ``simplecache::``.
 
-    fsspec's own cache writes an object under its final name during the download. A concurrent
-    reader, or the next one after a broken connection, would read a truncated object.
+    While fsspec downloads an object, the incomplete file already has its final name in the cache. A
+    concurrent reader, or the next reader after a broken connection, would read a truncated object.
 
-    Absent objects are requested again each time. `folder` is a cache that several stores share,
-    where `url` identifies the objects of this one; None for a cache of this process.
+    Absent objects are requested again each time.
+
+    Parameters
+    ----------
+    url
+        The URL of `source`, which distinguishes its objects in the cache.
+    folder
+        Directory for a cache that several stores can share; None for a temporary cache.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -89,7 +95,7 @@ class CachingStore(_FrontStore):
         return CachingStore, (self.source, self.url, self.folder)
 
     def probing(self) -> CachingStore:
-        """Return the store with which to search for metadata; see `Store.probing`."""
+        """Return the variant of this store for finding metadata; see `Store.probing`."""
         return CachingStore(self.source.probing(), self.url, self._cache.root)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -97,7 +103,7 @@ class CachingStore(_FrontStore):
         return self._fetch(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access is denied (401, 403)."""
+        """Yield each object like `fetch`, or the error if access to it is denied (401, 403)."""
         return self._fetch(keys, self.source.probe)
 
     def _fetch(
@@ -111,7 +117,7 @@ class CachingStore(_FrontStore):
                 yield answers.get(key, data)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, cut from objects that are cached whole."""
+        """Yield each byte range in order, from objects that are cached as a whole."""
         self._fill([item.key for item in ranges], self.source.fetch)
         for key, start, length in ranges:
             try:
@@ -126,7 +132,7 @@ class CachingStore(_FrontStore):
         return self.source.size(key) if cached is None else cached
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the addresses, behind the cache, of the objects that other programs can read."""
+        """Return, by key, the addresses of the original objects behind the cache."""
         return self.source.addresses(keys)
 
     def _read_only(self) -> UnsupportedError:
@@ -135,9 +141,9 @@ class CachingStore(_FrontStore):
     def _fill(
         self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
     ) -> dict[str, _Answer]:
-        """Cache the objects that are not cached yet; return the other answers.
+        """Fetch and cache the objects that are not cached yet; return the responses not cached.
 
-        The other answers are None, web pages and errors of denied access.
+        These are None (for an absent object), web pages and AccessDeniedError.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None
@@ -151,19 +157,19 @@ class CachingStore(_FrontStore):
         return answers
 
     def _cached(self, key: str) -> str:
-        """Return the name of a key in the cache: a digest, because keys can be too long."""
+        """Return the file name of a key in the cache: a digest, because keys can be too long."""
         check_key(key, self.name)
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
 
 def cache_error(store: str) -> UnsupportedError:
-    """Return the error for writing through a cache."""
+    """Return the error to raise for an attempt to write through a cache."""
     remedy = "Write to the URL behind the cache, then read through a new cache"
     return UnsupportedError("a store cannot be written through a cache", remedy=remedy, store=store)
 
 
 class PrefetchingStore(_FrontStore):
-    """A store that reads objects from a shared `wave`. It pickles as its source."""
+    """A store that takes objects from `wave` if possible. The store is pickled as its source."""
 
     def __init__(self, source: Store, wave: Wave) -> None:
         super().__init__(source)
@@ -173,11 +179,11 @@ class PrefetchingStore(_FrontStore):
         return _same_store, (self.source,)
 
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
-        """Return the store with a source that pickles only what the chunks of one array need."""
+        """Return a store that pickles only the data needed to read the chunks of one array."""
         return PrefetchingStore(self.source.narrowed(keys), self.wave)
 
     def bounded(self, max_bytes: int) -> PrefetchingStore:
-        """Return the store with a source that refuses to read objects of more than `max_bytes`."""
+        """Return a store whose source refuses to read objects of more than `max_bytes`."""
         return PrefetchingStore(self.source.bounded(max_bytes), self.wave)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -186,7 +192,7 @@ class PrefetchingStore(_FrontStore):
         return self.source.fetch(keys) if fetched is None else iter(fetched)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order, cut from the objects of the wave if possible."""
+        """Yield each byte range in order, from the objects of the wave if possible."""
         fetched = self.wave.fetch([item.key for item in ranges])
         if fetched is None:
             return self.source.fetch_ranges(ranges)
@@ -194,10 +200,10 @@ class PrefetchingStore(_FrontStore):
 
 
 class Wave:
-    """Objects of a store that are fetched together on the first request, and kept.
+    """A group of objects that are all fetched together when the first is needed, and then kept.
 
-    If that fails, or an object has more than `max_bytes`, nothing is kept. Objects are then
-    requested one by one, so that a failure affects only its own object.
+    If a request fails, or an object has more than `max_bytes`, nothing is kept. Stores then request
+    the objects individually, so that a failure affects only the object itself.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -207,7 +213,7 @@ class Wave:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> list[Bytes | None] | None:
-        """Return objects of the wave; None unless all of them are in it."""
+        """Return the objects at `keys`, or None unless the wave contains all of them."""
         if not self._keys.issuperset(keys):
             return None
         with self._lock:
@@ -222,7 +228,7 @@ class Wave:
 
 
 class KeepingStore(_FrontStore):
-    """A store that fetches each object once and keeps it in `objects`, with None if absent.
+    """A store that fetches each object once and keeps it in `objects` (None if it is absent).
 
     Web pages are not kept, because they may stand for absent objects.
     """
@@ -232,7 +238,7 @@ class KeepingStore(_FrontStore):
         self.objects = objects
 
     def probing(self) -> KeepingStore:
-        """Return the store with which to search for metadata; see `Store.probing`."""
+        """Return the variant of this store for finding metadata; see `Store.probing`."""
         return KeepingStore(self.source.probing(), self.objects)
 
     def bounded(self, max_bytes: int) -> KeepingStore:
@@ -257,7 +263,10 @@ class KeepingStore(_FrontStore):
 
 
 class EarlierStore(_FrontStore):
-    """A store that replaces some objects by their earlier content in `before`; None if absent."""
+    """A store that shows some objects as they were earlier.
+
+    `before` contains their earlier content by key, or None for objects that were absent.
+    """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
         super().__init__(source)

@@ -1,4 +1,4 @@
-"""Choose the library that reaches a URL, and translate storage options to obstore."""
+"""Choose the client library for a URL, and translate storage options to obstore."""
 
 from __future__ import annotations
 
@@ -59,22 +59,23 @@ class _Arguments(NamedTuple):
 def connection(
     url: str, options: Mapping[str, Any], rules: Rules | None = None, trust: Trust | None = None
 ) -> Connection:
-    """Return the connection to a URL, by obstore if that behaves exactly like fsspec.
+    """Return a connection to a URL, using obstore if it behaves exactly like fsspec.
 
     Parameters
     ----------
     options
         Storage options of s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The option ``client``
-        selects the library.
+        selects the library: ``"fsspec"`` or ``"obstore"``.
     trust
-        Limits the places to which a web server may redirect; None for no limits.
+        The places to which a web server may redirect; None for no restriction.
 
     Raises
     ------
     ConflictError
         If ``client`` is neither fsspec nor obstore.
     UnsupportedError
-        If ``client`` is obstore, but obstore is not installed or has no equivalent of an option.
+        If ``client`` is obstore, but obstore is not installed, or an option has no equivalent in
+        obstore.
     """
     rules = rules or Rules()
     # Only fsspec's client can limit redirects.
@@ -86,9 +87,9 @@ def connection(
 
 
 class _ByObstore(Connection):
-    """A connection by obstore, or by fsspec in a forked process.
+    """A connection that uses obstore, or fsspec in a forked process, where obstore would hang.
 
-    It is pickled as the arguments of `connection`.
+    The connection is pickled as the arguments of `connection`.
     """
 
     def __init__(
@@ -107,14 +108,14 @@ class _ByObstore(Connection):
         return connection, (self.url, self.options, self.rules)
 
     def client(self) -> RemoteClient:
-        """Return the client of this process; the first call may request the region of a bucket."""
+        """Return the client for this process. The first call may request the region of a bucket."""
         if self._client is None or self._forked != process.forked:
             self._forked = process.forked
             self._client = self._connect()
         return self._client
 
     def with_rules(self, rules: Rules) -> _ByObstore:
-        """Return a connection to the same place with other rules."""
+        """Return a connection to the same place with different rules."""
         client = self.client().with_rules(rules)
         connection = copy.copy(self)
         connection.rules, connection._client = rules, client
@@ -149,7 +150,7 @@ class _ByObstore(Connection):
 
 
 def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
-    """Return the arguments for obstore, or None if fsspec has to be used."""
+    """Return the arguments for obstore, or None if fsspec must be used."""
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
@@ -174,7 +175,7 @@ def _arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments
 
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:
-    """Return the arguments for obstore, or raise `NoEquivalent`."""
+    """Return the arguments for obstore; raise `NoEquivalent` if it would behave differently."""
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if "::" in url or "@" in bucket or scheme not in _KINDS:
@@ -189,7 +190,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     arguments: dict[str, Any] = {
         "client_options": network,
-        "retry_config": {"max_retries": 0},  # others would multiply the tries of `Retry`
+        "retry_config": {"max_retries": 0},  # more would multiply the attempts of `Retry`
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:
@@ -197,7 +198,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
         network["default_headers"] = _web_headers(own)
         bucket, path, server = url.rstrip("/"), "", url
     else:
-        if ":" in bucket:  # of an access point, or a port
+        if ":" in bucket:  # an access point, or a port
             raise NoEquivalent("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
             raise NoEquivalent("this kind of path")
@@ -210,7 +211,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
 
 def _configured(kind: str) -> dict[str, Any]:
-    """Return the storage options that the configuration of fsspec has for a kind of store."""
+    """Return the storage options in fsspec's configuration for a kind of store."""
     from fsspec.config import conf
 
     sections = [conf.get(scheme, {}) for scheme in _KINDS if _KINDS[scheme] == kind]
@@ -218,7 +219,7 @@ def _configured(kind: str) -> dict[str, Any]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether obstore takes a part of a path as it is."""
+    """Return whether obstore uses a component of a path unchanged."""
     return part not in ("", ".", "..") and part.isprintable()
 
 
@@ -255,7 +256,13 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return storage options by their names in obstore."""
+    """Rename storage options to their names in obstore.
+
+    Raises
+    ------
+    NoEquivalent
+        If an option is not in `names`.
+    """
     for name in options:
         if name not in names:
             raise NoEquivalent(f"the storage option {name}")

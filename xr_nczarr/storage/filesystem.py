@@ -1,4 +1,4 @@
-"""The client of a store for any fsspec filesystem."""
+"""The client that uses an fsspec filesystem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xr_nczarr.storage.transport import Transport, filesystem_at, is_http
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
-_EXISTING_STATUS = (409, 412)  # of a conditional request for a new object
+_EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
 _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
 
@@ -37,7 +37,7 @@ class FilesystemClient(Transport):
         rules: Rules | None = None,
         trust: Trust | None = None,
     ) -> Self:
-        """Return the client of an fsspec URL, chained or not; see `filesystem_at`."""
+        """Return a client for an fsspec URL, chained or not; see `filesystem_at`."""
         rules = rules or Rules()
         filesystem, root = filesystem_at(url, storage_options or {}, rules, trust)
         return cls(filesystem, root, rules, name=mask(url))
@@ -46,9 +46,10 @@ class FilesystemClient(Transport):
     def within(
         cls, filesystem: Any, url: str, rules: Rules | None = None, trust: Trust | None = None
     ) -> Self:
-        """Return the client of a URL in a filesystem that the caller created.
+        """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is created again with the same options, so that its answers are checked.
+        In place of an HTTP filesystem, another one is created with the same options, and with
+        checks of the responses.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
@@ -60,9 +61,9 @@ class FilesystemClient(Transport):
         return _rebuilt, (self.filesystem, self.root + self.query, rebuild, process)
 
     def with_rules(self, rules: Rules) -> FilesystemClient:
-        """Return a client of the same files with other rules."""
+        """Return a client for the same files with different rules."""
         client = type(self)(self.filesystem, self.root + self.query, rules, name=self.name)
-        client._turn = self._turn  # of the same filesystem
+        client._turn = self._turn  # shared, because the filesystem is
         return client
 
     def put(self, key: str, data: Bytes) -> None:
@@ -70,13 +71,13 @@ class FilesystemClient(Transport):
         self._do(partial(_write, bytes(data)), self.path(key), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write a file unless it exists; return whether it did, None if that fails."""
+        """Write a file unless it exists; return whether it is new, or None if that fails."""
         with suppress(StorageError):
             return self._do(partial(_create, bytes(data)), self.path(key), key)
         return None
 
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; for HTTP, from the index page of a folder."""
+        """Return the sorted names directly below `prefix`; for HTTP, from an index page."""
         if self.web:
             if not self.rules.pages_are_answers:
                 raise self.unlisted(prefix)
@@ -104,7 +105,7 @@ class FilesystemClient(Transport):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove files, if they exist; on S3, 1,000 in one request."""
+        """Remove files, if they exist; on S3, 1,000 files per request."""
         paths = [self.path(key) for key in keys]
         if len(paths) > 1 and hasattr(self.filesystem, "remove_files"):
             self._do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
@@ -128,7 +129,7 @@ class FilesystemClient(Transport):
             raise cache_error(self.name)
 
     def _index(self, prefix: str) -> Listing:
-        """Return the names on the index page of a folder on the web."""
+        """Return the names on the index page of a folder on a web server."""
         from xr_nczarr.storage.http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
@@ -136,7 +137,7 @@ class FilesystemClient(Transport):
         kept = not is_http(self.filesystem)
         names = None if kept else names_in_index(self._page(url, prefix), url)
         if names is not None and not self._shows_folders:
-            # A server that answers likewise for a folder that cannot exist shows no folders.
+            # A server that also returns a page for a folder that cannot exist shows no folders.
             self._shows_folders = not self._page(f"{url}nothing-{uuid.uuid4().hex}/", prefix)
         if names is None or not self._shows_folders:
             raise self.unlisted(
@@ -146,12 +147,15 @@ class FilesystemClient(Transport):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL; empty if the server has none or denies access."""
+        """Return the page at a URL, or no bytes if it does not exist or access is denied."""
         return self._do(_page, url + self.query, prefix)
 
 
 def _rebuilt(filesystem: Any, root: str, rebuild: Any, process: int | None) -> FilesystemClient:
-    """Return an unpickled client; objects in the memory of a `process` exist only there."""
+    """Return an unpickled client.
+
+    If `process` is not None, the objects are in the memory of that process and exist only there.
+    """
     client: FilesystemClient = rebuild(filesystem, root)
     client._elsewhere = process not in (None, os.getpid())
     return client
@@ -162,7 +166,7 @@ def _listed(filesystem: Any, path: str) -> list[dict[str, Any]]:
     try:
         return list(filesystem.ls(path, detail=True))
     except (FileNotFoundError, NotADirectoryError) as error:
-        if status_of(error) is not None:  # an answer for the bucket
+        if status_of(error) is not None:  # a response about the bucket
             raise
         return []
 

@@ -1,4 +1,4 @@
-"""Fingerprints, which change whenever a file or a set of objects does."""
+"""Compute fingerprints, which change whenever a file or a set of objects does."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterable
 
 
 def file_fingerprint(path: str) -> str:
-    """Return a fingerprint of a file from its size and modification time."""
+    """Return a fingerprint of a file, computed from its path, size and modification time."""
     status = os.stat(path)
     return digest([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of all files below a folder, from sizes and modification times."""
+    """Return a fingerprint of all files below a folder: paths, sizes and modification times."""
     return digest([name, *sorted(_files(path))])
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return a hash of the representations of `parts`."""
+    """Return a SHA-256 hash of the ``repr`` of each of the `parts`."""
     result = hashlib.sha256()
     for part in parts:
         result.update(repr(part).encode() + b"\n")

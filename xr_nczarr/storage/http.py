@@ -1,4 +1,4 @@
-"""Check the requests to web servers, and their answers."""
+"""Check the requests to web servers, and the servers' responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xr_nczarr.storage.trust import Trust, is_private
 
 MAX_REDIRECTS = 5
 MAX_EXTRA_BYTES = 16 << 20
-"""Number of bytes by which an answer may be longer than the requested range."""
+"""Maximum number of bytes by which a response may be longer than the requested range."""
 MAX_INDEX_BYTES = 64 << 20
 """Maximum length of the index page of a folder."""
 
@@ -34,7 +34,7 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
 class _Request(NamedTuple):
-    """A request in progress: its first host, the current one, and the maximum answer length."""
+    """A request in progress: its first host, its current host, and the longest response allowed."""
 
     first: str | None = None
     now: str | None = None
@@ -46,9 +46,10 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
-    """A response whose body has exactly the requested bytes; anything else is an error.
+    """A response whose body consists of exactly the requested bytes; anything else is an error.
 
-    fsspec exposes only the body of a response. This class of aiohttp has its headers as well.
+    This is a subclass of aiohttp's response, because fsspec exposes only the body of a response,
+    but not the headers.
     """
 
     async def read(self) -> bytes:
@@ -57,13 +58,13 @@ class CheckedResponse(aiohttp.ClientResponse):
         Raises
         ------
         LimitError
-            For a body that is too long, or much longer than the range. If the server announces the
-            length, nothing is read.
+            If the body is too long, or much longer than the range. Nothing is read if the server
+            announces the length.
         StorageError
-            For a web page in place of a range.
+            If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            For a body without the range, or of another length than its headers declare. The request
-            may be retried, as for a body that ends early.
+            If the body does not contain the range, or its length differs from its headers. The
+            request may be retried, as for a body that ends early.
         """
         most = self._max_bytes
         if most is not None and self._body is None:
@@ -88,12 +89,12 @@ class CheckedResponse(aiohttp.ClientResponse):
         return await super().read()
 
     def raise_for_status(self) -> None:
-        """Raise an error unless the status is success, and the range is the requested one.
+        """Raise an error unless the request succeeded and the response has the requested range.
 
         Raises
         ------
         aiohttp.ClientResponseError
-            For an HTTP error, and for a redirect without a location.
+            For an HTTP error status, and for a redirect without a location.
         aiohttp.ClientPayloadError
             See `read`.
         """
@@ -109,7 +110,7 @@ class CheckedResponse(aiohttp.ClientResponse):
             self._check_range()
 
     def _part(self, body: bytes) -> bytes:
-        """Return the requested range from the body of an answer that contains it."""
+        """Return the requested range from the body of a response, which may contain more bytes."""
         if self._requested is None or self.status not in (200, 206):
             return body
         begin = 0
@@ -126,10 +127,10 @@ class CheckedResponse(aiohttp.ClientResponse):
         return body[first - begin : last + 1 - begin]
 
     def _check_range(self) -> tuple[int, int, int]:
-        """Return the first and last byte of a partial answer, and the size of the object.
+        """Return the first and last byte of a partial response, and the size of the object.
 
-        A range that begins elsewhere or contradicts the size is an error. One that ends early is
-        detected later, by its length.
+        Raise an error if the range begins after the requested one, or contradicts the size. A range
+        that ends early is detected later, by its length.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -146,7 +147,10 @@ class CheckedResponse(aiohttp.ClientResponse):
         return begin, end, size
 
     def _bounds(self, size: int) -> tuple[int, int]:
-        """Return the first and last requested byte, cut at the end of an object of `size` bytes."""
+        """Return the positions of the first and last requested byte in an object of `size` bytes.
+
+        The size matters only if the request is for a suffix or for everything from a first byte.
+        """
         assert self._requested is not None
         first, last = self._requested
         if first is None:
@@ -159,7 +163,10 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:
-        """First and last requested byte (None for the end), or None and the length of a suffix."""
+        """The first and last requested byte (None for the end of the object).
+
+        For a suffix, None and its length; for a request without a range, None.
+        """
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
         if requested is None:
             return None
@@ -177,11 +184,11 @@ class CheckedResponse(aiohttp.ClientResponse):
 
 
 def names_in_index(page: bytes, url: str) -> list[str] | None:
-    """Return the sorted names that the index page of the folder at `url` shows.
+    """Return the sorted names on an index page for the folder at `url`; None for any other page.
 
-    Names of folders end in a slash. Only links to direct children count. The result is None for any
-    other page: the title of an index contains the folder's path, as all common servers write it
-    ("Index of /data/", "Directory listing for /data/").
+    Names of folders end in a slash. Only links to direct children are included. An index page is
+    recognized by its title, which contains the path of the folder on all common servers ("Index of
+    /data/", "Directory listing for /data/").
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -197,7 +204,7 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
 
 
 def _name_below(link: str, url: str) -> str | None:
-    """Return the child of the folder at `url` that a link points to; None for other links."""
+    """Return the name of the child of the folder at `url` to which a link points, or None."""
     try:
         folder, target = urlsplit(url), urlsplit(urljoin(url, link))
     except ValueError:
@@ -243,11 +250,11 @@ class Client:
     Attributes
     ----------
     trust
-        The servers that may be reached, also by redirects; None for no restriction.
+        The servers to which requests and redirects may go; None for no restriction.
     max_bytes
         Maximum size of a whole object, unless the request has its own limit; None for no limit.
     make
-        Function that creates a session from the options of `aiohttp.ClientSession`.
+        Function that creates a session, given the options of `aiohttp.ClientSession`.
     """
 
     trust: Trust | None = None
@@ -255,7 +262,7 @@ class Client:
     make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """Return a session."""
+        """Create a session with these options and with checks of its requests."""
         trace = aiohttp.TraceConfig()
         trace.on_request_start.append(self._begin)
         trace.on_request_redirect.append(self._follow)
@@ -291,7 +298,7 @@ class Client:
 
 
 class _Resolver(ThreadedResolver):
-    """A resolver that returns only addresses to which a reference set may connect."""
+    """A DNS resolver that returns only addresses to which a reference set may connect."""
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()
@@ -319,7 +326,10 @@ class _Resolver(ThreadedResolver):
 def web_options(
     options: Mapping[str, Any], retry: Retry, trust: Trust | None, max_bytes: int | None
 ) -> dict[str, Any]:
-    """Return options of fsspec's HTTP filesystem for exact byte ranges, without its retries."""
+    """Return options for fsspec's HTTP filesystem that ensure exact byte ranges.
+
+    `retry` determines the timeouts. `trust` and `max_bytes` are explained in `Client`.
+    """
     silence = retry.timeout_seconds
     # A connection becomes free when earlier requests end or time out, which can take that long.
     waiting = retry.attempts * retry.total_seconds
@@ -328,9 +338,9 @@ def web_options(
     )
     client: dict[str, Any] = {"timeout": timeout, "response_class": CheckedResponse}
     client |= options.get("client_kwargs") or {}
-    # A byte range of a compressed answer is not a range of the object.
+    # A byte range of a compressed response is not a range of the object.
     headers = {"Accept-Encoding": "identity"}
-    # aiohttp forwards both of these to any server of a redirect; headers can be removed.
+    # aiohttp forwards auth and cookies to the target of any redirect, but headers can be removed.
     own = dict(options)
     if auth := client.pop("auth", None) or own.pop("auth", None):
         headers["Authorization"] = auth.encode()

@@ -23,14 +23,14 @@ WRITER_LOCK = ".nczarr-writer.lock"
 
 
 class Listing(NamedTuple):
-    """One level of a store: the names of objects and of prefixes directly below a prefix."""
+    """The names of the objects and of the prefixes directly below a prefix of a store."""
 
     objects: list[str]
     prefixes: list[str]
 
 
 def check_key(key: str, store: str) -> None:
-    """Raise RefusedError for a key that leaves `store`, or that stores interpret differently."""
+    """Raise RefusedError for a key that points outside `store`, or that is not a plain path."""
     if not is_plain_key(key):
         raise RefusedError(
             f"the key {quote(repr(key))} is not a plain relative path",
@@ -40,7 +40,7 @@ def check_key(key: str, store: str) -> None:
 
 
 def is_plain_key(key: str) -> bool:
-    """Return whether all stores understand a key as the same relative path."""
+    """Return whether all stores interpret a key as the same relative path."""
     path = f"/{key}/"
     return not ("//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path)
 
@@ -75,7 +75,7 @@ def names_alike(new: Iterable[str], existing: Iterable[str] = ()) -> Iterator[Al
 
 
 def _names(key: str) -> Iterator[tuple[str, str]]:
-    """Yield (folder, name) of each name in a key, the last one first."""
+    """Yield (folder, name) for each component of a key, from the last to the first."""
     while key:
         folder, _, name = key.rpartition("/")
         yield folder, name
@@ -83,7 +83,7 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 
 
 def plain_name(name: str) -> str:
-    """Return a form that is equal for all names that some file system does not distinguish."""
+    """Return a normalized name, equal for all names that some file system does not distinguish."""
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
@@ -94,21 +94,21 @@ def check_prefix(prefix: str, store: str) -> None:
 
 
 def check_target(target: str, store: str) -> bool:
-    """Return whether `target` is a key, not a prefix; raise RefusedError if it is neither."""
+    """Return True for a key and False for a prefix; raise RefusedError for anything else."""
     is_key = target != "" and not target.endswith("/")
     (check_key if is_key else check_prefix)(target, store)
     return is_key
 
 
 def is_desktop_file(name: str) -> bool:
-    """Return whether a name is one of the files that Finder, Explorer and Dolphin create."""
+    """Return whether Finder, Explorer or Dolphin creates files with this name."""
     return name.startswith("._") or name.casefold() in _DESKTOP_FILES
 
 
 def one_level(keys: Sequence[str], prefix: str) -> Listing:
-    """Return the sorted level directly below `prefix` of the sorted `keys`.
+    """Return the names directly below `prefix`, sorted, from the sorted `keys`.
 
-    Deeper keys are skipped, so that a tree of many groups is listed group by group.
+    Deeper keys are skipped by binary search, so that listing one group does not visit them all.
     """
     objects: list[str] = []
     prefixes: list[str] = []
@@ -121,7 +121,7 @@ def one_level(keys: Sequence[str], prefix: str) -> Listing:
 
 
 class KeyLocks:
-    """Locks by key within this process; a copy in another process has its own."""
+    """A lock for each key, which excludes only the other threads of the same process."""
 
     def __init__(self) -> None:
         self._asking = ProcessLock()
@@ -130,7 +130,7 @@ class KeyLocks:
 
     @contextmanager
     def __call__(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock of `key`."""
+        """Hold the lock for `key` during the block."""
         with self._asking:
             lock = self._locks.setdefault(key, ProcessLock())
         with lock:

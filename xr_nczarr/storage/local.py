@@ -1,6 +1,6 @@
-"""Stores of plain files, with strings and `os` calls only.
+"""Stores in directories of plain files, implemented with strings and `os` calls.
 
-pathlib and fsspec both cost more than reading a small chunk.
+pathlib and fsspec are not used, because either takes longer than reading a small chunk.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class LocalStore(Store):
     root
         Absolute path of the directory.
     sync
-        When written bytes are flushed to the disk: at every `flush` (``"commit"``), with every
-        object (``"all"``), or whenever the operating system decides (``"none"``).
+        When written bytes are flushed to the disk: when `flush` is called (``"commit"``), after
+        each object (``"all"``), or whenever the operating system decides (``"none"``).
     must_exist
-        Whether a missing root is an error rather than a store without objects.
+        Whether a missing `root` is an error. If False, it is a store without objects.
     follow_symlinks
         Whether symbolic links may lead out of `root`.
     max_object_bytes
@@ -99,19 +99,20 @@ class LocalStore(Store):
             yield data
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
-        """Read the object into `buffer`, an array or memoryview; return its size in bytes.
+        """Read an object into `buffer`, an array or memoryview; return the object's size in bytes.
 
-        None if it does not exist. `buffer` holds the object only if both have the same size.
+        Return None if the object does not exist. The content of `buffer` is valid only if `buffer`
+        has exactly the returned size.
         """
         descriptor = self._open(key)
         if descriptor is None:
             return None
         try:
-            # Reading one byte more shows whether the size is right.
+            # An attempt to read one more byte shows whether the sizes are equal.
             try:
                 size = system.readv(descriptor, (buffer, bytearray(1)))
             except OSError:
-                size = -1  # the checked read below raises it
+                size = -1  # the checked read below raises the error
             if size == buffer.nbytes:
                 return size
             size = self._measure(descriptor, key)
@@ -124,9 +125,9 @@ class LocalStore(Store):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of the object, by first byte and length, each into its buffer of bytes.
+        """Read ranges of an object into `buffers`, one buffer for each (first byte, length) pair.
 
-        Return False if it does not exist.
+        Return False if the object does not exist.
         """
         descriptor = self._open(key)
         if descriptor is None:
@@ -139,7 +140,7 @@ class LocalStore(Store):
                 try:
                     count = system.preadv(descriptor, (buffer,), start)
                 except OSError:
-                    count = -1  # the checked read below raises it
+                    count = -1  # the checked read below raises the error
                 if count != length:
                     buffer[:] = self._read(descriptor, key, start, length)
         finally:
@@ -148,7 +149,10 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads bytes of an object, always from the file that exists now."""
+        """Yield a function that reads ranges of an object, all from the file that exists now.
+
+        The file stays open until the block ends, even if the object is replaced.
+        """
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None
@@ -180,7 +184,7 @@ class LocalStore(Store):
                     try:
                         data = system.pread(descriptor, length, start)
                     except OSError:
-                        data = b""  # the checked read below raises it
+                        data = b""  # the checked read below raises the error
                     if len(data) != length:
                         data = self._read(descriptor, key, start, length)
                     yield data
@@ -188,7 +192,7 @@ class LocalStore(Store):
                 os.close(descriptor)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, each whole or not at all, replacing older ones."""
+        """Write each object atomically, replacing an existing one."""
         for key, data in items:
             path = self._path(key)
             with translated_os_errors(self.name, key):
@@ -196,14 +200,15 @@ class LocalStore(Store):
                 write_file(path, data, sync=self.sync)
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects of another store, by pairs of keys there and here; return their number.
+        """Copy objects from another store, and return the number of objects copied.
 
-        Between two directories, the operating system can copy the bytes.
+        Each of the `keys` is a pair: the key in `source`, and the key in this store. Between two
+        directories, the operating system copies the bytes if it can.
 
         Raises
         ------
         StorageError
-            For an object that became shorter while it was copied.
+            If an object was truncated while it was copied.
         """
         if not isinstance(source, LocalStore):
             return Store.copy_from(self, source, keys)
@@ -226,7 +231,7 @@ class LocalStore(Store):
         return copied
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty if nothing exists."""
+        """Return the sorted names directly below `prefix`; an empty listing if nothing exists."""
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
@@ -264,7 +269,7 @@ class LocalStore(Store):
                 system.sync_filesystem(self.root)
 
     def size(self, key: str) -> int | None:
-        """Return the size of an object in bytes, readable or not; None if it does not exist."""
+        """Return the size of an object in bytes, even if unreadable, or None if it is absent."""
         path = self._path(key)
         try:
             status = os.stat(path)
@@ -277,7 +282,10 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Exclude other writers of `key` in all processes; an empty key is the writer lock."""
+        """Exclude other writers of an object, in this process and in all others.
+
+        An empty key stands for the writer lock of the whole store.
+        """
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with translated_os_errors(self.name, key):
@@ -286,10 +294,11 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool = True) -> LocalStore:
-        """Return a store beside this one, which `commit` puts in its place.
+        """Return a staging store beside this one, for `commit` to put in its place.
 
-        It starts with hard links to the objects of this store, which never change in place. If
-        `empty`, it starts only with the files that a file manager left at the root.
+        The staging store starts with hard links to the objects of this store, whose files are never
+        changed in place. If `empty`, it starts with only the files that a file manager created at
+        the root.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -303,14 +312,14 @@ class LocalStore(Store):
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
-        """Replace this store by a finished `staging`, atomically, and remove the old one.
+        """Replace this store atomically with `staging`, and remove its old content.
 
         If the process is killed, either the old or the new store remains.
 
         Raises
         ------
         ExistsError
-            If `exclusive`, and the store exists.
+            If `exclusive` is true and the store exists.
         """
         target = os.path.realpath(self.root)
         staging.flush()
@@ -325,11 +334,11 @@ class LocalStore(Store):
                 system.sync_directory(os.path.dirname(target))
 
     def discard(self) -> None:
-        """Remove the whole directory: a staging store that will not be committed."""
+        """Remove the whole directory of this store: a staging store that will not be committed."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the paths of objects."""
+        """Return the paths of objects by key."""
         return {key: Address(f"{self.root}/{key}") for key in keys}
 
     def is_same(self, other: Store) -> bool:
@@ -344,7 +353,7 @@ class LocalStore(Store):
         return isinstance(other, LocalStore) and system.is_inside(parent, other.root)
 
     def fingerprint(self) -> str:
-        """Return a text that changes whenever a file does."""
+        """Return a string that changes whenever a file does."""
         with translated_os_errors(self.name):
             return folder_fingerprint(self.root, self.name)
 
@@ -354,9 +363,10 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            For a name that the operating system does not allow; the error has the key.
+            For a name that the operating system does not allow. The error names the key.
         ConflictError
-            For names that differ in case or accents, and that the file system does not distinguish.
+            For names that differ only in case or in the encoding of accents, if the file system
+            does not distinguish them.
         """
         new = list(new)
         for key in new:
@@ -378,7 +388,10 @@ class LocalStore(Store):
                 )
 
     def _path(self, key: str) -> str:
-        """Return the path of an object, after checking that it may be accessed."""
+        """Return the path of an object; raise RefusedError if the path is invalid or not allowed.
+
+        Unless `follow_symlinks`, no symbolic link may lead out of the store.
+        """
         check_key(key, self.name)
         why = system.why_refused(key)
         if why is not None:
@@ -396,15 +409,16 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        It is in the directory, because the parent may not be writable, and moves with it. On
-        systems that cannot move open directories, it is beside the directory.
+        The lock file is in the directory of the store, because the parent may not be writable, and
+        moves with it. On systems that cannot move a directory with an open file, the lock file is
+        beside the directory.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
 
     def _open(self, key: str) -> int | None:
-        """Open an object; return its descriptor, None if it does not exist."""
+        """Open an object; return its file descriptor, or None if it does not exist."""
         path = self._path(key)
         try:
             return system.open_to_read(path)
@@ -415,11 +429,11 @@ class LocalStore(Store):
             raise storage_error(error, store=self.name, key=key) from error
 
     def _measure(self, descriptor: int, key: str) -> int:
-        """Return the size of an open object; raise an error if it is not a file or too large."""
+        """Return the size of an open object; raise an error if it is too large or not a file."""
         return self._checked_size(os.fstat(descriptor), key)
 
     def _checked_size(self, status: os.stat_result, key: str) -> int:
-        """Return the size of an object; raise an error if it is not a file or too large."""
+        """Return the size of an object; raise an error if it is too large or not a plain file."""
         if stat.S_ISREG(status.st_mode) and status.st_size <= self.max_object_bytes:
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
@@ -429,7 +443,7 @@ class LocalStore(Store):
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
-        """Read exactly `length` bytes, in several calls if necessary."""
+        """Read exactly `length` bytes from position `start`, in several calls if necessary."""
         parts: list[bytes] = []
         missing = length
         try:
@@ -453,7 +467,11 @@ class LocalStore(Store):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
     def _check_absent(self, path: str, key: str) -> None:
-        """Raise StorageError for a dangling link, whose target may be unmounted."""
+        """Raise StorageError if the object is only absent because a symbolic link has no target.
+
+        The target may be on a file system that is not mounted. Raise NotFoundError if the store
+        must exist and does not.
+        """
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):
                 raise StorageError(

@@ -1,4 +1,4 @@
-"""Locate targets: paths, fsspec URLs, NCZarr URLs, and store objects of other packages."""
+"""Parse targets: paths, fsspec URLs, NCZarr URLs, and store objects of other packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xr_nczarr.storage.url import absolute_path, is_filesystem, local_path, mask
 Medium = Literal["file", "zip", "s3"]
 Format = Literal["nczarr", "zarr"]
 
-# The words of ``mode=``: at most one of each line.
+# The words allowed in ``mode=``: at most one from each line.
 _CHOICES = {
     "format": ("nczarr", "zarr"),
     "medium": ("file", "zip", "s3"),
@@ -40,32 +40,33 @@ _AMAZON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The location of a store, and the options in its URL.
+    """The location of a store, and the options that its URL contains.
 
     Attributes
     ----------
     url
-        An absolute path, or an fsspec URL without fragment; empty for a target that has neither.
+        An absolute path, or an fsspec URL without its fragment; empty for a target that has
+        neither.
     medium, format, zarr_format
-        From the fragment; None by default. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
+        The storage medium, the format and its version that ``mode=`` in the fragment requests; None
+        for whatever it does not mention. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``.
     consolidated
-        True if the fragment requests consolidated metadata.
+        True if the fragment requests consolidated metadata, otherwise None.
     xarray
-        Whether the fragment requests ``_ARRAY_DIMENSIONS``.
+        Whether the fragment requests ``_ARRAY_DIMENSIONS``; None if it does not mention them.
     group
-        Path of the group that the target names: a ``zarr.Group``, or a URL within a reference set
-        (``reference://group``); empty for the root.
+        Path of the group that the target names: a ``zarr.Group``, or a group in a reference set
+        (``reference://group``). Empty for the root.
     storage_options
-        For fsspec, from the fragment and the host name.
+        Storage options for fsspec that the fragment and the host name of the URL imply.
     filesystem
-        The filesystem of a target that has one: a mapper or an opened file of fsspec. Otherwise
-        None, and the URL determines the filesystem.
+        The filesystem of an fsspec mapper or open file; None if the URL determines the filesystem.
     folder
-        Whether the location is known to be a folder, as for a mapper.
+        Whether the location is known to be a folder, such as the root of an fsspec mapper.
     read_only
         Whether the target is a store object that was opened read-only.
     target
-        The caller's path, URL or object, without a leading ``reference::``.
+        The path, URL or object that the caller passed, without a leading ``reference::``.
     """
 
     url: str
@@ -83,7 +84,7 @@ class Location:
 
     @property
     def path(self) -> str | None:
-        """The absolute path of a local target; None for any other target."""
+        """The absolute path of a local target, or None for any other target."""
         return self.url if os.path.isabs(self.url) else None
 
     def check_medium(self, *media: Medium) -> None:
@@ -97,21 +98,21 @@ class Location:
 
     @property
     def in_bucket(self) -> bool:
-        """Whether the URL, or the last one of a chain, names a bucket of S3."""
+        """Whether the URL, or the last URL of a chain, names an S3 bucket."""
         return self.url.rpartition("::")[2].startswith(("s3://", "s3a://"))
 
 
 def parse_url(target: object) -> Location:
-    """Return the location of a path, a URL, an NCZarr URL, or a store object.
+    """Parse a path, a URL, an NCZarr URL, or a store object into a location.
 
-    The fragment is netcdf-c's: ``#mode=nczarr,zip&awsprofile=name``. A ``#`` in the name of an
-    existing local file does not start a fragment. A leading ``~`` is the home directory.
+    The fragment has netcdf-c's syntax: ``#mode=nczarr,zip&awsprofile=name``. A ``#`` in the name of
+    an existing local file does not start a fragment. A leading ``~`` stands for the home directory.
 
     Raises
     ------
     MetadataError
-        If the URL is empty, or if words of its fragment are unknown, contradict each other, or
-        do not apply to the rest of the URL.
+        If the URL is empty, or if words in its fragment are unknown, contradict each other, or do
+        not apply to the rest of the URL.
 
     Examples
     --------
@@ -154,7 +155,7 @@ def _location(target: object) -> Location:
 
 
 def _place(url: str, medium: Medium | None) -> Location:
-    """Return the location of a URL without its fragment."""
+    """Return the location for a URL without fragment; `medium` is from the fragment."""
     if _REFERENCE.match(url):
         return Location("reference::", group=_group(url))
     if _is_local(url):
@@ -166,7 +167,7 @@ def _place(url: str, medium: Medium | None) -> Location:
 
 
 def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
-    """Return the storage option for the profile that a fragment names."""
+    """Return the storage options for a fragment: the AWS profile, if the fragment names one."""
     names = [name for name in _PROFILE if name in options]
     if names and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
@@ -178,12 +179,12 @@ def _profile(options: Mapping[str, str], place: Location) -> dict[str, str]:
 
 
 def _group(link: str) -> str:
-    """Return the path in the reference set that the first link of a chain names."""
+    """Return the group that the first link of a chain names: ``a`` for ``reference://a``."""
     return link.removeprefix("reference").lstrip(":").strip("/")
 
 
 def _of_filesystem(target: Any) -> Location:
-    """Return the location of a mapper or opened file of fsspec, or a path of universal_pathlib."""
+    """Return the location of an fsspec mapper or open file, or of a universal_pathlib path."""
     filesystem, folder = target.fs, isinstance(target, Mapping)
     path = getattr(target, "root" if folder else "path", None)
     if not isinstance(path, str):
@@ -208,9 +209,9 @@ def _of_filesystem(target: Any) -> Location:
 def _of_store_object(target: Any) -> Location:
     """Return the location of a zarr-python or obstore store, of a path in it, or of a group.
 
-    If this package has its own class for the same kind of store, that class is used: it makes
-    writes durable, checks answers, and retries. Neither package is imported unless one of its
-    objects was passed.
+    If this package has its own class for the same kind of store, that class is used, because it
+    makes writes durable, checks responses, and retries requests. zarr-python and obstore are only
+    imported if the caller passed one of their objects.
     """
     if any(kind.__module__.startswith("obstore") for kind in type(target).__mro__):
         return _of_obstore_store(target, "", read_only=False)
@@ -228,7 +229,7 @@ def _of_store_object(target: Any) -> Location:
 
 
 def _of_zarr_store(store: Any, path: str) -> Location:
-    """Return the location of a folder in a store of zarr-python."""
+    """Return the location of the folder `path` in a zarr-python store."""
     from fsspec import FSMap
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
@@ -246,17 +247,17 @@ def _of_zarr_store(store: Any, path: str) -> Location:
     if type(store) is ObjectStore:
         return _of_obstore_store(store.store, path, read_only=read_only)
     client = ZarrPythonClient(store, path)
-    # icechunk stores only version 3.
+    # icechunk supports only Zarr v3.
     version = "3" if client.v3_only else None
     return Location("", zarr_format=version, read_only=read_only, target=RemoteStore(client))
 
 
 def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
-    """Return the location of a folder in a store of obstore."""
+    """Return the location of the folder `path` in an obstore store."""
     if type(store).__name__ == "LocalStore" and store.prefix is not None:
         location = Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
         return replace(location, read_only=read_only)
-    rules = Rules(retry=Retry(attempts=1))  # the store has retries of its own
+    rules = Rules(retry=Retry(attempts=1))  # the store retries requests itself
     adapter = RemoteStore(ObstoreClient(store, path, rules))
     return Location("", read_only=read_only, target=adapter)
 
@@ -264,7 +265,7 @@ def _of_obstore_store(store: Any, path: str, *, read_only: bool) -> Location:
 def check_unused(options: Mapping[str, Any], location: Location | None = None) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    Options with which the target's own filesystem was created may be repeated.
+    Options with which the filesystem of the target was created may be passed again.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
@@ -277,7 +278,10 @@ def check_unused(options: Mapping[str, Any], location: Location | None = None) -
 
 
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
-    """Return a URL without its fragment, and the fragment's pairs; a bare word is a mode."""
+    """Split a URL into the part before the fragment, and the fragment's keys and values.
+
+    A word without a key is a mode.
+    """
     base, mark, fragment = url.rpartition("#")
     if not mark:
         return url, {}
@@ -300,7 +304,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _choices(mode: str, url: str) -> dict[str, str]:
-    """Return the settings in ``mode=`` by kind."""
+    """Parse the value of ``mode=``; return at most one word for each key of `_CHOICES`."""
     chosen: dict[str, str] = {}
     for word in filter(None, (part.strip().lower() for part in mode.split(","))):
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
@@ -330,7 +334,7 @@ def _is_local(url: str) -> bool:
 
 
 def _local_path(url: str) -> str:
-    """Return the absolute path of a path or ``file:`` URL, percent-encoded or not."""
+    """Return the absolute path for a path, or for a ``file:`` URL (percent-encoded or not)."""
     if not url.lower().startswith(("file:", "local:")):
         return absolute_path(url)
     path = str(local_path(url))
@@ -340,7 +344,7 @@ def _local_path(url: str) -> str:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Return ``s3://bucket/key``, and the storage options for the host in `url`."""
+    """Return ``s3://bucket/key``, and the storage options that the host in `url` implies."""
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     amazon = _AMAZON.fullmatch(host)

@@ -32,9 +32,10 @@ _sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def within_process(
     item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return the reduction with which to pickle an object of this process, identified by `token`.
+    """Return the value of ``__reduce__`` for an object that exists only in this process.
 
-    Unpickling it in this process returns the same object, in any other ``elsewhere(*arguments)``.
+    Unpickling returns the same object, identified by `token`, in this process, and the result of
+    ``elsewhere(*arguments)`` in any other process.
     """
     _sent[token] = item
     return _arrived, (token, os.getpid(), elsewhere, arguments)
@@ -49,9 +50,9 @@ def _arrived(
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore(Store):
-    """A store in any mapping of keys to bytes; an immutable mapping is read only.
+    """A store in any mapping from keys to bytes. If the mapping is immutable, it is read-only.
 
-    In another process it is a copy, which is read only.
+    In another process, the store of a dictionary is a read-only copy.
     """
 
     mapping: Mapping[str, Any]
@@ -69,19 +70,19 @@ class MemoryStore(Store):
         return map(self._object, keys)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write copies of objects, replacing older ones."""
+        """Write copies of objects, replacing existing ones."""
         mapping = self._changeable()
         for key, data in items:
             check_key(key, self.name)
             mapping[key] = bytes(data)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted."""
+        """Return the sorted names directly below `prefix`."""
         check_prefix(prefix, self.name)
         return one_level(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield key and size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object below `prefix`."""
         for key in self.mapping:
             if key.startswith(prefix):
                 yield key, len(self._object(key) or b"")
@@ -96,16 +97,16 @@ class MemoryStore(Store):
             del mapping[key]
 
     def check_writable(self) -> None:
-        """Raise an error if the mapping is immutable, or a worker's copy."""
+        """Raise an error if the mapping is immutable, or a copy in a worker process."""
         self._changeable()
 
     @property
     def identity(self) -> str:
-        """A text that is equal for stores of the same mapping."""
+        """A string that is equal for stores of the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
-        """Return a text that changes whenever an object does."""
+        """Return a string that changes whenever an object does."""
         return digest((key, bytes(self.mapping[key])) for key in sorted(self.mapping))
 
     def _object(self, key: str) -> Bytes | None:
@@ -132,5 +133,5 @@ class MemoryStore(Store):
 
 
 def _copy(mapping: Mapping[str, Any], name: str) -> MemoryStore:
-    """Return the read-only store of a mapping from another process."""
+    """Return the store of a mapping that was pickled in another process; read-only for a dict."""
     return MemoryStore(mapping, name, copied=isinstance(mapping, dict))

@@ -1,4 +1,4 @@
-"""The obstore client of a store: blocking requests from threads, without an event loop."""
+"""The client that uses obstore: blocking requests in threads, without an event loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
 _MIN_IN_FLIGHT = 8
 _BYTES_AHEAD = 256 << 20
-_ABSENT = (404,)  # of what is removed
+_ABSENT = (404,)  # statuses of an attempt to remove an absent object
 
 _Result = TypeVar("_Result")
 
@@ -47,7 +47,7 @@ _Result = TypeVar("_Result")
 class _Process:
     """Whether this process was forked after obstore was imported.
 
-    The threads of obstore do not survive a fork, and it does not start them again.
+    The threads of obstore do not survive a fork, and obstore does not start new ones.
     """
 
     forked = False
@@ -62,7 +62,7 @@ call_after_fork(process.after_fork)
 
 @lru_cache(None)
 def _threads() -> ThreadPoolExecutor:
-    """Return the threads that wait for answers, shared by all stores of this process."""
+    """Return the threads that wait for responses; all stores of this process share them."""
     return ThreadPoolExecutor(_SMALL_IN_FLIGHT, "obstore")
 
 
@@ -72,17 +72,17 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class of ``obstore.store``. Its own retries come on top of those of
-        `rules`.
+        An instance of a class in ``obstore.store``. If it retries requests itself, this package
+        does so in addition, according to `rules`.
     path
-        Folder in it; empty for the whole store.
+        Folder in `store`; empty for the whole store.
     rules
         See `Rules`.
     name
-        For messages; a URL without secrets.
+        A URL without secrets, for messages.
     substitute
-        Function that returns the fsspec client of the same place. It handles answers of web servers
-        that obstore rejects, and lists their folders.
+        Function that returns an fsspec client for the same place on a web server. That client
+        handles responses that obstore rejects, and lists folders.
     """
 
     pooled = True
@@ -108,7 +108,7 @@ class ObstoreClient(RemoteClient):
         self._substitute = substitute
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not self.shared:  # obstore does not pickle these
+        if not self.shared:  # obstore cannot pickle such stores
             return within_process(self, self.token, _not_here, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 
@@ -129,20 +129,20 @@ class ObstoreClient(RemoteClient):
         return self
 
     def with_rules(self, rules: Rules) -> ObstoreClient:
-        """Return a client of the same objects with other rules."""
+        """Return a client for the same objects with different rules."""
         return ObstoreClient(
             self.store, self.folder, rules, name=self.name, substitute=self._substitute
         )
 
     @property
     def identity(self) -> str:
-        """A text that is equal for clients of the same objects."""
+        """A string that is equal for two clients if they access the same objects."""
         return self.name if self.shared else f"{self.name} {id(self.store)}"
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the answers in order, while threads wait for the next ones.
+        """Yield the responses in order, while threads wait for the next ones.
 
-        Fewer large objects than small ones are requested ahead.
+        The larger the objects are, the fewer are requested ahead.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -172,7 +172,7 @@ class ObstoreClient(RemoteClient):
                 future.cancel()
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
+        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
         check_key(key, self.name)
         try:
             answer = self._end(key, max_bytes)
@@ -192,12 +192,15 @@ class ObstoreClient(RemoteClient):
         return self._get(key, (max(0, size - max_bytes), size))
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object in one request: an interrupted multipart upload is not atomic."""
+        """Write an object in one request, because a multipart upload is not atomic."""
         check_key(key, self.name)
         self._do(key, lambda path: self.store.put(path, bytes(data), use_multipart=False))
 
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write an object unless it exists; return whether it did, None if the store cannot."""
+        """Write an object unless it exists; return whether it is new.
+
+        Return None if the store does not support conditional requests.
+        """
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
         def create(path: str) -> bool | None:
@@ -213,7 +216,7 @@ class ObstoreClient(RemoteClient):
         return self._do(key, create)
 
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; for HTTP, by fsspec."""
+        """Return the sorted names directly below `prefix`; for HTTP, fsspec lists them."""
         if self.web:
             if self._substitute is None:
                 raise self.unlisted(prefix)
@@ -236,7 +239,7 @@ class ObstoreClient(RemoteClient):
         for item in self._do(prefix, listed) or ():
             path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
-            # obstore lists what a console of S3 puts for a folder, without its slash.
+            # S3 consoles put empty objects for folders. obstore lists them without a slash.
             if path != folder and (item["size"] or self.size(key) is not None):
                 yield ListedObject(key, item["size"], mark)
 
@@ -263,7 +266,7 @@ class ObstoreClient(RemoteClient):
         return None if meta is None else int(meta["size"])
 
     def address(self, key: str) -> str | None:
-        """Return the URL of an object, if the store has one."""
+        """Return the URL of an object, or None if the URL of the store is unknown."""
         return f"{self.name}/{key}" if "://" in self.name else None
 
     @cached_property
@@ -291,11 +294,18 @@ class ObstoreClient(RemoteClient):
         return answer
 
     def _is_final(self, error: StorageError) -> bool:
-        """Return whether fsspec would fail as well; it accepts more answers of web servers."""
+        """Return whether to raise `error` instead of repeating the request with fsspec.
+
+        fsspec accepts some responses of web servers that obstore rejects.
+        """
         return not self.web or self._substitute is None or type(error) is not StorageError
 
     def _get(self, key: str, span: Any = None) -> Versioned | None:
-        """Return the bytes that a range of obstore's selects, or all, with the entity tag."""
+        """Return the bytes in `span`, or the whole object, with its entity tag.
+
+        `span` is a range in the form that ``obstore.get`` accepts. Return None if the object does
+        not exist.
+        """
         limit = self.rules.max_object_bytes
         pages_are_answers = self.rules.pages_are_answers or span is not None
 
@@ -326,9 +336,9 @@ class ObstoreClient(RemoteClient):
         *,
         missing: Collection[int] = (),
     ) -> _Result | None:
-        """Call `action` with the path of an object, again after a transient failure.
+        """Call `action` with the path of an object; retry transient failures.
 
-        Return None if the object does not exist, which `missing` are the HTTP statuses for.
+        Return None if the HTTP status is one of `missing`, so that the object does not exist.
         """
         for _ in self.rules.retry.tries():
             try:
@@ -352,7 +362,7 @@ def _not_here(name: str) -> NoReturn:
 
 
 def _url_of(store: Any) -> str:
-    """Return the URL of an obstore store, or its class name if it does not reveal one."""
+    """Return the URL of an obstore store, or the name of its class if the URL is unknown."""
     if hasattr(store, "url"):
         return str(store.url).rstrip("/")
     config = getattr(store, "config", {})

@@ -1,4 +1,4 @@
-"""Errors of obstore → our errors. Status and cause are only in their texts."""
+"""Translate obstore's errors. Their status and cause are only in their messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
 # The duration of the request, which messages leave out.
 _REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
-# Why a request got no answer, by obstore and by the operating system.
+# Why there was no response, in the words of obstore and of the operating system.
 _KIND = re.compile(r"HttpError \{\s+kind: (Connect|Request|Timeout|Interrupted)")
 _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
 _MISSING_BUCKET = "NoSuchBucket"
@@ -34,7 +34,10 @@ _UNKNOWN_HOST = "dns error"
 
 
 def is_missing(error: Exception, statuses: Collection[int]) -> bool:
-    """Return whether an error of obstore has one of these HTTP statuses, and not for a bucket."""
+    """Return whether an obstore error means that an object does not exist.
+
+    `statuses` are the HTTP statuses with this meaning. Return False if the bucket does not exist.
+    """
     from obstore.exceptions import PermissionDeniedError
 
     text = str(error)
@@ -42,16 +45,16 @@ def is_missing(error: Exception, statuses: Collection[int]) -> bool:
         return False
     status = _status(text)
     if isinstance(error, FileNotFoundError):
-        return (status or 404) in statuses  # obstore raises it for 405, too
+        return (status or 404) in statuses  # obstore raises FileNotFoundError for 405, too
     if isinstance(error, PermissionDeniedError):
         return 403 in statuses
     return status in statuses
 
 
 def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError:
-    """Return the StorageError for an obstore error, without URLs that contain secrets.
+    """Translate an obstore error to a StorageError, and mask secrets in URLs.
 
-    It is a StorageConnectionError or a StorageTimeoutError if the request may succeed later.
+    Return a StorageConnectionError or a StorageTimeoutError if the request may succeed later.
     """
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
@@ -83,6 +86,6 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in the text of an obstore error."""
+    """Return the HTTP status in the message of an obstore error, or None without a status."""
     match = _STATUS.search(text.partition("\n")[0])
     return None if match is None else int(next(filter(None, match.groups())))

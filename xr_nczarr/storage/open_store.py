@@ -1,4 +1,4 @@
-"""Open the store at a location."""
+"""Open the store at a location: a directory, a zip file, a URL, a mapping or a store object."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ _OWN_OPTIONS = (
     "missing_status",
     "sync",
 )  # storage options of this package, besides `client`
-# Options of fsspec's simplecache on expiry, without effect: objects are kept with their folder.
+# Options of fsspec's simplecache for expiry, without effect: objects are kept with their folder.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The options with which stores are accessed.
+    """The options for opening and accessing stores.
 
     Attributes
     ----------
     storage_options
-        Options for fsspec, which override those in the URL; for a reference set,
-        `ReferenceOptions`. This package adds `retry` and `missing_status` (see `Rules`), `sync`
-        (see `LocalStore`) and `client`.
+        Options for fsspec, which override those in the URL. For a reference set, see
+        `ReferenceOptions`. This package adds the options `retry` and `missing_status` (see
+        `Rules`), `sync` (see `LocalStore`) and `client` (``"fsspec"`` or ``"obstore"``).
     limits
-        Larger objects raise LimitError before anything is allocated.
+        Limits on the size of objects. Larger objects raise LimitError before anything is allocated.
     trusted
-        Whether symbolic links may leave a directory, servers may redirect to other places, and
-        reference sets may refer to places outside their own folder.
+        Whether symbolic links may lead out of a directory, servers may redirect to other places,
+        and reference sets may refer to places outside their own folder.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -74,7 +74,7 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The storage options for the filesystem."""
+        """The storage options without those that this package adds, except `client`."""
         options = self.storage_options or {}
         return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 
@@ -107,7 +107,7 @@ class Access:
 
     @property
     def max_object_bytes(self) -> int:
-        """Maximum size of an object."""
+        """Maximum size of an object in bytes."""
         return max(self.limits.max_chunk_bytes, self.limits.max_consolidated_bytes)
 
 
@@ -117,19 +117,19 @@ DEFAULT_ACCESS = Access()
 def open_store(
     location: Location, access: Access = DEFAULT_ACCESS, *, must_exist: bool = True
 ) -> Store:
-    """Return the store at a location. Nothing remote is requested yet.
+    """Open the store at a location, without making remote requests.
 
     Parameters
     ----------
     must_exist
-        Whether the store must exist; otherwise it may be a new one.
+        Whether the store must exist. If False, the store may be created by writing to it.
 
     Raises
     ------
     NotFoundError
-        If a local store has to exist and does not.
+        If `must_exist` and a local store does not exist.
     ConflictError
-        If the fragment of the URL contradicts the rest.
+        If the fragment of the URL contradicts the rest of the URL.
     UnsupportedError
         If the target is not a store, or an option has no effect.
     """
@@ -165,10 +165,10 @@ def open_store(
 
 
 def has_nczarr_metadata(target: Any) -> bool:
-    """Return whether `target` is certainly NCZarr. Nothing remote is requested.
+    """Return whether `target` is certainly an NCZarr store, without making remote requests.
 
-    This is certain for URLs whose fragment says so, remote URLs that end in ``.nczarr``, and
-    local stores with NCZarr metadata at the root, unless these are damaged.
+    This is certain for URLs whose fragment requests a format, for remote URLs that end in
+    ``.nczarr``, and for undamaged local stores with NCZarr metadata at the root.
     """
     if not isinstance(target, str | os.PathLike):
         return False
@@ -190,7 +190,7 @@ def has_nczarr_metadata(target: Any) -> bool:
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
-    """Return the store at a local path; its fragment may not contradict what exists there."""
+    """Return the store at a local path; raise an error if the URL's fragment contradicts it."""
     path = local.root
     if os.path.isdir(path):
         medium: Medium = "file"
@@ -222,7 +222,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
 
 
 def _kind_of_file(path: str) -> str:
-    """Return a description of a file's format, from its first bytes."""
+    """Describe the format of a file, based on its first bytes."""
     beginning = _beginning(path)
     kinds = {
         b"\x89HDF": "a netCDF-4 or HDF5 file",
@@ -247,7 +247,7 @@ def _open_object(target: Any) -> Store:
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return the URL of a remote place; raise an error for parts and options without effect."""
+    """Return the URL of a remote store; raise an error for URL parts or options without effect."""
     url = location.url
     check_chain(url)
     location.check_medium("s3", "zip")
@@ -263,7 +263,10 @@ def _open_remote(
     connect: Callable[[str, Mapping[str, Any]], Store],
     largest: int,
 ) -> Store:
-    """Return the store at an fsspec URL; zip files and ``simplecache`` have classes here."""
+    """Return the store at an fsspec URL.
+
+    `ZipStore` and `CachingStore` take the place of fsspec's ``zip`` and ``simplecache``.
+    """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "zip":
@@ -296,14 +299,14 @@ def _open_zip(
 
 
 def _behind(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the rest of a chain."""
+    """Return the options for `rest`, the part of a chained URL after its first link."""
     scheme = rest.partition("::" if "::" in rest else "://")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
     return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
 
 
 def _unnamed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link: those that are not grouped under a protocol."""
+    """Return the options for the first link of a URL: those not grouped under a protocol."""
     return {name: options[name] for name in options if not is_protocol(name)}
 
 
@@ -312,7 +315,7 @@ def _is_zip(path: str) -> bool:
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first bytes of a plain file, and no bytes of anything else."""
+    """Return the first bytes of a plain file, or no bytes for anything else."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     size = min(os.path.getsize(path), _SNIFFED_BYTES)

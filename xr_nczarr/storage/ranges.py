@@ -1,4 +1,4 @@
-"""Check, cut and merge byte ranges."""
+"""Check, split and merge byte ranges."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class ByteRange(NamedTuple):
 
 
 class Versioned(NamedTuple):
-    """Bytes of an object, and its version: a text that changes with it; empty if unknown."""
+    """Bytes of an object, and a string that changes whenever the object does; None if unknown."""
 
     data: Bytes
     version: str | None = None
 
 
 class MergedRange(NamedTuple):
-    """One request for `range`, and the ranges that it serves.
+    """A byte range to request, which covers one or more of the ranges passed to `merge_ranges`.
 
-    `parts` holds for each range served its position in the list that was merged, its offset in
-    the answer, and its length.
+    Each item of `parts` locates one of these: its position in the list passed, its offset within
+    `range`, and its length.
     """
 
     range: ByteRange
@@ -51,7 +51,7 @@ def check_range(item: ByteRange, store: str) -> None:
 def too_large(
     problem: str, max_bytes: int, store: str | None = None, key: str | None = None
 ) -> LimitError:
-    """Return the error for an object of more than `max_bytes`."""
+    """Return the error for an object larger than `max_bytes`."""
     remedy = (
         "The object may be damaged or hostile. If it is not, pass "
         "limits=Limits(max_chunk_bytes=…), or max_metadata_bytes or max_consolidated_bytes for a "
@@ -61,12 +61,12 @@ def too_large(
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return the first byte of a range in its object of `size` bytes.
+    """Return the position of the first byte of a range in its object of `size` bytes.
 
     Raises
     ------
     StorageError
-        If the range exceeds the object.
+        If the range does not lie within the object.
     """
     first = item.start + size if item.start < 0 else item.start
     if first < 0 or item.length < 0 or first + item.length > size:
@@ -82,7 +82,7 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield each range, cut from its object; None for an absent object."""
+    """Yield the bytes of each range, given the whole objects, or None for an absent object."""
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)
         yield None if data is None else memoryview(data)[first : first + item.length]
@@ -96,13 +96,14 @@ def merge_ranges(
     Parameters
     ----------
     max_gap
-        Number of unneeded bytes that are cheaper to fetch than another request.
+        Maximum number of unneeded bytes between two ranges. Fetching them is cheaper than making
+        another request.
     max_length
-        Ranges are not merged beyond this many bytes, so that several requests share the work.
+        Maximum number of bytes of a merged range, so that several requests share the work.
 
     Returns
     -------
-    Requests ordered by object and start; ranges that count from the end are not merged.
+    Merged ranges, ordered by key and start. Ranges that count from the end are not merged.
     """
     merged: list[MergedRange] = []
     for position in sorted(range(len(ranges)), key=lambda index: ranges[index][:2]):

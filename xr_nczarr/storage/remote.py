@@ -1,4 +1,4 @@
-"""Stores on object stores and web servers, independent of the client library."""
+"""A store on an object store or a web server, and the interface of the clients that access it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Request(NamedTuple):
 
     @property
     def place(self) -> str | None:
-        """The byte range in messages; None for a whole object."""
+        """The byte range as shown in messages, or None for a whole object."""
         if self.start is None:
             return None
         return f"bytes {self.start} to {self.start + self.length or 'the end'}"
 
 
 def cut_error(request: Request, size: int, store: str) -> StorageError:
-    """Return the error for an answer of `size` bytes in place of a range."""
+    """Return the error for a response of `size` bytes to a request for a byte range."""
     return StorageError(
         f"expected {request.length} bytes from {request.start}, got {size}",
         remedy="The object was changed, or the server does not support byte ranges",
@@ -57,7 +57,7 @@ def cut_error(request: Request, size: int, store: str) -> StorageError:
 
 
 class ListedObject(NamedTuple):
-    """An object in a listing; `mark` is a text that changes with the object."""
+    """An object in a listing; `mark` is a string that changes with the object, such as its ETag."""
 
     key: str
     size: int | None
@@ -66,20 +66,20 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The interpretation of answers, and the retries of requests.
+    """The rules for interpreting responses and for retrying requests.
 
     Attributes
     ----------
     retry
         How to retry transient failures.
     missing_status
-        HTTP statuses that mean *not found*. Some stores answer 403 for absent objects.
+        HTTP statuses that mean *not found*. Some servers respond with 403 for absent objects.
     max_object_bytes
-        Larger objects raise an error, and are not read further; None for no limit.
+        Larger objects raise an error and are not read any further; None for no limit.
     pages_are_answers
-        Whether a web page in place of a whole object is an answer; otherwise it is an error.
+        Whether a web page in place of a whole object is returned; otherwise it raises an error.
     objects_are_small
-        Whether many objects fit in memory, so that more requests are made at once.
+        Whether objects are so small that many fit in memory, and more can be requested at once.
     """
 
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
@@ -90,7 +90,7 @@ class Rules:
 
 
 class Connection(ABC):
-    """A remote place, and the rules for its answers.
+    """The place of a remote store, such as a folder in a bucket, and the rules for requests to it.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Connection(ABC):
     shared
         Whether other processes see the same objects.
     token
-        A text of its own, where other processes do not see the objects.
+        A unique string, used as the dask token if other processes do not see the objects.
     transactional
         See `Store`.
     """
@@ -118,25 +118,25 @@ class Connection(ABC):
 
     @abstractmethod
     def client(self) -> RemoteClient:
-        """Return the client of this process."""
+        """Return the client that makes the requests; each process may need its own client."""
 
     @abstractmethod
     def with_rules(self, rules: Rules) -> Connection:
-        """Return a connection to the same place with other rules."""
+        """Return a connection to the same place with different rules."""
 
     @property
     def identity(self) -> str:
-        """A text that two clients share if they reach the same objects."""
+        """A string that is equal for two connections if they access the same objects."""
         return self.name
 
 
 class RemoteClient(Connection):
-    """The requests of a library to a place.
+    """The interface of a client library (fsspec, obstore or zarr-python) to the objects in a place.
 
     Attributes
     ----------
     pooled
-        Whether a request only blocks its thread, so that many threads can make requests.
+        Whether many threads can make requests concurrently, because each blocks only its thread.
     alone
         Whether requests are made one at a time.
     """
@@ -145,26 +145,26 @@ class RemoteClient(Connection):
     alone: bool = False
 
     def client(self) -> RemoteClient:
-        """Return this client, if it works in this process."""
+        """Return this client; raise an error if it does not work in this process."""
         return self
 
     @abstractmethod
     def with_rules(self, rules: Rules) -> RemoteClient:
-        """Return a client of the same place with other rules."""
+        """Return a client for the same place with different rules."""
 
     @abstractmethod
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the answers in order, with exactly the requested bytes; None if absent."""
+        """Yield exactly the bytes that each request asks for, or None if the object is absent."""
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
+        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
         size = self.size(key)
         length = min(size or 0, max_bytes)
         requests = [] if size is None else [Request(key, size - length, length)]
         return _data(next(self.answers(requests), None))
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, or the error if access is denied (401, 403)."""
+        """Yield the responses in order, or the error if access is denied (401, 403)."""
         return self.at_once(self._probe, requests)
 
     def _probe(self, request: Request) -> Bytes | AccessDeniedError | None:
@@ -189,14 +189,14 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def create(self, key: str, data: Bytes) -> bool | None:
-        """Write an object unless it exists, by a conditional request; return whether it did.
+        """Write an object unless it exists, by a conditional request; return whether it is new.
 
-        None if the store knows no conditional requests.
+        Return None if the store does not support conditional requests.
         """
 
     @abstractmethod
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty if nothing exists."""
+        """Return the sorted names directly below `prefix`; an empty listing if nothing exists."""
 
     @abstractmethod
     def below(self, prefix: str) -> Iterator[ListedObject]:
@@ -204,7 +204,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, as far as they exist."""
+        """Remove objects, if they exist."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -212,7 +212,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def address(self, key: str) -> str | None:
-        """Return the URL of an object for other programs, or None if it has none."""
+        """Return the URL of an object for use by other programs, or None if it has no URL."""
 
     def check_writable(self) -> None:
         """Raise UnsupportedError if objects can never be written."""
@@ -220,7 +220,7 @@ class RemoteClient(Connection):
             raise UnsupportedError("plain HTTP is read only", store=self.name)
 
     def unlisted(self, prefix: str, problem: str = "plain HTTP cannot list objects") -> Exception:
-        """Return the error of listing a place that cannot be listed."""
+        """Return the error to raise for an attempt to list a place without listings."""
         return UnsupportedError(
             problem,
             remedy="Consolidate the metadata, or pass another URL of the same data",
@@ -230,7 +230,7 @@ class RemoteClient(Connection):
 
 
 class RemoteStore(Store):
-    """The objects at a `connection`."""
+    """A store of the objects that a `connection` accesses."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -245,17 +245,17 @@ class RemoteStore(Store):
 
     @property
     def identity(self) -> str:
-        """A text that two stores share if they hold the same objects."""
+        """A string that is equal for two stores if they hold the same objects."""
         return self.connection.identity
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes may write single objects concurrently."""
+        """Whether other processes may write individual objects concurrently."""
         return self.connection.shared
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read one chunk each; None for one per processor."""
+        """Number of threads that each read one chunk at a time; None for one per processor."""
         return IN_FLIGHT if self._client.pooled else None
 
     @property
@@ -275,11 +275,11 @@ class RemoteStore(Store):
         return self._with(max_object_bytes=limit)
 
     def probing(self) -> RemoteStore:
-        """Return the store with which to search for metadata; see `Store.probing`."""
+        """Return the variant of this store for finding metadata; see `Store.probing`."""
         return self._with(pages_are_answers=self.connection.web, objects_are_small=True)
 
     def of_small_objects(self) -> RemoteStore:
-        """Return a store that fetches more objects at once, for those that fit in memory."""
+        """Return the variant of this store for small objects, which fetches more concurrently."""
         return self._with(objects_are_small=True)
 
     def _with(self, **changes: Any) -> RemoteStore:
@@ -291,7 +291,7 @@ class RemoteStore(Store):
             yield _data(answer)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield each object like `fetch`, or the error if access is denied (401, 403)."""
+        """Yield each object like `fetch`, or the error if access to it is denied (401, 403)."""
         return self._client.probes([Request(key) for key in keys])
 
     def at_once(
@@ -306,7 +306,7 @@ class RemoteStore(Store):
             yield _data(answer)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield each byte range with the version of its object, None for an absent object."""
+        """Yield each byte range with the version of its object, or None if the object is absent."""
         for item in ranges:
             check_range(item, self.name)
         plans = [(len(window), merge_ranges(window)) for window in windows(ranges)]
@@ -323,20 +323,21 @@ class RemoteStore(Store):
             yield from results
 
     def _nothing_of(self, item: ByteRange) -> Versioned | None:
-        """Return an empty range, which no request can name; None if the object is absent."""
+        """Return an empty range, which cannot be requested, or None if the object is absent."""
         size = self.size(item.key)
         if size is not None:
             first_byte(item, size, self.name)
         return None if size is None else Versioned(b"")
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
+        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
         return self._client.end(key, max_bytes)
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, each in one request, replacing older ones.
+        """Write each object in one request, replacing an existing one.
 
-        Several are written concurrently: write the last object of a commit with another call.
+        Objects are written concurrently, in no particular order. Use a separate call for an object
+        that must be written last.
         """
         self.check_writable()
         client, source = self._client, iter(items)
@@ -345,22 +346,26 @@ class RemoteStore(Store):
                 pass
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether `data` is stored now.
+        """Write an object unless it exists; return whether the stored object equals `data`.
 
         If the store supports conditional requests, as S3 does, exactly one of two concurrent
-        writers succeeds. Otherwise this first checks whether the object exists.
+        writers succeeds. Otherwise, this method first checks whether the object exists.
         """
         self.check_writable()
         created = self._client.create(key, data)
         if created is None:
             return super().create(key, data)
-        if not created:  # if it is not by an earlier try whose answer was lost
+        if not created:  # an earlier attempt may have written it, although its response was lost
             (stored,) = self.fetch([key])
             return stored is not None and bytes(stored) == data
         return True
 
     def fingerprint(self) -> str | None:
-        """Return a text that changes whenever an object does, from the listing; None for HTTP."""
+        """Return a string that changes whenever an object does, based on the listing, or None.
+
+        None means that the store is on a plain web server, or that its listing does not show
+        changes.
+        """
         if self.connection.web:
             return None
         entries = sorted(self._client.below(""))
@@ -369,12 +374,12 @@ class RemoteStore(Store):
         return digest([self.name, *map(tuple, entries)])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted; empty if nothing exists."""
+        """Return the sorted names directly below `prefix`; an empty listing if nothing exists."""
         check_prefix(prefix, self.name)
         return self._client.children(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield key and size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object below `prefix`."""
         check_prefix(prefix, self.name)
         if self.connection.web:
             raise self._client.unlisted(prefix)
@@ -396,7 +401,7 @@ class RemoteStore(Store):
             self.remove(entry.key for entry in self._client.below(prefix))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects in any order, in few requests if the client supports that."""
+        """Remove objects in any order, with bulk requests if the client supports them."""
         self.check_writable()
         self._client.remove(list(keys))
 
@@ -405,17 +410,17 @@ class RemoteStore(Store):
         return self._client.size(key)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the URLs of objects."""
+        """Return the URLs of objects by key."""
         urls = {key: self._client.address(key) for key in keys}
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError for plain HTTP, and for what fsspec caches."""
+        """Raise UnsupportedError for plain HTTP, and for URLs with an fsspec cache."""
         self._client.check_writable()
 
 
 def _request(item: ByteRange) -> Request:
-    """Return the request for a range; one that counts from the end reaches to the end."""
+    """Return the request for a range; a negative start requests everything up to the end."""
     key, start, length = item
     return Request(key, start, -start if start < 0 else length)
 

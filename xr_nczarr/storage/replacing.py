@@ -15,37 +15,42 @@ from xr_nczarr.storage.system import Sync, syncs_each
 
 
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
-    """Return a sibling of `path` that stores do not list, with a name short enough for any disk."""
+    """Return a path beside `path` that stores do not list, short enough for any file system."""
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
     return os.path.join(folder, f".{name[:48]}{token}.{ending}")
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a name is that of a temporary file of a writer."""
+    """Return whether `name` is the name of a temporary file that a writer creates."""
     return name.startswith(".") and name.endswith((".tmp", ".lock", ".staging"))
 
 
 def write_file(path: str, data: bytes | bytearray | memoryview, *, sync: Sync) -> None:
-    """Write a file atomically for readers; create folders as needed.
+    """Write a file so that readers see either nothing or all of it; create folders as needed.
 
-    With ``"all"``, the content is flushed before the file gets its name, and then the name. With
-    ``"commit"``, writing a large file to the disk starts early, so that the flush takes less time.
+    If `sync` is ``"all"``, the content is flushed to the disk before the file is renamed, and the
+    name afterwards. If it is ``"commit"``, the system starts writing large files to the disk
+    immediately, so that the later flush takes less time.
     """
     view = memoryview(data).cast("B")
     _make_file(path, len(view), lambda descriptor: system.write(descriptor, view), sync)
 
 
 def copy_file(source: int, size: int, path: str, *, sync: Sync) -> int:
-    """Write a file like `write_file`, from the current position of an open file.
+    """Copy `size` bytes from the current position of an open file, like `write_file`.
 
-    Return the number of bytes available, at most `size`; with fewer, no file is written.
+    Return the number of bytes copied. If fewer than `size` bytes are available, no file is written.
     """
     return _make_file(path, size, lambda descriptor: system.copy(source, descriptor, size), sync)
 
 
 def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> int:
-    """Create a file that `fill` writes, if it returns `size`; return its result."""
+    """Create a file with the content that `fill` writes; return the number of bytes written.
+
+    `fill` takes a descriptor and returns that number. If it is less than `size`, no file is
+    created.
+    """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
         descriptor = system.open_to_create(temporary)
@@ -75,7 +80,7 @@ def _make_file(path: str, size: int, fill: Callable[[int], int], sync: Sync) -> 
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Create a folder and its parents; `sync` flushes their names to the disk."""
+    """Create a folder and its parents; flush their names to the disk if `sync`."""
     there = path
     while not os.path.isdir(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
@@ -86,15 +91,16 @@ def _make_folders(path: str, *, sync: bool) -> None:
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
-    """Replace the directory `old` by `new`, then remove the old one.
+    """Replace the directory `old` with the directory `new`, then remove the old content.
 
-    If the system can exchange two names, one of both always exists. Otherwise, a process that is
-    killed in between leaves the old one under a hidden name.
+    If the system can exchange two names atomically, a complete directory always exists at `old`.
+    Otherwise, a process that is killed during the exchange leaves the old directory under a hidden
+    name.
 
     Raises
     ------
     OSError
-        If `exclusive`, and `old` contains files other than those of a file manager.
+        If `exclusive` is true and `old` contains files other than those of a file manager.
     """
     if exclusive or not os.path.lexists(old):
         for name in desktop_files(old):
@@ -116,7 +122,7 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
 
 
 def desktop_files(folder: str) -> list[str]:
-    """Return the names of files that a file manager left in a directory; empty if there is none."""
+    """Return the names of files that a file manager created in `folder`, which need not exist."""
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
@@ -133,9 +139,10 @@ def made_meanwhile(name: str) -> ExistsError:
 
 
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
-    """Create a directory with the files of another one, except for temporary files.
+    """Create the directory `target` with the files of `source`, except for temporary files.
 
-    See `link_or_copy`. `sync` flushes everything to the disk.
+    The files are hard links if possible; see `link_or_copy`. If `sync`, everything is flushed to
+    the disk.
     """
 
     def copy(file: str, name: str) -> None:
@@ -149,7 +156,7 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 
 
 def link_or_copy(file: str, name: str, *, sync: bool) -> None:
-    """Link a file to another name, or copy it if the file system has no hard links."""
+    """Create a hard link to `file`, or a copy if the file system does not support hard links."""
     try:
         os.link(file, name)
     except OSError:

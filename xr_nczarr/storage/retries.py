@@ -1,4 +1,4 @@
-"""Classify failures of storage, retry transient ones, and translate the others."""
+"""Classify storage failures, retry transient ones, and translate exceptions to StorageError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECK_CREDENTIALS = (
     "Check the credentials. If the server answers so for objects that do not exist, add "
     "missing_status=(403, 404) to storage_options"
 )
-"""The remedy for answers 401 and 403."""
+"""The remedy for the HTTP statuses 401 and 403."""
 TRY_LATER = "All retries failed: try again later"
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -37,7 +37,7 @@ _FOREIGN = (
     ("gcsfs.retry", "HttpError"),
     ("azure.core.exceptions", "AzureError"),
 )
-# Names of their classes for failed or broken connections.
+# Names of exception classes of these libraries for failed or broken connections.
 _BROKEN = {
     "ClientConnectionError",
     "ClientPayloadError",
@@ -56,20 +56,21 @@ _PAGE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and for how long, to retry a failed request: the storage option ``retry``.
+    """The rules for retrying failed requests: the value of the storage option ``retry``.
 
     Attributes
     ----------
     attempts
-        Attempts of one request, including the first.
+        Maximum number of attempts for a request, including the first.
     total_seconds
-        Limit of all attempts together. No attempt starts that would exceed it by taking as long as
-        the previous one. The five default attempts fit even if the server never answers.
+        Time limit in seconds for all attempts together. A request is not retried if another
+        attempt as long as the last one would exceed the limit. With the default values, five
+        attempts fit even if the server never responds.
     first_wait, max_wait
-        Seconds to wait. The wait doubles after each attempt, and is randomly shortened by up to
-        half.
+        First and longest wait between two attempts, in seconds. The wait doubles after each
+        attempt, and each wait is randomly shortened by up to half.
     timeout_seconds
-        How long a server may stay silent in one attempt.
+        Maximum time in seconds that the server may stay silent during an attempt.
 
     Examples
     --------
@@ -108,7 +109,7 @@ class Retry:
 
 
 def foreign_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that filesystems raise: OSError, and those of loaded libraries."""
+    """Return the exception classes that filesystems raise: built-in, and from loaded libraries."""
     classes = (getattr(sys.modules.get(module), name, None) for module, name in _FOREIGN)
     return (OSError, ValueError, RuntimeError, *(cause for cause in classes if cause is not None))
 
@@ -117,13 +118,13 @@ def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of `error` or of one of its causes."""
     for cause in _causes(error):
         if _is_broken(cause):
-            # Its causes are parser errors, whose codes are not HTTP statuses.
+            # The causes of such an error are parser errors, whose codes are not HTTP statuses.
             return None
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            # Only the first that exists, because aiohttp warns when `code` is accessed.
+            # Only the first attribute that exists, because aiohttp warns if `code` is accessed.
             names = ("status", "status_code", "code")
             status = next((getattr(cause, name) for name in names if hasattr(cause, name)), None)
         if isinstance(status, int) and 100 <= status < 600:
@@ -132,7 +133,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same request may succeed if it is retried."""
+    """Return whether a request that failed with `error` may succeed if it is retried."""
     status = status_of(error)
     if status is not None and status >= 400:
         return status in TRANSIENT_STATUS
@@ -150,7 +151,7 @@ def is_unknown_host(error: BaseException) -> bool:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Return whether the bucket is missing, not the object."""
+    """Return whether the bucket does not exist, rather than only the object."""
     responses = [getattr(cause, "response", None) for cause in _causes(error)]
     return any(
         isinstance(response, dict) and response.get("Error", {}).get("Code") == "NoSuchBucket"
@@ -159,7 +160,7 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Return the StorageError for an exception of a filesystem."""
+    """Return the StorageError for an exception that a filesystem raised."""
     status = status_of(error)
     kind: type[StorageError] = StorageError
     kind_name, remedy = type(error).__name__, ""
@@ -195,7 +196,10 @@ def missing_bucket_error(store: str, key: str | None) -> StorageError:
 
 
 def page_in(data: Bytes) -> str:
-    """Return the beginning of a web page received in place of an object; empty for other data."""
+    """Return the beginning of `data` if it is a web page, or an empty string if it is not.
+
+    Some servers send a web page in place of an object that does not exist.
+    """
     beginning = bytes(data[:_PAGE_BYTES])
     if not _PAGE.match(beginning):
         return ""
@@ -205,7 +209,7 @@ def page_in(data: Bytes) -> str:
 def page_error(
     problem: str, page: str, *, store: str | None = None, key: str | None = None
 ) -> StorageError:
-    """Return the error for a web page that begins with `page`."""
+    """Return the error for a web page, beginning with `page`, that was received as an object."""
     return StorageError(
         f"{problem}; the server sent a web page that begins with {quote(page)}",
         remedy="Open the URL in a browser: either the object does not exist, or the server "
@@ -217,7 +221,7 @@ def page_error(
 
 @contextmanager
 def translated_os_errors(store: str, key: str | None = None) -> Iterator[None]:
-    """Translate errors of the operating system to errors of this package."""
+    """Translate each OSError that the block raises to a StorageError."""
     try:
         yield
     except NczarrError:

@@ -1,4 +1,4 @@
-"""The S3 filesystem of s3fs, tuned for many small objects, with this package's retries only."""
+"""The S3 filesystem of s3fs, tuned for many small objects, without the retries of s3fs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class S3(S3FileSystem):  # type: ignore[misc]
     async def _ls(
         self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False
     ) -> list[Any]:
-        """Return the entries below a prefix; empty if there are none.
+        """Return the entries below a prefix, or an empty list if nothing exists.
 
-        In that case, s3fs would look for an object of this name, and list its whole parent folder.
+        In the latter case, s3fs would look for an object with the name of the prefix, and list its
+        whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:
@@ -32,12 +33,14 @@ class S3(S3FileSystem):  # type: ignore[misc]
         return entries if detail else sorted(entry["name"] for entry in entries)
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove objects of one bucket, 1,000 per request; s3fs would ignore objects not removed.
+        """Remove objects from one bucket, 1,000 per request.
+
+        Unlike this method, s3fs ignores the errors of single objects.
 
         Raises
         ------
         PermissionError, ConnectionError
-            For the first object that the server does not remove.
+            If the server does not remove an object.
         """
         for first in range(0, len(paths), _MAX_REMOVED):
             split = [self.split_path(path) for path in paths[first : first + _MAX_REMOVED]]
@@ -50,7 +53,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Return options of `S3` for many small objects, with `retry` in place of its own retries."""
+    """Return options for `S3`, tuned for many small objects, with the timeouts of `retry`."""
     options = apply_config(S3, dict(options))
     config = {
         "max_pool_connections": connections,

@@ -1,4 +1,4 @@
-"""A bounded cache of values that all threads of a process share."""
+"""A bounded cache that all threads of a process share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Value = TypeVar("_Value")
 
 
 class SharedCache(Generic[_Key, _Value]):
-    """A bounded cache of values by key.
+    """A cache of values by key that drops the least recently used values.
 
     Parameters
     ----------
     max_weight
-        Maximum total weight. The last value is kept, whatever its weight.
+        Maximum total weight of the values. The latest value is kept, whatever its weight.
     weigh
-        Function that returns the weight of a value; 0 for a value that is not kept.
+        Function that returns the weight of a value, or 0 if the value is not to be cached.
     """
 
     def __init__(self, max_weight: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
@@ -39,7 +39,10 @@ class SharedCache(Generic[_Key, _Value]):
         *,
         again: bool = False,
     ) -> dict[_Key, _Value]:
-        """Return the values of `keys`, loading those that are not cached, or all if `again`."""
+        """Return the values at `keys`; load those that are not cached, or all of them if `again`.
+
+        `load` takes a list of keys, and returns their values in the same order.
+        """
         wanted = sorted(set(keys))
         values = {} if again else self._held(wanted)
         if len(values) == len(wanted):

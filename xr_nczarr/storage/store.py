@@ -1,4 +1,4 @@
-"""The abstract base class of stores: four basic methods, and methods with defaults."""
+"""The abstract base class of stores: four basic methods, and defaults for all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _locks = KeyLocks()
 
 
 class Address(NamedTuple):
-    """The location of an object's bytes: a whole file or URL, or `length` bytes from `offset`."""
+    """The location of an object's bytes: the whole of `url`, or `length` bytes from `offset`."""
 
     url: str
     offset: int | None = None
@@ -27,37 +27,40 @@ class Address(NamedTuple):
 
 
 class Store(ABC):
-    """A mapping of keys to bytes. Stores are cheap to create, pickle small, and survive a fork.
+    """A mapping from keys to objects, which are byte strings.
 
-    A new kind of store implements `fetch` and `list_names`, and `put` and `delete` if it can be
-    written. All other methods have defaults built on these, which a kind of store can override.
+    Stores are cheap to create, small when pickled, and usable after a fork.
+
+    A subclass implements `fetch` and `list_names`, and also `put` and `delete` if it is writable.
+    All other methods have default implementations based on these four; a subclass may override
+    them.
 
     Attributes
     ----------
     name
         A URL or path without secrets, for messages.
     remote
-        Whether a request costs a round trip, so that concurrency pays off.
+        Whether each request costs a network round trip, so that concurrent requests are faster.
     reads_in_place
         Whether `fetch_into` and `fetch_ranges_into` read into the buffer without another copy.
     zero_fill_is_missing
-        Whether a fill value of 0 marks missing values. Writers of reference sets use 0 if the
-        original file declares no fill value.
+        Whether a fill value of 0 marks missing values. It does not in reference sets, whose
+        writers use 0 if the original file declares no fill value.
     shared
-        Whether other processes may write single objects concurrently.
+        Whether other processes may write individual objects concurrently.
     locks_processes
-        Whether `lock` also excludes other processes, until this one ends.
+        Whether `lock` also excludes other processes. The lock is released when this process ends.
     replaceable
-        Whether `in_one_step` can replace its whole content atomically.
+        Whether `in_one_step` can replace the whole content of the store atomically.
     max_puts
         Number of objects to encode and put concurrently, each in its own thread.
     single_file
-        Whether any change replaces the whole file.
+        Whether the store is a single file, which any change replaces.
     transactional
         Whether changes are invisible until the caller commits them. Metadata are then written
         before chunks, because icechunk rejects chunks of unknown arrays.
     answers_with_pages
-        Whether web pages are returned in place of objects; see `probing`.
+        Whether web pages that a server sends in place of objects are returned; see `probing`.
     consolidated
         Whether all metadata already come from one document, so that consolidated metadata are not
         needed.
@@ -83,12 +86,12 @@ class Store(ABC):
 
     @property
     def identity(self) -> str:
-        """A text that two stores share if they hold the same objects."""
+        """A string that is equal for two stores if they hold the same objects."""
         return self.name
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read one chunk each; None for one per processor."""
+        """Number of threads that each read one chunk at a time; None for one per processor."""
         return None
 
     @abstractmethod
@@ -98,12 +101,12 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            For every answer that is neither the whole object nor *not found*.
+            For any response other than the whole object or *not found*.
         """
 
     @abstractmethod
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix` (empty, or ending in ``/``), sorted.
+        """Return the sorted names directly below `prefix`, which is empty or ends in ``/``.
 
         Raises
         ------
@@ -112,7 +115,7 @@ class Store(ABC):
         """
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects, each whole or not at all, replacing older ones."""
+        """Write each object atomically, replacing an existing one."""
         raise self._read_only()
 
     def delete(self, prefix: str) -> None:
@@ -120,17 +123,17 @@ class Store(ABC):
         raise self._read_only()
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects in any order, in few requests if the store supports that."""
+        """Remove objects in any order, with bulk requests if the store supports them."""
         for key in keys:
             self.delete(key)
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError if objects can never be written to the store."""
+        """Raise UnsupportedError if the store does not support writing."""
         if type(self).put is Store.put:
             raise self._read_only()
 
     def fetch_present(self, keys: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
-        """Yield key and bytes of the objects that exist, in the order of `keys`."""
+        """Yield the key and the bytes of each existing object, in the order of `keys`."""
         for key, data in zip(keys, self.fetch(keys), strict=True):
             if data is not None:
                 yield key, data
@@ -138,7 +141,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield each object like `fetch`, or the error if access to it is denied.
 
-        A store that cannot identify the object raises the error, as `fetch` does.
+        A store that cannot determine which object was denied raises the error, as `fetch` does.
         """
         return self.fetch(keys)
 
@@ -147,14 +150,14 @@ class Store(ABC):
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item in order, concurrently if that saves round trips.
 
-        `work` makes requests of this store.
+        `work` is a function that makes requests to this store.
         """
         return map(work, items)
 
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield chunks of one array by their indices, None for absent ones."""
+        """Yield the encoded chunk at each index of one array, or None if the chunk is absent."""
         return self.fetch([keys.key(chunk) for chunk in chunks])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -163,17 +166,17 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            If a range exceeds its object.
+            If a range does not lie within its object.
         """
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
-        """Yield each byte range with the version of its object, None for an absent object."""
+        """Yield each byte range with the version of its object, or None if the object is absent."""
         for data in self.fetch_ranges(ranges):
             yield None if data is None else Versioned(data)
 
     def fetch_end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of an object, or all of a shorter one; None if absent."""
+        """Return the last `max_bytes` of an object (all of a shorter one), or None if absent."""
         size = self.size(key)
         if size is None:
             return None
@@ -181,9 +184,10 @@ class Store(ABC):
         return next(self.fetch_ranges([ByteRange(key, size - length, length)]))
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
-        """Read an object into `buffer`, a contiguous array; return its size in bytes.
+        """Read an object into `buffer`, a contiguous array; return the object's size in bytes.
 
-        None if it does not exist. `buffer` holds the object only if both have the same size.
+        Return None if the object does not exist. The content of `buffer` is valid only if `buffer`
+        has exactly the returned size.
         """
         (data,) = self.fetch([key])
         if data is None:
@@ -195,14 +199,15 @@ class Store(ABC):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> bool:
-        """Read ranges of an object (first byte, length), each into its buffer of bytes.
+        """Read ranges of an object into `buffers`, one buffer for each range.
 
+        Each of the `spans` is a pair of first byte and length; its buffer has that many bytes.
         Return False if the object does not exist.
 
         Raises
         ------
         StorageError
-            If a range exceeds the object.
+            If a range does not lie within the object.
         """
         ranges = [ByteRange(key, start, length) for start, length in spans]
         for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
@@ -212,10 +217,11 @@ class Store(ABC):
         return True
 
     def reading(self, key: str) -> AbstractContextManager[Read]:
-        """Return a context manager that yields a function to read ranges of an object.
+        """Return a context manager that yields a function for reading ranges of an object.
 
         The function takes the first byte and the length, and returns None if the object does not
-        exist. If possible, all reads are from the same version, even if the object is replaced.
+        exist. If possible, all calls read the same version of the object, even after another
+        writer replaces it.
         """
         return nullcontext(
             lambda start, length: next(self.fetch_ranges([ByteRange(key, start, length)]))
@@ -234,39 +240,40 @@ class Store(ABC):
         return None if data is None else len(data)
 
     def sizes_of(self, keys: Sequence[str]) -> Iterator[int | None]:
-        """Yield the size of each object in bytes in the order of `keys`, None for absent ones."""
+        """Yield the size in bytes of each object in the order of `keys`, or None if absent."""
         return self.at_once(self.size, keys)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield key and size in bytes of every object below `prefix`.
+        """Yield the key and the size in bytes of every object below `prefix`.
 
-        The size is None if determining it takes a request.
+        The size is None if it cannot be determined without another request.
 
         Raises
         ------
         UnsupportedError
-            If the store cannot be listed (plain HTTP), or declares too many objects.
+            If the store cannot be listed (plain HTTP), or is a reference set that declares too
+            many objects.
         """
         for key in self.list_keys(prefix):
             yield key, None if self.remote else self.size(key)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
-        """Return the sizes of objects that are known without a request.
+        """Return the sizes of objects in bytes, as far as they are known without a request.
 
-        0 stands for an absent object and None for an unknown size. The result is None if no size
-        is known.
+        A size is 0 if the object is absent, and None if it is unknown. Return None instead of a
+        list if no size is known.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests that fetch byte ranges.
+        """Return the number of requests needed to fetch byte ranges.
 
-        A range of negative length stands for the whole object.
+        A range of negative length stands for a whole object.
         """
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the addresses of the objects that other programs can read directly.
+        """Return, by key, the addresses of the objects that other programs can read directly.
 
         Raises
         ------
@@ -276,24 +283,28 @@ class Store(ABC):
         return {}
 
     def bounded(self, max_bytes: int) -> Store:
-        """Return a store that refuses to read objects of more than `max_bytes`, if it can."""
+        """Return a store that raises LimitError for objects larger than `max_bytes`.
+
+        The default implementation sets no limit.
+        """
         return self
 
     def probing(self) -> Store:
-        """Return the store with which to search for metadata.
+        """Return the variant of this store for finding metadata.
 
-        For a web server, it returns web pages in place of objects instead of raising an error, so
-        that the caller decides whether an object exists. It lists folders by their index pages,
-        which may hide objects whose names begin with a dot.
+        If a web server sends a web page in place of an object, this variant returns the page
+        instead of raising an error, so that the caller can decide whether the object exists. It
+        also lists folders by their index pages, which may omit objects whose names begin with a
+        dot.
         """
         return self
 
     def of_small_objects(self) -> Store:
-        """Return a store that fetches more objects concurrently, if many of them fit in memory."""
+        """Return the variant of this store for small objects, which fetches more concurrently."""
         return self
 
     def narrowed(self, keys: ChunkKeys) -> Store:
-        """Return a store that pickles only what the chunks of one array need."""
+        """Return a store that pickles only the data needed to read the chunks of one array."""
         return self
 
     def is_same(self, other: Store) -> bool:
@@ -305,7 +316,10 @@ class Store(ABC):
         return False
 
     def fingerprint(self) -> str | None:
-        """Return a text that changes whenever an object does; None if that takes reading them."""
+        """Return a string that changes whenever an object does, or None.
+
+        None means that the string cannot be determined without reading the objects.
+        """
         return None
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
@@ -314,15 +328,17 @@ class Store(ABC):
         Raises
         ------
         RefusedError
-            For a name that the operating system does not allow; the error has the key.
+            For a name that the operating system does not allow. The error names the key.
         ConflictError
-            For names that differ in case or accents, and that the file system does not distinguish.
+            For names that differ only in case or in the encoding of accents, if the file system
+            does not distinguish them.
         """
 
     def copy_from(self, source: Store, keys: Iterable[tuple[str, str]]) -> int:
-        """Copy objects of another store, by pairs of keys there and here; return their number.
+        """Copy objects from another store, and return the number of objects copied.
 
-        Absent objects are left out. Each object is written atomically.
+        Each of the `keys` is a pair: the key in `source`, and the key in this store. Objects absent
+        from `source` are skipped. Each object is written atomically.
         """
         pairs = list(keys)
         fetched = source.fetch([source_key for source_key, _ in pairs])
@@ -333,17 +349,17 @@ class Store(ABC):
         return len(items)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether `data` is stored now."""
+        """Write an object unless it exists; return whether the stored object equals `data`."""
         (stored,) = self.fetch([key])
         if stored is None:
             self.put([(key, data)])
         return stored is None or bytes(stored) == data
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Exclude other writers of an object while it is read, merged and written.
+        """Return a context manager that excludes other writers of an object.
 
-        An empty key is the writer lock of the store. By default, locks exclude the threads of
-        this process only.
+        Hold it while the object is read, merged and written. An empty key stands for the writer
+        lock of the whole store. By default, locks exclude only other threads of this process.
         """
         return _locks(f"{self.identity}\0{key}")
 
@@ -352,14 +368,15 @@ class Store(ABC):
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a store whose content replaces the content of this one when the block succeeds.
+        """Yield a staging store, whose content replaces this store's if the block succeeds.
 
-        It starts `empty`, or with the objects of this store.
+        The staging store starts without objects if `empty`, and otherwise with the objects of this
+        store.
 
         Raises
         ------
         ExistsError
-            If `exclusive`, and another writer has created the store.
+            If `exclusive` is true and another writer has created the store.
         """
         staging = self.staging(empty=empty)
         try:
@@ -375,11 +392,11 @@ class Store(ABC):
             staging.discard()
 
     def staging(self, *, empty: bool) -> Any:
-        """Return a new store for `commit`, `empty` or with the objects of this one."""
+        """Return a new staging store for `commit`: empty, or with the objects of this store."""
         self._not_replaceable()
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
-        """Atomically replace the content of this store by the content of `staging`."""
+        """Replace the content of this store atomically with the content of `staging`."""
         self._not_replaceable()
 
     def _read_only(self) -> UnsupportedError:

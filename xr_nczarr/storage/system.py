@@ -1,4 +1,4 @@
-"""System calls for files, and substitutes on systems that lack them.
+"""System calls for files, and substitutes for operating systems without them.
 
 No other module of this package depends on the operating system. docs/reference/versions.md lists
 the substitutes.
@@ -47,7 +47,7 @@ _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _MAX_COPIED_BYTES, _MAX_READ_BYTES = 1 << 30, 1 << 20  # per call
 _MIN_EARLY_BYTES = 256 << 10  # smaller files wait until the disk is flushed
-# In seconds. Readers of a chunk, virus scanners and indexers soon close a file.
+# Waits in seconds. Readers of a chunk, virus scanners and indexers soon close a file.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
 _LOCK_WAIT = 0.01
 
@@ -89,20 +89,20 @@ def open_to_read(path: str) -> int:
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Substitute ``readv``: read into the first buffer, and count at most one more byte."""
+    """Substitute ``os.readv``: read into the first buffer, and count at most one more byte."""
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
         return count + len(file.read(1) if count == buffers[0].nbytes else b"")
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Substitute ``pread``: seek to `start`, and read once."""
+    """Substitute ``os.pread``: seek to `start`, and read once."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Substitute ``preadv``: seek to `start`, and read once into the first buffer."""
+    """Substitute ``os.preadv``: seek to `start`, and read once into the first buffer."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)
@@ -117,7 +117,7 @@ preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", _read_i
 
 
 def write(descriptor: int, view: memoryview) -> int:
-    """Write all bytes, and return their number."""
+    """Write all bytes of `view`, and return their number."""
     done = 0
     while done < len(view):
         done += os.write(descriptor, view[done:])
@@ -172,17 +172,17 @@ def replace(source: str, target: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Rename a file or directory to an unused name."""
+    """Rename a file or directory; the new name must be unused."""
     _patiently(os.rename, source, target)
 
 
 def rename_onto_empty(source: str, target: str) -> None:
-    """Rename a directory to an unused name, or onto an empty directory.
+    """Rename a directory to an unused name, or in place of an empty directory.
 
     Raises
     ------
     OSError
-        With EEXIST, ENOTEMPTY or ENOTDIR if anything else has the name.
+        With EEXIST, ENOTEMPTY or ENOTDIR if `target` is anything else.
     """
     if _WINDOWS:  # which never renames onto a directory
         with suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ def exchange(name: str, other: str) -> bool:
 
 
 def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
-    """Retry an operation that Windows denies because another program has a file open."""
+    """Call `operation`, and retry while Windows denies it because a file is open elsewhere."""
     for wait in _WAITS:
         with suppress(PermissionError):
             return operation(*arguments)
@@ -226,10 +226,10 @@ def _patiently(operation: Callable[..., _T], *arguments: Any) -> _T:
 
 
 def syncs_each(sync: Sync) -> bool:
-    """Return whether each file is flushed to the disk when it is written.
+    """Return whether each file is flushed to the disk as soon as it is written.
 
-    This is the case for ``"all"``, and for ``"commit"`` on systems that cannot sync a whole file
-    system.
+    This is the case for ``"all"``, and also for ``"commit"`` on systems that cannot flush a whole
+    file system.
     """
     return sync == "all" or (sync == "commit" and _syncfs is None)
 
@@ -237,7 +237,7 @@ def syncs_each(sync: Sync) -> bool:
 def start_sync(descriptor: int, size: int) -> None:
     """Start writing a large file to the disk, so that `sync_filesystem` takes less time.
 
-    This does not wait, and ignores failures, which `sync_filesystem` reports again.
+    The function neither waits nor reports failures, because `sync_filesystem` will report them.
     """
     if _sync_file_range is not None and size >= _MIN_EARLY_BYTES:
         _sync_file_range(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
@@ -246,7 +246,7 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system of the directory `path` to the disk; see `syncs_each`.
 
-    Without ``syncfs``, every file was flushed on its own. Then only the cache of the drive
+    On systems without ``syncfs``, each file has been flushed already. Only the cache of the drive
     remains, which macOS flushes by a separate call.
     """
     if _syncfs is None:
@@ -271,14 +271,14 @@ def sync_file(path: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Flush the names in a directory to the disk; not on Windows, which journals them."""
+    """Flush the names in a directory to the disk. Do nothing on Windows, which journals them."""
     if not _WINDOWS:
         with _opened(path) as descriptor:
             os.fsync(descriptor)
 
 
 def _empty_drive_cache(descriptor: int) -> None:
-    """Flush the cache of the drive on macOS, where ``fsync`` does not."""
+    """Flush the cache of the drive on macOS, where ``fsync`` does not flush it."""
     try:
         _fcntl.fcntl(descriptor, _FULL_SYNC)
     except OSError as error:
@@ -304,8 +304,9 @@ _process_locks = KeyLocks()
 def locked(path: str) -> Iterator[None]:
     """Hold a lock file that excludes other processes and threads, and remove it afterwards.
 
-    The lock ends with its process. A system with neither ``flock`` nor ``msvcrt.locking``
-    excludes threads only; no known system of this kind runs more than one process.
+    The lock is released when its process ends. On systems with neither ``flock`` nor
+    ``msvcrt.locking``, the lock excludes only threads; no known system of this kind runs more than
+    one process.
     """
     if _fcntl is None and _msvcrt is None:
         with _process_locks(path):
@@ -346,7 +347,10 @@ def _wait_for(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Remove the lock file, unless it was moved; a remaining file can be locked again."""
+    """Release the lock, and remove the lock file unless it was moved.
+
+    A lock file that could not be removed can be locked again.
+    """
     try:
         with suppress(OSError):
             if _fcntl is None:
@@ -357,7 +361,7 @@ def _unlock(descriptor: int, path: str) -> None:
     finally:
         os.close(descriptor)
     if _fcntl is None:
-        with suppress(OSError):  # while others have the file open
+        with suppress(OSError):  # other processes may have the file open
             os.unlink(path)
 
 
@@ -372,7 +376,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def why_refused(key: str) -> str | None:
-    """Return why the names in a key are invalid as file names (on Windows), or None if valid.
+    """Return why a key contains an invalid file name (on Windows), or None if all are valid.
 
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
@@ -391,7 +395,7 @@ def why_refused(key: str) -> str | None:
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path without links belongs to the system or to a device."""
+    """Return whether an absolute path without links is a device, or below /dev, /proc or /sys."""
     if not _WINDOWS:
         return f"{path}/".startswith(_SYSTEM_FOLDERS)
     drive, names = os.path.splitdrive(path.replace(os.sep, "/"))
@@ -399,7 +403,7 @@ def is_device(path: str) -> bool:
 
 
 def are_one_name(folder: str, name: str, other: str) -> bool:
-    """Return whether the file system of `folder` treats two names as one, by creating files."""
+    """Return whether the file system of `folder` treats two names as one, by creating a file."""
     first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)
     path, alias = (f"{folder}/.{token}{name[first : first + 32]}.tmp" for name in (name, other))
@@ -411,7 +415,7 @@ def are_one_name(folder: str, name: str, other: str) -> bool:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return whether a path, after following links, is a folder or below it."""
+    """Return whether `path` is `folder` or below it, after resolving symbolic links."""
     real, parent = (os.path.normcase(os.path.realpath(item)) for item in (path, folder))
     return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
 
@@ -425,9 +429,9 @@ def is_same_place(name: str, other: str) -> bool:
 
 
 def boot() -> str:
-    """Return an identifier of the current boot of the machine; empty if unknown.
+    """Return a string that identifies the current boot of the machine; empty if unknown.
 
-    Until the next boot, files keep their content even if it was not flushed to the disk.
+    Until the machine is rebooted, files keep content that was not flushed to the disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -44,12 +44,12 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 _HELPERS = 2
-_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # of each helper
-_SMALL_BATCH = 64  # of each helper, for documents
+_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # by each helper thread
+_SMALL_BATCH = 64  # by each helper thread, for metadata
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # per batch, if the sizes are known
-_FIRST_BATCH = 8  # as long as they are unknown
+_FIRST_BATCH = 8  # while the sizes are unknown
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"} | {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -64,13 +64,13 @@ class Transport(RemoteClient):
     Parameters
     ----------
     filesystem
-        An fsspec filesystem. It is created again in a forked process, where it would fail.
+        An fsspec filesystem. A forked process creates a copy, because the original would fail.
     root
         Path in the filesystem, without the protocol.
     rules
         See `Rules`.
     name
-        For messages; a URL without secrets.
+        A URL without secrets, for messages.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Transport(RemoteClient):
         small = self.rules.objects_are_small
         self._batch = _SMALL_BATCH if small else _BATCH_REQUESTS
         self._first_batch = _SMALL_BATCH if small else _FIRST_BATCH
-        # Whether texts of errors can hold secrets of the URL.
+        # Whether error messages can contain secrets from the URL.
         self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
         self._elsewhere = False
@@ -96,7 +96,7 @@ class Transport(RemoteClient):
 
     @property
     def filesystem(self) -> Any:
-        """The filesystem of this process."""
+        """The filesystem to use in this process."""
         if self._elsewhere:
             raise StorageError(
                 "the memory of one process is not visible to another",
@@ -116,7 +116,10 @@ class Transport(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the answers in order, cut from the whole object if the server sent all of it."""
+        """Yield exactly the bytes that each request asks for, or None if the file is absent.
+
+        The bytes are extracted from the whole file if the server sent all of it.
+        """
         for request, answer in zip(requests, self._answers(requests), strict=True):
             if answer is None or request.start is None:
                 yield None if answer is None else Versioned(answer)
@@ -124,14 +127,14 @@ class Transport(RemoteClient):
                 yield Versioned(self._exactly(request, answer))
 
     def end(self, key: str, max_bytes: int) -> Bytes | None:
-        """Return the last `max_bytes` of a file, or all of a shorter one; None if absent."""
+        """Return the last `max_bytes` of a file (all of a shorter one), or None if it is absent."""
         (answer,) = self._answers([Request(key, -max_bytes, max_bytes)])
         if answer is not None and (page := page_in(answer)):
             raise page_error("expected an object", page, store=self.name, key=key)
         return None if answer is None else answer[-max_bytes:]
 
     def _answers(self, requests: Sequence[Request]) -> Iterator[bytes | None]:
-        """Yield the answers in order, while helpers wait for the next batches."""
+        """Yield the responses in order, while threads request the next batches."""
         largest = 0
 
         def batches() -> Iterator[Sequence[Request]]:
@@ -163,13 +166,13 @@ class Transport(RemoteClient):
             helpers.shutdown(wait=True, cancel_futures=True)
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield the answers in order, or the error if access is denied (401, 403)."""
+        """Yield the responses in order, or the error if access is denied (401, 403)."""
         refusals: dict[int, AccessDeniedError] = {}
         answers = self._request(requests, refusals)
         return iter([refusals.get(index, answer) for index, answer in enumerate(answers)])
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
-        """Call `action` with the filesystem and a path; retry transient failures."""
+        """Call `action` with the filesystem and `path`; retry transient failures."""
         for _ in self.rules.retry.tries():
             try:
                 return action(self.filesystem, path)
@@ -192,12 +195,12 @@ class Transport(RemoteClient):
         return None if answer is None else len(answer)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return a size, None for an absent file, and -1 if a web server does not report it."""
+        """Return the size of a file; None if it is absent, -1 if the server does not report it."""
         filesystem.invalidate_cache()  # from an older listing
         try:
             size = filesystem.info(path)["size"]
         except FileNotFoundError as error:
-            # fsspec's HTTP filesystem raises it for every failure.
+            # fsspec's HTTP filesystem raises FileNotFoundError for every failure.
             cause = error.__cause__ if self.web else None
             if not isinstance(cause, Exception) or self._is_missing(cause):
                 return None
@@ -210,10 +213,10 @@ class Transport(RemoteClient):
         requests: Sequence[Request],
         refusals: dict[int, AccessDeniedError] | None = None,
     ) -> list[bytes | None]:
-        """Return all answers, None for absent files; transient failures are tried again.
+        """Return all responses (None for absent files), after retrying transient failures.
 
-        Errors of requests to which access is denied (401, 403) are added to `refusals`, by their
-        number.
+        If access is denied (401, 403), the error is added to `refusals` under the position of the
+        request, unless `refusals` is None.
         """
         answers: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -243,7 +246,7 @@ class Transport(RemoteClient):
     def _take_refusals(
         self, failed: dict[int, Exception], requests: Sequence[Request]
     ) -> dict[int, AccessDeniedError]:
-        """Remove the refusals from `failed`, and return their errors."""
+        """Remove the requests to which access was denied from `failed`, and return their errors."""
         refusals = {}
         for index in [index for index in failed if status_of(failed[index]) in (401, 403)]:
             error = self._failure(failed.pop(index), requests[index])
@@ -252,7 +255,7 @@ class Transport(RemoteClient):
         return refusals
 
     def _cat(self, requests: Sequence[Request]) -> list[bytes | Exception]:
-        """Return an answer or an error for each request. Names are never patterns."""
+        """Return a response or an error for each request. Names are never treated as patterns."""
         most = None if self.web else self.rules.max_object_bytes
         whole = (None, None) if most is None else (0, most + 1)
         bounds = [
@@ -262,7 +265,7 @@ class Transport(RemoteClient):
         starts, ends = map(list, zip(*bounds, strict=True))
         options = {"on_error": "return", **({} if self.alone else {"batch_size": self._batch})}
         if self.web and not self.alone:
-            # `http.Client` finds it there.
+            # `http.Client` reads the limit from there.
             options["trace_request_ctx"] = self.rules.max_object_bytes
         paths = [self.path(request.key) for request in requests]
         try:
@@ -277,24 +280,27 @@ class Transport(RemoteClient):
         return [self._cat([request])[0] for request in requests]
 
     def _log_retry(self, error: Exception, key: str) -> None:
-        """Log a transient failure, without its text, which can contain secrets of the URL."""
+        """Log a transient failure without its message, which can contain secrets from the URL."""
         status = status_of(error)
         reason = type(error).__name__ if status is None else f"status {status}"
         _log.info("%s: %s: request failed (%s), retrying", self.name, key, reason)
 
     def _forget(self, path: str) -> None:
-        """Remove a file from ``simplecache``, where an incomplete file has its final name."""
+        """Remove a file from ``simplecache``, where even an incomplete file has its final name."""
         kept = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(kept, str):
             with suppress(FileNotFoundError):
                 os.unlink(kept)
 
     def _checked(self, answer: bytes, request: Request) -> bytes:
-        """Return an answer; raise an error for a web page or an object that is too large.
+        """Return the response after checking its size and content.
 
         Raises
         ------
-        LimitError, StorageError
+        LimitError
+            If a whole object is too large.
+        StorageError
+            If the server sent a web page in place of a whole object.
         """
         if request.start is not None:
             return answer
@@ -309,7 +315,7 @@ class Transport(RemoteClient):
         return answer
 
     def _exactly(self, request: Request, answer: bytes) -> bytes:
-        """Return the requested bytes, cut from the whole object if the server sent all of it."""
+        """Return the requested bytes, extracted from the whole object if the server sent it."""
         key, start, length = request
         assert start is not None
         problem = f"expected {length} bytes from {start}, got {len(answer)}"
@@ -324,7 +330,7 @@ class Transport(RemoteClient):
         raise cut_error(request, len(answer), self.name)
 
     def _is_empty(self, error: Exception, request: Request) -> bool:
-        """Return whether a range failed because the object is empty, which is an error on S3."""
+        """Return whether a request failed only because the object is empty, an error on S3."""
         if request.start is not None or status_of(error) != 416:
             return False
         return self.size(request.key) == 0
@@ -340,10 +346,10 @@ class Transport(RemoteClient):
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: Request) -> NczarrError:
-        """Return the NczarrError for `error`, without its text if that can contain secrets.
+        """Return the NczarrError for `error`.
 
-        An error of aiohttp is not chained: it contains the headers of the request, and cannot be
-        pickled.
+        `error` is not chained if its message can contain secrets. An aiohttp error is not chained
+        either, because it contains the headers of the request and cannot be pickled.
         """
         key = request.key or None
         if isinstance(error, NczarrError):
@@ -366,7 +372,10 @@ def is_http(filesystem: Any) -> bool:
 
 
 def is_web_filesystem(filesystem: Any) -> bool:
-    """Return whether it is plain HTTP, or a cache of that: fsspec lists links of pages there."""
+    """Return whether a filesystem is plain HTTP or a cache of it.
+
+    fsspec lists the links on web pages as files there.
+    """
     below = getattr(filesystem, "fs", None)
     return is_http(filesystem) or (below is not None and is_web_filesystem(below))
 
@@ -374,9 +383,10 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
 ) -> tuple[Any, str]:
-    """Return the filesystem of an fsspec URL, chained or not, and the path in it.
+    """Return the filesystem for an fsspec URL, chained or not, and the path in it.
 
-    Nothing is requested except for an archive in a chain. `trust` limits redirects of web servers.
+    Nothing is requested, unless there is an archive in a chain. `trust` restricts redirects of web
+    servers.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {

@@ -34,12 +34,14 @@ class Trust:
     Attributes
     ----------
     origin
-        Scheme and host (or bucket) of a remote set, which may only refer to URLs there. None for a
-        local set, which may refer to everything except devices and unusual protocols.
+        Scheme and host (or bucket) of a remote set, which may only refer to URLs with the same
+        origin. None for a local set, which may refer to everything except devices and unusual
+        protocols.
     allow
-        Prefixes of URLs, or absolute paths, that the caller allows in addition.
+        URL prefixes, or absolute paths, that the caller allows in addition.
     narrow
-        Whether `origin` is the folder of an untrusted set, which may only refer to files in it.
+        Whether the set is untrusted. `origin` is then the folder of the set, which may only refer
+        to files in that folder.
     """
 
     origin: str | None = None
@@ -47,7 +49,10 @@ class Trust:
     narrow: bool = False
 
     def narrowed(self, document: str | None) -> Trust:
-        """Return the rules for an untrusted set at an absolute path or URL, or in memory (None)."""
+        """Return the rules for an untrusted set.
+
+        `document` is the absolute path or the URL of the set; None if the set is in memory.
+        """
         if document is None:
             return Trust("nowhere:", self.allow, narrow=True)
         path = local_path(document)
@@ -58,16 +63,16 @@ class Trust:
 
     @classmethod
     def below(cls, url: str) -> Trust:
-        """Return the rules for an untrusted store, whose redirects must stay below its own URL."""
+        """Return the rules for an untrusted store, whose redirects must stay below `url`."""
         return cls().narrowed(f"{url.partition('?')[0].rstrip('/')}/")
 
     def check(self, url: str) -> None:
-        """Raise an error for an absolute path or URL to which the set may not refer.
+        """Check that the set may refer to an absolute path or URL.
 
         Raises
         ------
         RefusedError
-            With the option that would allow it.
+            If it may not. The message names the option that would allow the place.
         """
         if _NO_NAME.search(url):
             raise RefusedError(f"refers to {quote(url)}, which is not a valid name")
@@ -75,7 +80,7 @@ class Trust:
         near = all(path is None or self._may_resolve(path) for path in paths)
         for path in filter(None, paths if near else ()):
             real = os.path.realpath(path)
-            # Opening the file of a chain does not check its kind: a pipe or a device may never end.
+            # Files in a chained URL are opened unchecked, but a pipe or a device may never end.
             odd = len(paths) > 1 and _is_special(real)
             if odd or system.is_device(real):
                 raise RefusedError(f"refers to {quote(path)}, which is not a plain file")
@@ -96,10 +101,10 @@ class Trust:
         )
 
     def check_redirect(self, url: str, target: str) -> None:
-        """Raise an error for a redirect from `url` to `target` that must not be followed.
+        """Raise RefusedError if a redirect from `url` to `target` must not be followed.
 
-        A host may redirect to itself, also from ``http`` to ``https``, unless it is untrusted. For
-        a local set, redirects to any public host are allowed.
+        A server may redirect to itself, even from ``http`` to ``https``, unless the set is
+        untrusted. For a local set, redirects to any public host are allowed.
         """
         web = target.startswith(("http://", "https://"))
         if web and not self.narrow and _server(url) == _server(target):
@@ -118,17 +123,20 @@ class Trust:
             )
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
-        """Return whether the name of a host may resolve to a private address.
+        """Return whether a host name may resolve to a private address.
 
-        It may for hosts that the caller names, including the host of the set. For a local set, it
-        may for all hosts except by redirects.
+        This is allowed for hosts that the caller names, including the host of the set. For a local
+        set, it is allowed for all hosts, except after a redirect.
         """
         if self.origin is None:
             return not redirected
         return host in map(_host, (self.origin, *self.allow))
 
     def _may_resolve(self, path: str) -> bool:
-        """Return whether a path may be accessed: for a share, Windows logs in to the server."""
+        """Return whether a path may be accessed at all.
+
+        Even resolving the path of a share makes Windows log in to its server.
+        """
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
             return True
@@ -160,16 +168,16 @@ def _protocols(url: str) -> list[str]:
 
 
 def origin_of(url: str) -> str:
-    """Return the scheme and host (or bucket) of a URL, the last one of a chain: ``s3://bucket``.
+    """Return the scheme and host (or bucket) of a URL, such as ``s3://bucket``.
 
-    ``memory://`` has no host, and is a single origin.
+    In a chain, the last URL counts. All ``memory://`` URLs have the same origin.
     """
     last = url.rpartition("::")[2]
     return "memory://" if last.startswith("memory://") else "/".join(last.split("/")[:3])
 
 
 def is_below(url: str, prefix: str) -> bool:
-    """Return whether a URL is at or below a prefix; every URL is below an empty one."""
+    """Return whether a URL is at or below a prefix. Every URL is below an empty prefix."""
     return (
         not prefix
         or url == prefix
@@ -178,7 +186,7 @@ def is_below(url: str, prefix: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is a loopback, private, link-local or metadata address."""
+    """Return whether a host is a loopback, private, link-local or cloud metadata address."""
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):
         return True
@@ -195,17 +203,17 @@ def is_private(host: str) -> bool:
 
 
 def _host(url: str) -> str:
-    """Return the host of a URL as HTTP clients parse it; empty if there is none."""
+    """Return the host in a URL, as HTTP clients parse it, or an empty string."""
     return urllib.parse.urlsplit(url).hostname or "" if "://" in url else ""
 
 
 def _server(url: str) -> str:
-    """Return host and port in the spelling of a URL."""
+    """Return the host and port as a URL spells them, in lower case."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def _folder(url: str) -> str:
-    """Return the value of `allow` that permits a URL; a chain can only be allowed as a whole."""
+    """Return the value of `allow` that permits a URL: its folder, or all of a chained URL."""
     return url if "::" in url else url[: url.rfind("/") + 1] or url
 
 

@@ -17,12 +17,12 @@ _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORE
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute path with ``/`` as separator, the form of all local paths here."""
+    """Return an absolute path with ``/`` as separator, as all local paths in this package have."""
     return os.path.abspath(path).replace(os.sep, "/")
 
 
 def local_path(url: str) -> str | None:
-    """Return the path that a path or a ``file:`` URL names, with ``/``; None for other URLs.
+    """Return the local path, with ``/``, for a path or a ``file:`` URL; None for any other URL.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def local_path(url: str) -> str | None:
 
 
 def is_rooted(path: str) -> bool:
-    """Return whether a path is absolute, or starts with a root or drive."""
+    """Return whether a path starts with a root or a drive."""
     return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
 
 
@@ -52,10 +52,10 @@ def is_filesystem(value: object) -> bool:
 
 
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
-    """Return the synchronous filesystem below fsspec's wrappers, and the path in it.
+    """Return the synchronous filesystem inside fsspec's wrappers, and the path in it.
 
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. `ReferenceFileSystem` is returned
-    unchanged.
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. A `ReferenceFileSystem` is
+    returned unchanged.
     """
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.dirfs import DirFileSystem
@@ -69,7 +69,7 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
         elif (
             filesystem.async_impl and filesystem.asynchronous and filesystem.protocol != "reference"
         ):
-            # It runs in the caller's event loop, so it cannot be called from here.
+            # The filesystem runs in the caller's event loop, so it cannot be called from here.
             options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
             options["asynchronous"] = False
             filesystem = type(filesystem)(*filesystem.storage_args, **options)
@@ -78,10 +78,10 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
 
 
 def check_chain(url: str) -> None:
-    """Raise UnsupportedError for a chained URL with a link that fsspec would ignore.
+    """Raise UnsupportedError for a chained URL if fsspec would ignore a part of it.
 
-    These are a link after a protocol that does not wrap another, a path of a cache, and references
-    that do not come first.
+    fsspec ignores what follows a protocol that does not wrap another URL, the path of a cache, and
+    ``reference`` unless it comes first. A zip file in a zip file needs its name.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -114,7 +114,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return merged storage options; `overrides` win, also within ``client_kwargs``."""
+    """Merge storage options; `overrides` take precedence, also within ``client_kwargs``."""
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
@@ -122,19 +122,19 @@ def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
 
 
 def is_protocol(name: str) -> bool:
-    """Return whether fsspec has a protocol of that name."""
+    """Return whether `name` is a protocol that fsspec knows."""
     from fsspec.registry import known_implementations, registry
 
     return name in known_implementations or name in registry
 
 
 def mask(url: str) -> str:
-    """Return a URL for messages, without user, password and query, which can be secret."""
+    """Return a URL for messages, with user, password and query masked, as they can be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Return the folder of a URL without query, and its last name, decoded for http(s).
+    """Split a URL without query into its folder and its last name, which is decoded for http(s).
 
     Examples
     --------
@@ -150,11 +150,14 @@ def split_name(url: str) -> tuple[str, str]:
 
 
 def is_web(url: str) -> bool:
-    """Return whether a URL, or the last one of a chain, starts with http(s)."""
+    """Return whether a URL, or the last URL of a chain, starts with ``http(s)://``."""
     return url.rpartition("::")[2].startswith(("http://", "https://"))
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Return an http(s) URL without its query, and the query with its ``?``; empty for others."""
+    """Split an http(s) URL into the part before its query, and the query with its ``?``.
+
+    The query is an empty string for a URL without query, and for any other kind of URL.
+    """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query

@@ -1,4 +1,4 @@
-"""The client of a store for zarr-python stores, including icechunk's and VirtualiZarr's."""
+"""The client that accesses zarr-python stores, including icechunk and VirtualiZarr stores."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ _MESSAGE_LENGTH = 200
 class ZarrPythonClient(RemoteClient):
     """The objects below a path in a zarr-python store.
 
-    Its asynchronous methods run concurrently in zarr-python's own event loop.
+    The asynchronous methods of the store run concurrently in zarr-python's own event loop.
 
     Parameters
     ----------
     store
         An instance of ``zarr.abc.store.Store``.
     path
-        Folder in it; empty for the whole store.
+        Folder in `store`; empty for the whole store.
     rules
-        See `Rules`. The store retries requests itself.
+        See `Rules`. Its `retry` has no effect, because the store retries requests itself.
 
     Notes
     -----
-    In stores limited to Zarr v3 (icechunk), the objects that mark an unfinished write are kept in
-    this process, since the user's commit is the transaction.
+    Stores limited to Zarr v3, such as icechunk's, reject the objects that mark an unfinished write.
+    This process keeps these markers in memory, which suffices, because the user's commit is the
+    transaction.
     """
 
     def __init__(self, store: Any, path: str = "", rules: Rules | None = None) -> None:
@@ -74,18 +75,18 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """A text that is equal for clients of the same objects."""
+        """A string that is equal for two clients if they access the same objects."""
         is_url = self.shared and "://" in self.name
         return self.name if is_url else f"{self.name} {id(self.store)}"
 
     def with_rules(self, rules: Rules) -> ZarrPythonClient:
-        """Return a client of the same objects with other rules."""
+        """Return a client for the same objects with different rules."""
         client = ZarrPythonClient(self.store, self.folder, rules)
         client._marks, client._copied = self._marks, self._copied
         return client
 
     def answers(self, requests: Sequence[Request]) -> Iterator[Versioned | None]:
-        """Yield the answers in order."""
+        """Yield the requested bytes in order, or None if the object is absent."""
         for request in requests:
             check_key(request.key, self.name)
         for first in range(0, len(requests), IN_FLIGHT):
@@ -93,7 +94,7 @@ class ZarrPythonClient(RemoteClient):
                 yield None if data is None else Versioned(data)
 
     def probes(self, requests: Sequence[Request]) -> Iterator[Bytes | None]:
-        """Yield the answers in order; the store does not say which request is refused."""
+        """Yield the responses in order; raise an error if access to any object is denied."""
         return (answer and answer.data for answer in self.answers(requests))
 
     def put(self, key: str, data: Bytes) -> None:
@@ -106,7 +107,7 @@ class ZarrPythonClient(RemoteClient):
             self._marks[key] = bytes(data)
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it exists; return False, because the outcome is unknown."""
+        """Write an object unless it exists; return False, because zarr-python hides the outcome."""
         check_key(key, self.name)
         if self._holds(key):
             action = self.store.set_if_not_exists
@@ -116,7 +117,7 @@ class ZarrPythonClient(RemoteClient):
         return False
 
     def children(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted."""
+        """Return the sorted names directly below `prefix`."""
         if not self.store.supports_listing:
             raise UnsupportedError(
                 f"a {type(self.store).__name__} cannot list objects",
@@ -138,7 +139,7 @@ class ZarrPythonClient(RemoteClient):
             yield from self.below(f"{prefix}{name}/")
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects, as far as they exist."""
+        """Remove objects, if they exist."""
         self._run(self._delete, [key for key in keys if self._holds(key)])
         for key in keys:
             self._marks.pop(key, None)
@@ -150,14 +151,17 @@ class ZarrPythonClient(RemoteClient):
         return size  # type: ignore[no-any-return]
 
     def address(self, key: str) -> None:
-        """Return None: other programs cannot read the objects of a Python object."""
+        """Return None, because other programs cannot read from a Python object."""
 
     def check_writable(self) -> None:
-        """Raise an error if the store is read only, or a worker's copy.
+        """Raise an error if objects cannot be written.
 
         Raises
         ------
-        UnsupportedError, StorageError
+        UnsupportedError
+            If the store is read-only, or cannot replace objects.
+        StorageError
+            If this is a copy of the store in a worker process.
         """
         kind = type(self.store).__name__
         if self.store.read_only or not self.store.supports_writes:
@@ -175,11 +179,11 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _holds(self, key: str) -> bool:
-        """Return whether the store accepts a key."""
+        """Return whether `store` accepts a key; other keys are kept in memory."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_mark(self, key: str) -> None:
-        """Raise UnsupportedError unless a key is that of a marker of an unfinished write."""
+        """Raise UnsupportedError unless a key belongs to a marker of an unfinished write."""
         if not key.rpartition("/")[2].startswith(".nczarr"):
             raise UnsupportedError(
                 f"a {type(self.store).__name__} is limited to Zarr v3",
@@ -192,7 +196,10 @@ class ZarrPythonClient(RemoteClient):
         return f"{self.folder}/{key}" if self.folder else key
 
     def _run(self, action: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> list[Any]:
-        """Return the results of an action on items, concurrently in zarr-python's event loop."""
+        """Run `action` for all items concurrently in zarr-python's event loop; return the results.
+
+        Raise an NczarrError for the first action that fails.
+        """
         from zarr.core.sync import sync
 
         async def gather() -> list[Any]:
@@ -279,14 +286,14 @@ class ZarrPythonClient(RemoteClient):
 
 
 def _copy(store: Any, path: str, rules: Rules) -> ZarrPythonClient:
-    """Return the client of a copy of a store from another process."""
+    """Return a client for the unpickled copy of a store that exists in another process."""
     client = ZarrPythonClient(store, path, rules)
     client._copied = True
     return client
 
 
 def _name(store: Any) -> str:
-    """Return a name of a store for messages, without secrets."""
+    """Return the name of a store for messages, without secrets."""
     session = getattr(store, "session", None)
     if session is not None:
         return f"icechunk://{session.branch or session.snapshot_id}"

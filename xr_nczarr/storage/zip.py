@@ -31,13 +31,19 @@ from xr_nczarr.storage.zip_index import (
 
 
 class ZipStore(Store):
-    """The entries of a zip file, read in place.
+    """A store of the entries of a zip file, which are read without unpacking the file.
 
-    Two layouts are read: keys at the root (zarr-python), and all keys below one folder (netcdf-c).
-    If several entries have the same name, the last one counts.
+    Two layouts are supported: keys at the root (zarr-python), and all keys below one folder
+    (netcdf-c). If several entries have the same name, the last one is used.
 
-    The file is the object `key` of the store `folder`. Objects of more than `max_object_bytes`
-    raise LimitError before anything is allocated.
+    Parameters
+    ----------
+    folder
+        The store that contains the zip file.
+    key
+        Key of the zip file in `folder`.
+    max_object_bytes
+        Larger objects raise LimitError before anything is allocated.
     """
 
     shared = False
@@ -62,7 +68,7 @@ class ZipStore(Store):
         max_object_bytes: int = 4 << 30,
         sync: Sync = "commit",
     ) -> ZipStore:
-        """Return the store in the zip file at an absolute path."""
+        """Return the store in the local zip file at an absolute path."""
         folder, name = os.path.split(path)
         # The file itself may be larger than any object in it.
         return cls(LocalStore(folder, sync, max_object_bytes=1 << 62), name, max_object_bytes)
@@ -84,7 +90,10 @@ class ZipStore(Store):
             yield None if entry is None else decode(next(spans), entry, key, self.name)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield each byte range in order; stored entries are read in part, others whole."""
+        """Yield each byte range in order, or None if its object is absent.
+
+        Uncompressed entries are read in part, compressed entries as a whole.
+        """
         places = self._uncompressed_ranges(item.key for item in ranges)
         spans = []
         for item in ranges:
@@ -104,7 +113,7 @@ class ZipStore(Store):
         return None if entry is None else entry.info.file_size
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Return the byte ranges of the zip file that hold objects.
+        """Return, by key, the byte ranges of the zip file that contain objects.
 
         Raises
         ------
@@ -124,9 +133,9 @@ class ZipStore(Store):
         return {key: Address(file.url, *places[key]) for key in keys}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the offset and length in the file of the objects that are not deflated.
+        """Return, by key, the offset and length in the file of each object that is not deflated.
 
-        The local headers, which contain the offsets, are fetched together.
+        The local headers, which determine the offsets, are fetched together.
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
@@ -137,18 +146,18 @@ class ZipStore(Store):
         }
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted."""
+        """Return the sorted names directly below `prefix`."""
         check_prefix(prefix, self.name)
         return one_level(self._keys(), prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield key and size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object below `prefix`."""
         for key, entry in self._entries().items():
             if key.startswith(prefix):
                 yield key, entry.info.file_size
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects by replacing the file. Use `staging` to write many objects."""
+        """Write objects by replacing the file. Use `in_one_step` to write many objects."""
         with self.in_one_step(empty=False) as staging:
             staging.put(items)
 
@@ -158,7 +167,10 @@ class ZipStore(Store):
             staging.delete(prefix)
 
     def staging(self, *, empty: bool = False) -> LocalStore:
-        """Return a directory beside the file, with its objects, that `commit` packs."""
+        """Return a staging directory beside the file, for `commit` to pack.
+
+        It contains the objects of the file unless `empty`.
+        """
         target = self._target()
         # Only the packed file is flushed to the disk.
         staging = LocalStore(target, "none").staging()
@@ -174,8 +186,9 @@ class ZipStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Pack `staging` into a file that atomically replaces this one, then remove `staging`.
 
-        Entries are uncompressed, below a folder named after the file, directories first. netcdf-c
-        reads no other layout, and zarr-python reads it with that folder as the path.
+        Entries are uncompressed and below a folder named after the file; directories come first.
+        netcdf-c cannot read any other layout. zarr-python can read this layout if the folder is
+        passed as the path.
         """
         folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
@@ -206,7 +219,7 @@ class ZipStore(Store):
         LocalStore(os.path.dirname(self._target())).check_new_keys(new, existing)
 
     def fingerprint(self) -> str | None:
-        """Return a text that changes with the zip file; None for a remote one."""
+        """Return a string that changes whenever the zip file does, or None for a remote file."""
         if not isinstance(self.folder, LocalStore):
             return None
         return file_fingerprint(f"{self.folder.root}/{self.key}")
@@ -235,7 +248,7 @@ class ZipStore(Store):
             yield data
 
     def _entries(self) -> dict[str, Entry]:
-        """Return the entries by key; they are read only once."""
+        """Return the entries by key, reading the directory of the zip file only once."""
         if self._index is None:
             end = self.folder.fetch_end(self.key, END_BYTES)
             if end is None:
@@ -245,13 +258,16 @@ class ZipStore(Store):
         return self._index
 
     def _keys(self) -> list[str]:
-        """Return the sorted keys; they are sorted only once."""
+        """Return the sorted keys, sorting them only once."""
         if self._sorted is None:
             self._sorted = sorted(self._entries())
         return self._sorted
 
     def _entry(self, key: str) -> Entry | None:
-        """Return an entry that can be decoded within the limits, or None if it does not exist."""
+        """Return the entry at `key`, or None if it does not exist.
+
+        Raise an error if the entry is damaged, too large, or in an unsupported format.
+        """
         check_key(key, self.name)
         entry = self._entries().get(key)
         if entry is None:
@@ -273,7 +289,7 @@ class ZipStore(Store):
 
 
 def _pack(file: zipfile.ZipFile, root: str, prefix: str) -> None:
-    """Write everything below `root`: first the directories, then the files."""
+    """Write everything below `root` to a zip file: first the directories, then the files."""
     folders, files = [prefix], []
     for parent, below, names in os.walk(root):
         inside = os.path.relpath(parent, root).replace(os.sep, "/")

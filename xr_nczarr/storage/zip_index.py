@@ -22,14 +22,14 @@ HEADER = 30
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
 END_BYTES = 64 << 10
-"""Number of bytes at the end of a file that usually contain its directory."""
+"""Number of bytes at the end of a file that usually contain the zip directory."""
 
 _JUNK = "__MACOSX/"
-_EMPTY_GROUP_BYTES = 64  # limit for the document of a group without attributes
+_EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attributes
 
 
 class Entry(NamedTuple):
-    """An object in the file: at most `span` bytes from `offset`, including its local header."""
+    """An object in the zip file: at most `span` bytes from `offset`, including its local header."""
 
     offset: int
     span: int
@@ -42,12 +42,13 @@ class Entry(NamedTuple):
 
 
 class FileEnd:
-    """The last bytes of a zip file, which imply its size.
+    """The last bytes of a zip file, and the size of the file, which they imply.
 
     Parameters
     ----------
     data
-        The last bytes, at most `END_BYTES`. A larger file must begin with its first entry.
+        The last `END_BYTES` bytes, or the whole of a shorter file. A longer file must begin with
+        its first entry.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -55,14 +56,14 @@ class FileEnd:
         self.size = len(data) if len(data) < END_BYTES else _implied_size(bytes(data))
 
     def cut(self, offset: int, length: int) -> Bytes | None:
-        """Return bytes of the file, or None unless all of them are in `data`."""
+        """Return `length` bytes of the file from `offset`, or None unless `data` contains them."""
         first = offset - self.size + len(self.data)
         inside = 0 <= first <= len(self.data) - length
         return memoryview(self.data)[first : first + length] if inside else None
 
 
 def _implied_size(end: bytes) -> int:
-    """Return the size of a file from the directory in its last bytes; 0 if there is none.
+    """Return the size of a zip file, computed from its last bytes; 0 if they do not contain it.
 
     Source: PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16.
     """
@@ -75,14 +76,14 @@ def _implied_size(end: bytes) -> int:
 
 
 def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
-    """Return the entries of a file of `size` bytes by key, relative to the folder of the store.
+    """Return the entries of a file of `size` bytes, by key relative to the folder of the store.
 
     Raises
     ------
     StorageError
         If the file is damaged, or entries overlap.
     RefusedError
-        For a name that leaves the store.
+        If a name points outside the store.
     """
     source: Any = _RangeFile(read, size)
     try:
@@ -112,9 +113,9 @@ def read_index(read: Read, size: int, store: str) -> dict[str, Entry]:
 def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
     """Return the folder of the store with a trailing slash; empty for the root of the archive.
 
-    The folder contains all entries. netcdf-c always uses the folder of the first entry. This
-    function does so as well if that folder has the archive's name, and the only entry outside of
-    it is the document of an empty group.
+    Normally, the folder of the store contains all entries. netcdf-c, however, always uses the
+    folder of the first entry. This function does so as well if that folder is named after the
+    archive, and the only entry outside it is the metadata of an empty group.
     """
     tops = {name.partition("/")[0] if "/" in name else "" for name in entries}
     if len(tops) == 1 and "" not in tops:
@@ -127,7 +128,7 @@ def _folder(entries: Mapping[str, Entry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: Entry, key: str, store: str) -> Bytes:
-    """Return the object from the bytes that start with its local header."""
+    """Decode an object from `data`, the bytes of its entry from the local header on."""
     size, start = entry.info.file_size, data_start(data, entry, key, store)
     content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
     if entry.deflated:
@@ -158,7 +159,7 @@ def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
 
 
 class _RangeFile:
-    """The file object from which `zipfile` reads."""
+    """A minimal file object for `zipfile`, which reads only the ranges it needs."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read
