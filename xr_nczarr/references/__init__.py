@@ -1,4 +1,4 @@
-"""Parse reference sets, open them as stores of the bytes that they refer to, and write them."""
+"""Parse, open and write reference sets, which map the keys of a store to bytes of other files."""
 
 from xr_nczarr.references.entries import InlineBytes, Reference, Target
 from xr_nczarr.references.opening import open_record_set, open_target

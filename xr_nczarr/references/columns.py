@@ -1,7 +1,8 @@
-"""Explicit references: columns for the chunks of large arrays, a dictionary for all others.
+"""Tables of explicit references: columns for the chunks of large arrays, a dictionary for others.
 
-A column holds interned URLs, offsets and lengths by chunk index, about 15 bytes per reference. A
-JSON document with a regular layout is scanned into columns without an object for each reference.
+A column stores the URLs, offsets and lengths of the chunks in NumPy arrays, which take about 15
+bytes per reference. A JSON document with a regular layout is scanned into columns without creating
+a Python object for each reference.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX})*)", re.DOTALL)
 _NESTED = re.compile(rf"(|.*?/)({_INDEX}(?:/{_INDEX})+)", re.DOTALL)
 
 Entry = str | Target
-"""Inline text in the spelling of the set, or a target."""
+"""An inline string as the document spells it, or a target."""
 
 
 class Family(NamedTuple):
-    """The common properties of the chunk keys of one array."""
+    """The format of the chunk keys of one array: the prefix, the separator, and the rank."""
 
     prefix: str
     separator: str
@@ -53,7 +54,10 @@ class Family(NamedTuple):
 
 
 def split_chunk_key(key: str) -> tuple[Family, str] | None:
-    """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as text."""
+    """Split a key like ``"t/0.0"`` or ``"t/c/0/0"`` into its family and its index as a string.
+
+    Return None for a key that is not a chunk key.
+    """
     slash = key.rfind("/")  # preceded by a digit in nested indices
     match, separator = _NESTED.fullmatch(key) if key[slash - 1 : slash].isdigit() else None, "/"
     if match is None:
@@ -65,7 +69,7 @@ def split_chunk_key(key: str) -> tuple[Family, str] | None:
 
 
 def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
-    """Return the position of an index in C order, or None outside the shape."""
+    """Return the position of an index in C order, or None if it is outside the shape."""
     number = 0
     for position, extent in zip(index, shape, strict=True):
         if position >= extent:
@@ -76,18 +80,22 @@ def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The references of one array.
+    """The references to the chunks of one array. Each row is one reference.
 
     Attributes
     ----------
+    family
+        The format of the chunk keys.
     shape
-        Extent of the chunk indices.
+        Largest chunk index along each dimension, plus 1.
     codes
-        Flat index of each row, ascending; None if the rows are the whole grid in order.
+        Flat chunk index of each row, in ascending order; None if every chunk has a row.
     urls
-        The distinct URLs, which `url_numbers` index.
+        The distinct URLs.
+    url_numbers
+        Position in `urls` of each row's URL.
     offsets, lengths
-        In bytes by row; -1 for a whole object.
+        Offset and length of each row in bytes; -1 for a whole object.
     """
 
     family: Family
@@ -102,7 +110,7 @@ class Column:
         return len(self.url_numbers)
 
     def find(self, index: Sequence[int]) -> Target | None:
-        """Return the reference of a chunk index."""
+        """Return the reference for a chunk index, or None if the index has no row."""
         row = code = flat_index(index, self.shape)
         if code is not None and self.codes is not None:
             row = int(self.codes.searchsorted(self.codes.dtype.type(code)))
@@ -111,7 +119,7 @@ class Column:
         return None if row is None else self.row(row)
 
     def rows(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the rows of many chunk indices, or None unless each has one."""
+        """Return the row numbers for many chunk indices, or None if any of them has no row."""
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None
@@ -140,21 +148,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Table(ByFields):
-    """Explicit references.
+    """The references that a set lists explicitly.
 
     Attributes
     ----------
     entries
-        By key, in the order of the document.
+        References by key, in the order of the document, except for those in columns.
     columns
-        The references of large arrays.
+        References to the chunks of large arrays.
     """
 
     entries: Mapping[str, Entry]
     columns: Mapping[Family, Column] = field(default_factory=dict)
 
     def digest(self, others: bytes) -> bytes:
-        """Return a digest of the columns and of the text of everything else."""
+        """Return a digest of the columns and of `others`, the text of the rest of the document."""
         digest = hashlib.blake2b(others, digest_size=32)
         for column in self.columns.values():
             digest.update(repr((column.family, column.shape, column.urls)).encode())
@@ -170,17 +178,17 @@ class Table(ByFields):
         return len(self.entries) + sum(map(len, self.columns.values()))
 
     def load(self, keys: Sequence[str]) -> None:
-        """Prepare many keys for `find`; does nothing here, because all references are in memory."""
+        """Do nothing, because all references are in memory; see `ParquetTable.load`."""
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference of `key`, or None if it is not in the table."""
+        """Return the reference for `key`, or None if it is not in the table."""
         entry = self.entries.get(key)
         if entry is not None:
             return decode_inline(entry, key) if isinstance(entry, str) else entry
         return self.find_chunk(key)
 
     def find_chunk(self, key: str) -> Target | None:
-        """Return the reference of `key`, or None if it is not in a column."""
+        """Return the reference for `key`, or None if it is not in a column."""
         split = split_chunk_key(key) if self.columns else None
         column = self.columns.get(split[0]) if split else None
         if split is None or column is None:
@@ -188,7 +196,7 @@ class Table(ByFields):
         return column.find([int(part) for part in split[1].split(split[0].separator)])
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of the array with these keys, or None if its chunks are entries."""
+        """Return the column of the array with these chunk keys, or None if it has no column."""
         return self.columns.get(Family(keys.prefix, keys.separator if rank > 1 else ".", rank))
 
     def items(self) -> Iterator[tuple[str, Reference]]:
@@ -200,7 +208,7 @@ class Table(ByFields):
                 yield key, column.row(row)
 
     def chunk_counts(self) -> Counter[str]:
-        """Return the number of chunks by the part of their keys before the index."""
+        """Return the number of chunks of each array, by the part of their keys before the index."""
         counts: Counter[str] = Counter()
         for key in self.entries:
             if not is_metadata(key):
@@ -211,17 +219,20 @@ class Table(ByFields):
         return counts
 
     def names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted, without columns."""
+        """Return the sorted names directly below `prefix`, without the chunks in columns."""
         return one_level(self._sorted_keys, prefix)
 
     def urls(self, most: int) -> set[str]:
-        """Return URLs of targets: at most `most` from each column, and as many of the others."""
+        """Return the URLs of some targets: up to `most` from each column and from the entries."""
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Target))
         columns = (column.urls[:most] for column in self.columns.values())
         return {*islice(entries, most), *chain.from_iterable(columns)}
 
     def subset(self, prefix: str) -> Table:
-        """Return the table of the chunks whose keys begin with `prefix`."""
+        """Return a table with the references to the chunks whose keys begin with `prefix`.
+
+        A column is kept as a whole if it may contain such chunks.
+        """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
         below = keys[bisect_left(keys, prefix) : end]
@@ -239,7 +250,7 @@ class Table(ByFields):
 
 
 class TableBuilder:
-    """A builder that collects rows in any order, and creates the columns."""
+    """A builder that collects references (rows) in any order, and creates columns from them."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}
@@ -247,11 +258,11 @@ class TableBuilder:
 
     @property
     def families(self) -> Collection[Family]:
-        """The families that have rows."""
+        """The families of the rows added so far."""
         return self._blocks.keys()
 
     def url_numbers(self, urls: Sequence[bytes | str]) -> NDArray[np.int32]:
-        """Return a number for each URL; bytes are escaped as in a JSON string."""
+        """Return a number for each URL. URLs in bytes are escaped as in a JSON string."""
         numbers = self._numbers
         for url in set(urls):
             numbers.setdefault(url, len(numbers))
@@ -265,19 +276,20 @@ class TableBuilder:
         offsets: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        """Add rows: a chunk index, a URL's number, offset and length each (-1: whole object)."""
+        """Add rows of chunk index, URL number, offset and length (both -1 for a whole object)."""
         parts = indices, url_numbers, offsets, lengths
-        # In the smallest integer type that can hold them; none is below -1.
+        # The smallest integer type that can represent all values, of which none is below -1.
         block = tuple(part.astype(np.min_scalar_type(min(-1, ~part.max()))) for part in parts)
         self._blocks.setdefault(family, []).append(block)
 
     def columns(self, render_url: Callable[[str], str]) -> dict[Family, Column]:
-        """Return the columns of all rows.
+        """Build the columns from all rows.
 
         Parameters
         ----------
         render_url
-            Function that renders the templates in a URL of the document; called once for each URL.
+            Function that renders the templates in a URL of the document. It is called once for
+            each distinct URL.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A reference document, which each process reads once; it is pickled in place of a large set."""
+"""A reference document, which is pickled in place of a large set and read once per process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class ReferenceDocument:
     Attributes
     ----------
     fetch
-        Function that returns a file of its folder, or None if it does not exist.
+        Function that returns the content of a file in the document's folder, or None if the file
+        does not exist.
     name
         Name of the document in the folder.
     digest
-        Digest of its content when it was opened; empty before it is opened.
+        Digest of the content that the document had when it was opened; empty before that.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -47,7 +48,7 @@ class ReferenceDocument:
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
-        """Read the document; return it with its current digest, and the set."""
+        """Read the document; return a copy with the current digest, and the reference set."""
         data = self.fetch(self.name)
         if data is None:
             raise NotFoundError("the reference set does not exist")
@@ -57,12 +58,12 @@ class ReferenceDocument:
             return opened, _sets.setdefault(opened._token, references)
 
     def references(self) -> ReferenceSet:
-        """Return the set that was opened. Each process reads it only once.
+        """Return the set that was opened, reading the document only once per process.
 
         Raises
         ------
         ReferenceSetError
-            If the document has changed since, or this process cannot read it.
+            If the document has changed since it was opened, or this process cannot find it.
         """
         with _lock:
             references = _sets.get(self._token)

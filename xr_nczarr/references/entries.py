@@ -1,4 +1,4 @@
-"""References to bytes of another object, and inline bytes in the set itself."""
+"""The kinds of references: to bytes of another object, or inline bytes in the set itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Reference = InlineBytes | Target
 
 
 class ByFields:
-    """A dataclass that pickles as its fields, without cached properties."""
+    """A base class for dataclasses that are pickled by their fields, without cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -59,7 +59,7 @@ def is_metadata(key: str) -> bool:
 
 
 def decode_inline(text: str, key: str) -> InlineBytes:
-    """Return the bytes of a text entry: decoded after ``base64:``, else as UTF-8."""
+    """Decode an inline string: Base64 if it starts with ``base64:``, otherwise UTF-8 text."""
     try:
         if text.startswith(_BASE64):
             return InlineBytes(base64.b64decode(text[len(_BASE64) :], validate=True))
@@ -69,7 +69,7 @@ def decode_inline(text: str, key: str) -> InlineBytes:
 
 
 def encode_inline(data: bytes) -> str:
-    """Return the text of inline bytes: unchanged if they are plain text, else in base64."""
+    """Encode bytes as an inline string: the text itself if they are plain UTF-8, else Base64."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -80,7 +80,7 @@ def encode_inline(data: bytes) -> str:
 
 
 def parse_members(data: bytes) -> dict[str, Any]:
-    """Return the members of a JSON object; raise ReferenceSetError for one that occurs twice."""
+    """Parse a JSON object; raise ReferenceSetError if it is invalid or a name occurs twice."""
     try:
         members = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -104,9 +104,9 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the Cartesian product, the last one fastest; ranges may be of any length.
+    """Yield the Cartesian product of `domains`, in which the last domain varies fastest.
 
-    `itertools.product` would first convert each of them to a tuple.
+    `itertools.product` would first convert each domain to a tuple, but ranges may be of any length.
     """
     if not domains:
         yield ()
@@ -117,7 +117,7 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 def check_number(value: object, what: str, key: str) -> int:
-    """Return an offset or a length; raise ReferenceSetError unless it is an integer up to 2⁶²."""
+    """Return an offset or a length; raise ReferenceSetError unless it is an integer below 2⁶²."""
     if isinstance(value, np.integer):
         value = int(value)
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
@@ -128,10 +128,10 @@ def check_number(value: object, what: str, key: str) -> int:
 
 
 def absolute_url(url: str, document_url: str) -> str:
-    """Return the absolute form of `url` in the document at `document_url`.
+    """Resolve `url` relative to the document at `document_url`.
 
-    URLs with a scheme or a chain stay unchanged. Relative ones start at the document's folder, and
-    ``..`` never leads above the root of its host or bucket.
+    URLs with a scheme and chained URLs are returned unchanged. All others are relative to the
+    document's folder, and ``..`` never leads above the root of the document's host or bucket.
 
     Examples
     --------

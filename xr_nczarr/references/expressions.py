@@ -1,7 +1,8 @@
 """Arithmetic on the values of dimensions: small expression trees, compiled from templates.
 
 A tree is a constant, a `DimensionValue`, or a `Call` of a function on other trees. Trees pickle.
-Every function bounds its result. A tree returns the same value as jinja2, or raises an error.
+Every function limits the size of its result. Evaluating a tree returns the same value as jinja2, or
+raises an error.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _FORMAT_OF_ONE = re.compile(r"[^%]{0,999}%0?[1-5]?[0-9]?[dsx][^%]{0,999}")
 
 
 class DimensionValue(NamedTuple):
-    """The value of a dimension."""
+    """An expression for the value of a dimension."""
 
     name: str
 
 
 class Call(NamedTuple):
-    """A function of the values of other expressions."""
+    """An expression that calls a function with the values of other expressions."""
 
     function: Callable[..., Value]
     parts: tuple[Any, ...]
@@ -49,20 +50,24 @@ Expression = DimensionValue | Call | Value
 
 
 def compiled(expression: Expression) -> Computed:
-    """Return the function that computes an expression from the values of dimensions.
+    """Compile an expression into a function of the values of the dimensions.
 
     Raises
     ------
     ReferenceSetError
-        Raised by the function, if the template divides by zero, adds text to numbers, and so on.
+        Raised by the returned function if the template divides by zero, adds a string to a number,
+        and so on.
     LimitError
-        Raised by the function, if a value is too large.
+        Raised by the returned function if a value is too large.
     """
     return _checked(_compiled(expression))
 
 
 def compiled_text(parts: Iterable[Expression]) -> Callable[[Values], str]:
-    """Return the function that joins the texts of expressions; it raises what `compiled` raises."""
+    """Compile expressions into a function that concatenates their values as strings.
+
+    The function raises the same errors as the function that `compiled` returns.
+    """
     pattern, pieces = "", []
     for part in parts:
         if is_constant(part):
@@ -131,7 +136,7 @@ def _bounded(result: Value) -> Value:
 
 
 def is_constant(expression: Expression) -> bool:
-    """Return whether the value does not depend on any dimension."""
+    """Return whether the value of an expression does not depend on any dimension."""
     return type(expression) not in (DimensionValue, Call)
 
 
@@ -144,14 +149,14 @@ def variables(expression: Expression) -> frozenset[str]:
 
 
 def size(expression: Expression) -> int:
-    """Return the cost of an expression: its number of values; long texts count as several."""
+    """Return the cost of an expression: its number of nodes. Long strings count as several."""
     if isinstance(expression, str):
         return 1 + len(expression) // 16
     return 1 + sum(map(size, expression.parts if isinstance(expression, Call) else ()))
 
 
 def call(function: Callable[..., Value], *parts: Expression) -> Expression:
-    """Return the call, or its result if it is constant."""
+    """Return an expression that calls `function`, or the result if all `parts` are constant."""
     result = Call(function, parts)
     if all(map(is_constant, parts)):
         try:
@@ -164,7 +169,7 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
 
 
 def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    """Return the parts of a text with nested joins flattened and adjacent constants merged."""
+    """Flatten nested joins in the parts of a string, and merge adjacent constants."""
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(_leaves(parts), is_constant):
         group = list(run)
@@ -181,34 +186,34 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
-    """Return one of two values without computing the other, like `both` and `either`."""
+    """Return a function for ``chosen if test else other``, which computes only one of the two."""
     return lambda values: chosen(values) if test(values) else other(values)
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Return the result of ``and``."""
+    """Return a function for ``left and right``, which computes `right` only if needed."""
     return lambda values: left(values) and right(values)
 
 
 def either(left: Computed, right: Computed) -> Computed:
-    """Return the result of ``or``."""
+    """Return a function for ``left or right``, which computes `right` only if needed."""
     return lambda values: left(values) or right(values)
 
 
 def join(*values: Value) -> str:
-    """Return the concatenated texts of the values."""
+    """Concatenate the values as strings."""
     return "".join(map(str, values))
 
 
 def product(left: Value, right: Value) -> Value:
-    """Return the product of numbers."""
+    """Return the product of two numbers."""
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
         return left * right
     raise TypeError(_NO_NUMBER)
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Return the power of integers."""
+    """Return an integer raised to the power of another integer."""
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
         raise TypeError(
             "found a power of other numbers, expected integers and an exponent of at least 0"
@@ -219,7 +224,7 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """Return the remainder of numbers, or a text formatted by ``%``."""
+    """Return the remainder of two numbers, or the string that ``%`` formats."""
     if isinstance(left, str):
         return formatted(left, right)
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
@@ -235,14 +240,14 @@ def whole(value: Value) -> int:
 
 
 def rounded(value: Value, precision: Value = 0) -> Value:
-    """Return a number rounded to at most 15 decimals."""
+    """Return a number rounded to `precision` decimals, at most 15."""
     if type(precision) is not int or not 0 <= precision <= 15:
         raise TypeError("found another precision, expected 0 to 15 decimals")
     return round(value, precision)
 
 
 def formatted(pattern: Value, *values: Value) -> str:
-    """Return a pattern with ``%d``, ``%s`` and ``%x`` replaced, padded to at most 64 characters."""
+    """Replace ``%d``, ``%s`` and ``%x`` in a pattern with values; pad to at most 64 characters."""
     remaining = iter(values)
 
     def replacement(match: re.Match[str]) -> str:

@@ -1,9 +1,10 @@
-"""Generators, which declare many keys by one formula and look them up without expanding it.
+"""Generators (``gen``), which declare many keys by one formula and find a key without expanding it.
 
-The key template is inverted once. The value of a dimension is determined by the texts that depend
-only on it, by solving ``scale * value + shift`` or by a table of rendered values. The solution is
-rendered again and compared with the key. If some keys might not be found, the template is expanded
-instead.
+The key template is inverted once, into a regular expression and one solver per dimension. A solver
+takes the parts of a key that depend only on its dimension, and determines the value of the
+dimension: it solves ``scale * value + shift``, or looks up the parts in a table of rendered values.
+The template is then rendered with these values, and the result is compared with the key. If some
+keys might not be found in this way, the generator is expanded instead.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ _DIGITS = re.compile(r"\s*[0-9]{1,19}\s*")
 
 
 class _Solver(NamedTuple):
-    """Determines the value of a dimension from the texts at `positions` of a key.
+    """The rule that determines the value of one dimension from a key.
 
-    `table` maps these texts to the value; without a table, the first text is
+    `positions` are the groups in the match of the key that depend on the dimension. `table` maps
+    the strings in these groups to the value. If it is None, the first string is the number
     ``scale * value + shift``.
     """
 
@@ -82,13 +84,13 @@ class Generator(ByFields):
     Attributes
     ----------
     key, url
-        The parts of the templates.
+        The templates for the key and the URL, as parts to be concatenated.
     offset, length
-        The parts of the templates; None for whole objects.
+        The templates for the offset and the length in bytes; None for whole objects.
     dimensions
         Values of each dimension, in the order of the document (the last dimension varies fastest).
     most
-        Limit of the cost of tables of dimension values, where each value costs `weight`.
+        Maximum cost of the tables of dimension values, in which each value costs `weight`.
     """
 
     key: tuple[Expression, ...]
@@ -100,18 +102,18 @@ class Generator(ByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of one evaluation of all templates; 1 for ordinary ones."""
+        """Cost of evaluating all templates once; 1 for templates of ordinary size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(size, parts)) // _ORDINARY_SIZE
 
     @property
     def tabulated(self) -> int:
-        """Number of dimension values in tables."""
+        """Number of dimension values in the tables of all solvers."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property
     def literal(self) -> str:
-        """The text with which every key begins."""
+        """The constant text at the beginning of every key."""
         return str(self.key[0]) if self.key and is_constant(self.key[0]) else ""
 
     @property
@@ -125,7 +127,7 @@ class Generator(ByFields):
         return math.prod(map(len, self.dimensions.values()))
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference of `key`, or None if no values of the dimensions render it."""
+        """Return the reference for `key`, or None if the generator does not declare the key."""
         pattern, solvers = self.inverse or (None, ())
         match = pattern.fullmatch(key) if pattern else None
         if match is None:
@@ -158,7 +160,7 @@ class Generator(ByFields):
             yield key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference of `key`, which the template renders for `values`."""
+        """Return the reference for `key`, which the key template renders for `values`."""
         if is_metadata(key) or not key:
             raise ReferenceSetError("a generator declares a metadata document", key=key)
         templates = self._templates
@@ -174,7 +176,10 @@ class Generator(ByFields):
 
     @cached_property
     def inverse(self) -> tuple[re.Pattern[str], list[_Solver]] | None:
-        """The pattern of the keys and the solver of each dimension; None if uncertain."""
+        """The pattern of the keys and the solver for each dimension.
+
+        None if the key template cannot be inverted with certainty.
+        """
         varying = [part for part in self.key if not is_constant(part)]
         told_by = [variables(part) for part in varying]
         if any(len(names) != 1 for names in told_by):
@@ -190,7 +195,7 @@ class Generator(ByFields):
         return None if pattern is None else (re.compile(pattern, re.DOTALL), solvers)
 
     def _pattern(self, solvers: Sequence[_Solver]) -> str | None:
-        """Return the pattern of the keys, or None unless the end of each group is certain."""
+        """Return the pattern of the keys, or None if it is uncertain where a group ends."""
         texts: dict[int, list[str]] = {}
         for solver in solvers:
             for index, position in enumerate(solver.positions):
@@ -228,7 +233,10 @@ def _number(value: Any, what: str, key: str) -> int:
 def _solver(
     name: str, domain: Domain, parts: Mapping[int, Expression], most: int
 ) -> _Solver | None:
-    """Return the solver of a dimension from parts of a key by position; None if there is none."""
+    """Return the solver for a dimension, or None if its table would need more than `most` values.
+
+    `parts` are the parts of the key template that depend on the dimension, by position.
+    """
     if isinstance(domain, range):
         lines = {position: _line(part, domain) for position, part in parts.items()}
         for position, line in lines.items():
@@ -251,8 +259,8 @@ def _solver(
 def _line(part: Expression, domain: range) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    Return None for other expressions, and for values with more digits than are searched for in
-    keys.
+    Return None for any other expression, and if values have more digits than the pattern of the
+    keys matches.
     """
     scale, shift = 1, 0
     if type(part) is int:

@@ -1,8 +1,8 @@
-"""Scan regular stretches of a reference document into columns, without an object per entry.
+"""Scan runs of regular members of a reference document into columns, without an object per member.
 
-A stretch is a sequence of members ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the
-bytes of a block of text splits all its members together. Every byte is checked: it equals the
-expected one, is a digit of a number, or belongs to a URL or to the prefix of an array, which are
+A regular member looks like ``"array/1.2": ["url", 3, 4],``. Vectorized arithmetic on the bytes of a
+block of text splits all of its members at once. Every byte is checked: it is the expected
+character, or a digit, or belongs to a URL or to the prefix of an array. URLs and prefixes are
 decoded as JSON.
 """
 
@@ -22,8 +22,8 @@ _MIN_FAMILY_ROWS = 6  # average in a block
 _MAX_DIMENSIONS = 32
 _MAX_COMPARED_BYTES = 1 << 10
 _MARK = "\0stretch "
-# Keys with a comma or colon do not match. Two strings of a JSON document are always separated by #
-# one of them, so the first quotation mark of a match opens a string.
+# Keys with a comma or colon do not match. Two strings of a JSON document are always separated by
+# one of these characters, so the first quotation mark of a match opens a string.
 _MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
 _ESCAPE = re.compile(rb"\\[^/]")
 _SPELLED = re.compile(rb'": ?\["')
@@ -46,12 +46,12 @@ _PAIRS = tuple(
 
 
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
-    """Move the regular stretches of a document into `builder`.
+    """Move runs of regular members from a document into `builder`.
 
     Returns
     -------
-    The document with a marker in place of each stretch, and the number of markers. None for a
-    document that is not regular enough; `builder` may contain rows then, and must not be used.
+    The document with a marker in place of each run, and the number of markers. None if too little
+    of the document is regular; `builder` may then contain some rows, and must not be used.
     """
     if len(document) >= _MIN_DOCUMENT_BYTES and not _SPELLED.search(document):
         document = _without_spaces(document)
@@ -80,7 +80,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
 
 def take_marks(members: dict[str, object]) -> int:
-    """Remove the markers of `scan_document` from the object that contains them, and count them."""
+    """Remove the markers that `scan_document` put into `members`, and return their number."""
     marks = [name for name in members if name.startswith(_MARK)]
     for name in marks:
         del members[name]
@@ -88,9 +88,9 @@ def take_marks(members: dict[str, object]) -> int:
 
 
 def _without_spaces(document: bytes) -> bytes:
-    """Return a document without the spaces between its tokens, or unchanged if one may be needed.
+    """Remove the whitespace between the tokens of a JSON document.
 
-    A space between two words or numbers is needed.
+    Return the document unchanged if whitespace may separate two words or numbers.
     """
     document = document.strip(_SPACES)
     text = np.frombuffer(document, np.uint8)
@@ -117,12 +117,12 @@ def _without_spaces(document: bytes) -> bytes:
 
 
 def _among(characters: bytes) -> Tests:
-    """Return a table that says for each byte whether it is one of `characters`."""
+    """Return a table of booleans: for each byte value, whether it is one of `characters`."""
     return np.isin(np.arange(256), list(characters))
 
 
 class _Block:
-    """A block of text that begins with a member."""
+    """A block of the document's text, which begins with a member."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Padding, because reads may pass the end by a few bytes.
@@ -133,10 +133,10 @@ class _Block:
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
-        """Move the regular members at the beginning into `builder`, unless they are too few.
+        """Move the regular members at the beginning into `builder`, unless there are too few.
 
-        Return the number of rows moved, the end of the regular members, and whether more may
-        follow.
+        Return the number of members moved, the position where the regular members end, and whether
+        more of them may follow the block.
         """
         count = (len(self.quotes) - 1) // 4
         if count < MIN_ROWS:
@@ -174,13 +174,13 @@ class _Block:
         return rows, length, rows == count
 
     def _first_numbers(self, keys: Numbers, colons: Numbers) -> tuple[str, Numbers]:
-        """Return the separator of the chunk indices, and their start in each key."""
+        """Return the separator of the chunk indices, and the position of the index in each key."""
         first = self.text[keys[0] + 1 : colons[0]].decode("latin-1")
         family, index = split_chunk_key(first) or (Family("", ".", 0), first)
         starts = np.minimum(keys + 1 + len(first) - len(index), colons)
         others = self._heads(keys + 1, starts)[1:2]
         if len(others):
-            # For other arrays: after the last slash.
+            # In keys of other arrays, the index begins after the last slash.
             spans = zip((keys[others[0] :] + 1).tolist(), colons[others[0] :].tolist(), strict=True)
             starts[others[0] :] = [
                 max(start, self.text.rfind(b"/", start, stop) + 1) for start, stop in spans
@@ -190,7 +190,7 @@ class _Block:
     def _indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Tests]:
-        """Return the chunk indices padded to one rank, their ranks, and a mask of the indices."""
+        """Return the chunk indices (padded to the same rank), their ranks, and which are valid."""
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
         regular, going_on = np.ones((2, len(starts)), np.bool_)
@@ -208,7 +208,10 @@ class _Block:
     def _families(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
     ) -> tuple[list[Family | None], Numbers]:
-        """Return families of keys by prefix and rank (None if not chunks), and an index per key."""
+        """Return the distinct families of the keys, and the number of each key's family.
+
+        A family is None if its keys are not chunk keys.
+        """
         heads = self._heads(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
         numbers: dict[tuple[bytes, int], int] = {}
@@ -221,7 +224,10 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _heads(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
-        """Return the rows whose text, or one of the `others`, differs from the row before."""
+        """Return the rows that differ from the row before, in their text or in the `others`.
+
+        The text of a row is between its start and its stop.
+        """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
         differs[0] = True
@@ -236,15 +242,15 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _spell(self, starts: Numbers, expected: bytes) -> Tests:
-        """Return whether a text of at most eight bytes is at each of the positions."""
+        """Return for each position whether `expected`, at most eight bytes, is there."""
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         spelled: Tests = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
         return spelled
 
     def _numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Tests]:
-        """Return the numbers that begin at positions, their ends, and a mask of valid ones.
+        """Parse the number at each position; return the numbers, their ends, and which are valid.
 
-        Valid numbers are JSON integers of at most 15 digits.
+        A valid number is a JSON integer of at most 15 digits.
         """
         words = self.words[starts]
         values, digits = _digits(words)
@@ -260,9 +266,9 @@ class _Block:
 
 
 def _digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Return the leading numbers of texts of eight bytes, and their number of digits."""
+    """Parse the number at the start of each eight-byte word; return numbers and digit counts."""
     # A digit is 0x30 to 0x39: its upper half is 3, even after adding 6. The carry of greater bytes
-    # # does not affect those before them.
+    # does not affect the bytes before them.
     others = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
     before = ((others & (~others + _ONE)) - _ONE) & _HIGHEST
     digits = (((before >> np.uint64(7)) * _ONES) >> np.uint64(56)).view(np.int64)
@@ -273,12 +279,12 @@ def _digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the shifts that reduce words to texts of up to eight bytes; 64 or more for no text."""
+    """Return the shifts that leave only texts of these lengths in words; 64 or more for no text."""
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _family(prefix: bytes, separator: str, rank: int) -> Family | None:
-    """Return the family of chunk keys with a prefix in the spelling of the document."""
+    """Return the family of chunk keys with a JSON-escaped prefix, or None if it is not valid."""
     try:
         text = json.loads(b'"%b"' % prefix)
     except ValueError:

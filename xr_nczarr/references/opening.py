@@ -25,29 +25,33 @@ from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
 RECORDS = ".zmetadata"
-"""Name of the document of a folder of parquet files, and of Zarr's consolidated metadata."""
-# Options that only reference sets have; chains also have fo, target_protocol and target_options.
+"""Name of the metadata document in a folder of parquet files; also Zarr's consolidated metadata."""
+# Options only for reference sets; chained URLs also use fo, target_protocol and target_options.
 _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
 
 
 def open_target(location: Location, access: Access, *, must_exist: bool = True) -> Store:
-    """Return the store at a location: a reference set or any other store.
+    """Open the reference set, or any other store, at a location.
 
-    A folder of parquet files whose name does not say so is not recognized here; see
-    `open_record_set`. A store that need not exist is opened for writing, so it is not a reference
-    set.
+    A folder of parquet files whose name does not end in ``.parq`` or ``.parquet`` is not recognized
+    here; see `open_record_set`. If `must_exist` is False, the store is opened for writing, and
+    reference sets, which are read-only, are not considered.
     """
     references = open_references(location, access) if must_exist else None
     return references or open_store(location, access, must_exist=must_exist)
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
-    """Return the store of the reference set at a location, or None if there is no set.
+    """Open the reference set at a location; return None if the target is not a reference set.
 
-    These targets are reference sets: a document as a dictionary; ``reference://`` with the option
-    `fo`; a path or URL of JSON (compressed or not), or of a folder named like one of parquet files,
-    with or without ``reference::``; an fsspec ``ReferenceFileSystem``; and any target with options
-    that only reference sets have.
+    These targets are reference sets:
+
+    - a document as a dictionary
+    - ``reference://`` with the option `fo`, or an fsspec ``ReferenceFileSystem``
+    - a path or URL that is named like a JSON document (compressed or not) or like a folder of
+      parquet files
+    - any URL after ``reference::``
+    - any target with storage options that only reference sets use
     """
     url = location.url.removeprefix("reference::")
     explicit = url != location.url
@@ -91,7 +95,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _document(location: Location, protocol: str | None) -> Location:
-    """Return the location of the document; `protocol` applies to a path without one."""
+    """Return the location of the document, after adding `protocol` to a path without one."""
     target = location.target
     if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
         return location
@@ -106,7 +110,7 @@ def open_record_set(
     Parameters
     ----------
     location
-        The location of `store`: relative URLs of the set start beside it.
+        The location of `store`. URLs in the set are relative to the folder that contains it.
     """
     options = ReferenceOptions.of(access).at(location)
     return _record_set(store, location.url or None, document, options)
@@ -123,7 +127,7 @@ def _record_set(
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
-    """Return the set at a path or URL of a document or of a folder of parquet files."""
+    """Open the set at a location, which is a JSON document or a folder of parquet files."""
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
     if location.folder or os.path.isdir(url):
@@ -175,7 +179,7 @@ def _fetch(folder: Store, name: str) -> bytes | None:
 
 
 def _is_named_set(location: Location, options: Mapping[str, Any]) -> bool:
-    """Return whether a target is a reference set, from its content, its name, or its options."""
+    """Return whether the content, name or options of a target identify it as a reference set."""
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)

@@ -1,7 +1,8 @@
 """The parquet layout of kerchunk and fsspec: metadata in one document, chunks in record files.
 
-``.zmetadata`` contains all documents, and the number of rows per record file.
-``{array}/refs.{record}.parq`` has a row for each chunk of the array in C order, present or not.
+``.zmetadata`` contains all metadata documents, and the number of rows per record file. The record
+files of an array, ``{array}/refs.{record}.parq``, contain a row for each of its chunks in C order,
+even if the chunk does not exist.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MAX_RECORD_ROWS = 10_000_000
 
 
 def parse_parquet_table(metadata: bytes, fetch: Fetch) -> ParquetTable:
-    """Return the table of a directory of parquet files.
+    """Parse a directory of parquet files into a table of references.
 
     Parameters
     ----------
@@ -80,12 +81,12 @@ class ParquetTable(ByFields):
         return self.documents.count + sum(math.prod(grid or (1,)) for grid in self._grids.values())
 
     def load(self, keys: Sequence[str]) -> None:
-        """Fetch the record files of many keys in one wave, if all of them fit in the cache."""
+        """Fetch the record files for many keys together, as many as fit in the cache."""
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
 
     def find(self, key: str) -> Reference | None:
-        """Return the reference of `key`, or None for a row without path and data."""
+        """Return the reference for `key`, or None if it is not declared, or its row is empty."""
         place = self._row_of(key)
         if place is None:
             return self.documents.find(key)
@@ -100,7 +101,7 @@ class ParquetTable(ByFields):
         return Target(path) if offset == length == 0 else Target(path, offset, length)
 
     def names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted, without chunks."""
+        """Return the sorted names directly below `prefix`, without chunks."""
         return self.documents.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
@@ -113,14 +114,14 @@ class ParquetTable(ByFields):
                     yield key, reference
 
     def urls(self, most: int) -> set[str]:
-        """Return the URLs of the first `most` chunks that exist."""
+        """Return the URLs of the targets among the first `most` chunks."""
         grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
         keys = (key for array, grid in grids for key in chunk_keys(array, grid))
         references = map(self.find, itertools.islice(keys, most))
         return {reference.url for reference in references if isinstance(reference, Target)}
 
     def subset(self, prefix: str) -> ParquetTable:
-        """Return the table of the chunks whose keys begin with `prefix`, with the same files."""
+        """Return a table of the chunks whose keys begin with `prefix`, with the same files."""
         entries = {
             key: text
             for key, text in self.documents.entries.items()
@@ -129,7 +130,7 @@ class ParquetTable(ByFields):
         return ParquetTable(Table(entries), self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the record file of a chunk and its row there; None if there is no such chunk."""
+        """Return the record file of a chunk and its row in the file, or None for any other key."""
         split = None if key in self.documents.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
             return None
@@ -146,7 +147,10 @@ class ParquetTable(ByFields):
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
-        """Number of chunks along each dimension, by the array's key; None for a broken array."""
+        """Number of chunks along each dimension, by the key of the array.
+
+        None for an array with invalid metadata.
+        """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
             for key, text in self.documents.entries.items()
@@ -157,12 +161,12 @@ class ParquetTable(ByFields):
 def render_parquet_references(
     table: Table | ParquetTable, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each file of a directory that declares the same as `table`.
+    """Render a table as a directory of parquet files; yield the name and content of each file.
 
     Raises
     ------
     UnsupportedError
-        Without pyarrow, and for Zarr v3, whose chunks the layout cannot express.
+        If pyarrow is not installed, or for Zarr v3, whose chunks the layout cannot express.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError("writing parquet needs pyarrow", remedy="Install pyarrow")
@@ -198,7 +202,7 @@ def render_parquet_references(
 
 
 def _parsed(text: str) -> Json:
-    """Return the value of a document; text that is not JSON, as netcdf-c writes, stays text."""
+    """Parse a JSON document; return the text itself if it is not JSON, as netcdf-c may write it."""
     try:
         return json.loads(text)
     except ValueError:
@@ -221,7 +225,7 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
 
 
 def chunk_keys(array: str, grid: Sequence[int]) -> Iterator[str]:
-    """Yield the keys of the chunks of an array in C order; `array` ends in a slash or is empty."""
+    """Yield an array's chunk keys in C order; `array` ends in a slash or is empty."""
     for index in combinations([range(extent) for extent in grid or (1,)]):
         yield array + ".".join(map(str, index))
 

@@ -1,8 +1,8 @@
 """Parse reference documents of version 0 and 1, and expand them to version 0.
 
-A key that is declared twice, by ``refs`` or by ``gen``, is an error. A name within a template
-refers to an argument of the call, else to a dimension, else to a template. Templates of the caller
-replace templates of the document.
+Declaring a key twice, in ``refs`` or in ``gen``, is an error. A name in a template refers to an
+argument of the call if there is one, otherwise to a dimension, otherwise to another template.
+Templates that the caller passes replace templates of the same name in the document.
 """
 
 from __future__ import annotations
@@ -66,21 +66,23 @@ def parse_references(
     templates: Language = "safe",
     limits: Limits = DEFAULT_LIMITS,
 ) -> ReferenceSet:
-    """Return the reference set that a document of version 0 or 1 describes.
+    """Parse a reference document of version 0 or 1.
 
     Parameters
     ----------
     document
-        JSON, or the parsed object.
+        The document as JSON, or as a dictionary.
     template_overrides
-        Templates that replace those of the document, or are added to them.
+        Templates by name. They are added to those in the document, and replace templates of the
+        same name.
     templates
-        ``"jinja2"`` allows everything in jinja2's immutable sandbox, not only names and arithmetic.
-        Such code can run forever: use it only for trusted sets.
+        The language of the templates. ``"safe"`` allows little more than names and arithmetic.
+        ``"jinja2"`` allows everything in jinja2's immutable sandbox. Such templates can run
+        forever: use it only for trusted sets.
     limits
-        `max_references` bounds the expansion of generators that cannot be kept as formulas (a
-        template of hundreds of terms counts several times). `max_consolidated_bytes` bounds the
-        size of the document.
+        `max_references` limits the number of references of generators that cannot be kept as
+        formulas and are expanded. References whose templates have hundreds of terms count several
+        times. `max_consolidated_bytes` limits the size of the document.
 
     Raises
     ------
@@ -146,7 +148,9 @@ def expand(
     templates: Language = "safe",
     limits: Limits | Mapping[str, int] | None = None,
 ) -> dict[str, str | list[str | int]]:
-    """Return the document in version 0: each key with text, ``[url]`` or ``[url, offset, length]``.
+    """Expand a document to version 0: a string, ``[url]`` or ``[url, offset, length]`` per key.
+
+    The parameters and errors are those of `parse_references`.
 
     Examples
     --------
@@ -177,9 +181,10 @@ def expand(
 def _load(
     document: Document, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Return the members of a document, its references, and the rows of its regular stretches.
+    """Return the members of a document, its references, and a builder with further references.
 
-    The last item is the text of all other parts, or None if the document was already parsed.
+    The builder contains the references that `scan_document` moved into columns. The last item is
+    the text of the rest of the document; None if a dictionary cannot be written as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -205,7 +210,7 @@ def _load(
         ):  # the error below has the position in the original document
             parsed = parse_members(scanned[0])
             refs = _refs(parsed)
-            # All markers are among the references: no stretch was in an inline object or elsewhere.
+            # All markers are among the references, so every scanned run was there, too.
             if take_marks(refs) == scanned[1]:
                 return parsed, refs, builder, scanned[0]
     if members is None:
@@ -215,7 +220,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Return the JSON value of a Python object that JSON does not represent."""
+    """Return a JSON value for a Python object that `json` cannot serialize."""
     if isinstance(value, bytes):
         return _inline_text(value)
     if isinstance(value, np.integer):
@@ -231,7 +236,7 @@ def _inline_text(value: bytes) -> str:
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the object with the references, which is the document itself in version 0."""
+    """Return the JSON object that contains the references: in version 0, the whole document."""
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):
@@ -305,7 +310,10 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> Table:
-    """Return the table, after moving the chunks of large arrays from `refs` to columns."""
+    """Return the table of `refs` and of the rows in `builder`.
+
+    References to the chunks of large arrays are moved from `refs` to columns of the table.
+    """
     builder = builder or TableBuilder()
     groups: dict[Family, list[tuple[str, str]]] = defaultdict(list)
     for key, value in refs.items():
@@ -396,7 +404,7 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, remaining: int) -> None:
-    """Expand a generator whose key template cannot be inverted."""
+    """Add to `refs` the references of a generator whose key template cannot be inverted."""
     if remaining < 0:
         raise LimitError(
             "a generator that cannot be kept as a formula declares "

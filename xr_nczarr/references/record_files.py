@@ -1,4 +1,4 @@
-"""The record files of a parquet reference set, fetched in waves and cached."""
+"""The record files (parquet files with references) of a set, fetched together and cached."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 """Function that yields files of a directory in order, with None for absent ones."""
 
 _Columns = Mapping[str, Any]
-"""A sequence of values by the name of the column."""
+"""The values of each column, by the name of the column."""
 
 _Opened = tuple[tuple[int, ...], Callable[[int], _Columns]]
-"""The number of rows of each row group of a file, and a function that reads one."""
+"""The number of rows in each row group of a file, and a function that reads a row group."""
 
 
 class RecordFiles:
-    """The record files of a directory. Cached files are not pickled.
+    """The record files in a directory. Cached files are not pickled.
 
     Parameters
     ----------
     fetch
-        Function that fetches files of the directory, several in one wave.
+        Function that fetches files of the directory, several of them together.
     max_rows
         Files with more rows raise LimitError.
     """
@@ -56,7 +56,10 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return the first of these files; fetch those that are not cached in one wave."""
+        """Return record files by name; fetch those that are not cached in one call.
+
+        If there are more files than the cache can hold, only the first ones are returned.
+        """
         return self._files.load(islice(dict.fromkeys(names), _KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
@@ -67,7 +70,7 @@ class RecordFiles:
         ReferenceSetError
             If the file cannot be read.
         LimitError
-            If it has more than `max_rows` rows.
+            If the file has more than `max_rows` rows.
         """
         with Place(key=name):
             try:
@@ -83,7 +86,7 @@ class RecordFiles:
 
 
 class _RecordFile:
-    """The rows of one file; the last row group that was read is cached."""
+    """One record file. The row group that was read last is cached."""
 
     def __init__(self, data: Bytes | None, max_rows: int) -> None:
         self._data = data
@@ -92,7 +95,7 @@ class _RecordFile:
         self._reading = ProcessLock()  # the files of pyarrow serve one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return the values of a row by column, or None if it does not exist."""
+        """Return the values of a row by column, or None if the row does not exist."""
         sizes, _ = self._opened
         for group, size in enumerate(sizes):
             if row < size:

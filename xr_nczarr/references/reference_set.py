@@ -21,12 +21,16 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class ReferenceSet(ByFields):
-    """The reference of each key. Immutable; a generator is pickled as its formula.
+    """An immutable mapping from keys to references. Generators are pickled as formulas.
 
     Attributes
     ----------
+    table
+        The references that are listed explicitly.
+    generators
+        Formulas, each of which declares many keys and their references.
     digest
-        Digest of the document, if there is one: equal for equal sets.
+        Digest of the document, equal for equal sets; empty if there is no document.
     """
 
     table: Table | ParquetTable
@@ -34,7 +38,7 @@ class ReferenceSet(ByFields):
     digest: bytes = field(default=b"", compare=False)
 
     def resolve(self, key: str) -> Reference | None:
-        """Return the reference of `key`, or None for an undeclared key.
+        """Return the reference for `key`, or None if the set does not declare it.
 
         Raises
         ------
@@ -51,13 +55,16 @@ class ReferenceSet(ByFields):
         return generated if reference is None else reference
 
     def column_of(self, keys: ChunkKeys, rank: int) -> Column | None:
-        """Return the column of an array with these keys, unless generators may declare them."""
+        """Return the column of the array with these chunk keys, or None.
+
+        Return None if the array has no column, or if generators may declare some of its chunks.
+        """
         if self.generators or isinstance(self.table, ParquetTable):
             return None
         return self.table.column_of(keys, rank)
 
     def find_generated(self, key: str) -> Reference | None:
-        """Return the reference of `key` if a generator declares it."""
+        """Return the reference that a generator declares for `key`, or None if none does."""
         result = None
         few = len(self.generators) <= _FEW
         for generators in (self.generators,) if few else self._near(key):
@@ -79,27 +86,30 @@ class ReferenceSet(ByFields):
             yield self._by_folder.get(folder, ())
 
     def names(self, prefix: str = "") -> Listing:
-        """Return one level below `prefix`, sorted.
+        """Return the sorted names directly below `prefix`.
 
-        Chunks that generators declare are left out: there may be any number of them, and finding
-        nodes does not need them.
+        Chunks in columns, in parquet files and in generators are left out: there may be any number
+        of them, and finding groups and arrays does not require them.
         """
         return self.table.names(prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield every key with its reference, including those of generators."""
+        """Yield every key with its reference, including those that generators declare."""
         yield from self.table.items()
         for generator in self.generators:
             yield from generator.items()
 
     def urls(self, most: int) -> set[str]:
-        """Return some URLs of targets; `most` bounds the work."""
+        """Return the URLs of some targets; `most` limits the number of references examined."""
         generated = (islice(generator.items(), most) for generator in self.generators[:most])
         urls = {item.url for _, item in chain.from_iterable(generated) if isinstance(item, Target)}
         return urls | self.table.urls(most)
 
     def subset(self, prefix: str) -> ReferenceSet:
-        """Return the set of the chunks whose keys begin with `prefix`, for one variable."""
+        """Return a set for one array, with the references to chunks whose keys begin with `prefix`.
+
+        The set may contain other references as well.
+        """
         near = (  # keep generators whose literal is compatible with the prefix
             generator
             for generator in self.generators
@@ -109,7 +119,7 @@ class ReferenceSet(ByFields):
 
     @property
     def count(self) -> int:
-        """Number of keys, including those of generators."""
+        """Number of keys, including those that generators declare."""
         return self.table.count + sum(generator.count for generator in self.generators)
 
     @cached_property

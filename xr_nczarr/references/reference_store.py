@@ -1,4 +1,4 @@
-"""A store that resolves keys by a reference set, and fetches their bytes from the targets."""
+"""A store that looks up keys in a reference set, and fetches the bytes from its targets."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MAX_LISTED = 1_000_000
 _BATCH_RANGES = 4096
 _SAMPLED_URLS = 16
 _MIN_PARTS = 8
-"""Minimum number of chunks for which a joint lookup is worthwhile."""
+"""Minimum number of chunks for which looking them up together is worthwhile."""
 _MAX_PICKLED_BYTES = 64 << 10
-"""Maximum size of a set to pickle: for a larger one, the receiving process reads the document."""
+"""Maximum pickled size of a set. The receiver of a larger set reads the document instead."""
 
 
 class _TargetRange(NamedTuple):
@@ -48,21 +48,24 @@ class _TargetRange(NamedTuple):
 
 
 class ReferenceStore(Store):
-    """A read-only store of a reference set.
+    """A read-only store of the objects that a reference set declares.
 
-    It pickles with the set, or instead of a large one with the document, which each process reads
-    once. Pickle the result of `narrowed`.
+    A small set is pickled with the store. In place of a large set, the location of its document is
+    pickled, and each process reads the document once. To send the store to workers, pickle the
+    result of `narrowed`, which is smaller.
 
     Parameters
     ----------
     references
-        The set; None for the part of `document` below `prefix`.
+        The reference set; None if it is to be read from `document`.
     targets
-        The rules for reaching its targets.
+        The rules for resolving and opening the targets of the set.
     name
         The URL of the document without secrets, for messages.
     document
         The document from which the set was read, if any.
+    prefix
+        If the set is read from `document`, only keys with this prefix are kept; empty for all keys.
     """
 
     zero_fill_is_missing = False
@@ -112,20 +115,20 @@ class ReferenceStore(Store):
     def remote(self) -> bool:
         """Whether the document, or one of the first targets, is remote.
 
-        The targets of a remote set are assumed to be remote: checking them would fetch files of a
-        parquet set.
+        All targets of a remote set are assumed to be remote, because checking them would fetch
+        files of a parquet set.
         """
         if local_path(self.targets.document) is None:
             return True
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
-        """Return a store of the chunks of one array, which pickles only these references."""
+        """Return a store for the chunks of one array, which pickles only their references."""
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix), prefix)
 
     def bounded(self, max_bytes: int) -> ReferenceStore:
-        """Return the store that reads no object of more than `max_bytes`."""
+        """Return a store that refuses to read objects of more than `max_bytes`."""
         store = self._with(self.references, self.prefix)
         store.max_bytes = min(max_bytes, self.max_bytes)
         return store
@@ -141,19 +144,19 @@ class ReferenceStore(Store):
         Raises
         ------
         StorageError
-            Also if a declared target does not exist.
+            If a target cannot be read, or does not exist although the set declares it.
         RefusedError
-            If the set may not refer to a target.
+            If the set is not allowed to refer to a target.
         """
         return self._fetch([ByteRange(key, 0, -1) for key in keys])
 
     def fetch_chunks(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield chunks of one array by their indices, or None for undeclared ones.
+        """Yield the encoded chunk at each index of one array, or None if it is undeclared.
 
-        If many chunks are listed explicitly, and all are parts of files in one local store, they
-        are looked up together.
+        Many chunks are looked up together if the set lists all of them explicitly, as parts of
+        files in one local store.
         """
         fetched = self._fetch_parts(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -161,7 +164,7 @@ class ReferenceStore(Store):
     def _fetch_parts(
         self, keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None] | None:
-        """Yield many chunks that are parts of local files; None if some are not."""
+        """Return an iterator over chunks that are parts of local files, or None if some are not."""
         if len(chunks) < _MIN_PARTS or self.remote:
             return None
         column = self.references.column_of(keys, len(chunks[0]))
@@ -175,7 +178,7 @@ class ReferenceStore(Store):
         try:
             places = {number: self._place(column.urls[number]) for number in set(numbers)}
         except NczarrError:
-            return None  # `fetch` raises it with the key
+            return None  # `fetch` raises the error with the key
         store, *others = {id(store): store for _, store, _ in places.values()}.values()
         if others or store.remote:
             return None
@@ -186,7 +189,7 @@ class ReferenceStore(Store):
     def _or_by_key(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield `parts`; after a failure, fetch the rest by key to name the key in the error."""
+        """Yield `parts`; after a failure, fetch the rest by key, to name the key in the error."""
         count = 0
         with suppress(NczarrError):
             for data in parts:
@@ -214,7 +217,7 @@ class ReferenceStore(Store):
         return None if located is None else len(located)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the sizes that the set declares: 0 for undeclared keys, None for whole targets."""
+        """Return the declared sizes in bytes: 0 for an undeclared key, None for a whole target."""
         sizes: list[int | None] = []
         self.references.table.load(keys)
         for key in keys:
@@ -223,7 +226,7 @@ class ReferenceStore(Store):
         return sizes
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests that fetch byte ranges; near ranges share a request."""
+        """Return the number of requests needed for byte ranges; nearby ranges share a request."""
         self.references.table.load([item.key for item in ranges])
         urls: dict[str, tuple[str, Store, str]] = {}
         located = [self._locate(item, urls) for item in ranges]
@@ -237,12 +240,15 @@ class ReferenceStore(Store):
         return merged + len(pieces) - len(parts)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return one level below `prefix`, sorted, without chunks that only generators declare."""
+        """Return the sorted names directly below `prefix`, as `ReferenceSet.names` does."""
         check_prefix(prefix, self.name)
         return self.references.names(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield key and size in bytes of every object that the set declares below `prefix`."""
+        """Yield the key and the size in bytes of every object below `prefix`.
+
+        The size is None for a whole target.
+        """
         if self.references.count > _MAX_LISTED:
             raise UnsupportedError(
                 f"the set declares {self.references.count:,} objects, too many to list",
@@ -275,9 +281,10 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Return inline bytes, or the location of a target's bytes; None if undeclared.
+        """Return the inline bytes of a range, or where they are in a target; None if undeclared.
 
-        A negative length stands for the whole object. `urls` caches the `_place` of each URL.
+        A negative length stands for the whole object. `urls` caches the result of `_place` for each
+        URL.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -304,7 +311,7 @@ class ReferenceStore(Store):
         return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
 
     def _place(self, text: str) -> tuple[str, Store, str]:
-        """Return the absolute form of a URL of the set, the store that contains it, and its key."""
+        """Return the absolute form of a URL in the set, the store that contains it, and its key."""
         url = self.targets.url(text)
         place = self.targets.place_of(url)
         if place not in self._stores:
@@ -313,7 +320,7 @@ class ReferenceStore(Store):
         return url, store, key_in(store, url)
 
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
-        """Yield the bytes of pieces of one store; either all of them are whole objects, or none."""
+        """Yield the bytes of pieces in one store: all are whole objects, or all are byte ranges."""
         store = pieces[0].store
         if pieces[0].length is None:
             source = store.bounded(self.max_bytes).fetch([piece.path for piece in pieces])

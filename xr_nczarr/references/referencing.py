@@ -35,7 +35,7 @@ _BATCH_KEYS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenReferences:
-    """The result of `write`.
+    """A summary of the reference set that `write` has written.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class WrittenReferences:
     references
         Number of references to chunks, including inline chunks.
     arrays
-        Number of arrays that they belong to.
+        Number of arrays to which these chunks belong.
     generators
-        Number of members of ``gen``.
+        Number of generators: members of ``gen`` in the document.
     """
 
     target: str
@@ -85,11 +85,11 @@ def write(
     limits: Limits | Mapping[str, int] | None = None,
     progress: bool = False,
 ) -> WrittenReferences:
-    """Write the reference set of an existing Zarr or NCZarr store.
+    """Write a reference set that refers to the chunks of an existing Zarr or NCZarr store.
 
-    The set contains the metadata and refers to the chunks, which may be byte ranges of a zip file.
-    kerchunk, fsspec and VirtualiZarr read sets of Zarr v2 stores. fsspec, and VirtualiZarr since
-    2.8, also read JSON sets of Zarr v3 stores.
+    The set contains the metadata of the store and refers to its chunks, which may be byte ranges of
+    a zip file. kerchunk, fsspec and VirtualiZarr can read the sets of Zarr v2 stores. fsspec, and
+    VirtualiZarr since 2.8, can also read JSON sets of Zarr v3 stores.
 
     Parameters
     ----------
@@ -99,25 +99,26 @@ def write(
         Path or URL of a JSON document (version 1), or of a directory of parquet files if it ends in
         ``.parq`` or ``.parquet``. An existing set is replaced.
     generators
-        Whether to write regular runs of chunks as ``gen``, a formula for all of them, which makes
-        the document small. This package reads it, and fsspec and kerchunk do with
-        ``simple_templates=False``. Without that option, they silently return missing values, and so
-        does VirtualiZarr. Parquet has no ``gen``.
+        Whether to write generators (``gen``), which describe many regularly spaced chunks by one
+        formula and make the document small. This package reads generators. fsspec and kerchunk
+        read them only with ``simple_templates=False``; without that option, they silently return
+        missing values. VirtualiZarr always does so. Parquet files cannot contain generators.
     inline_below
-        Chunks of fewer bytes are inlined in the set.
+        Chunks smaller than this number of bytes are stored inline in the set.
     record_size
-        Number of rows per parquet file.
+        Number of rows (references) per parquet file.
     storage_options, target_options
-        Storage options for `source` and for `target`.
+        Storage options for `source` and for `target`, respectively.
     limits
-        Limits for reading `source`, as `Limits` or a mapping of some of them.
+        Limits for reading `source`: a `Limits`, or a mapping with some of its fields.
     progress
         Whether to show the number of references written.
 
     Raises
     ------
     UnsupportedError
-        If chunks cannot be referenced: deflated entries of a zip file.
+        If chunks are deflated entries of a zip file, which cannot be referenced. Also if parquet
+        files cannot be written: with `generators`, for Zarr v3, or without pyarrow.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -151,7 +152,7 @@ def write(
 
 
 def _open_source(location: Location, access: Access) -> Store:
-    """Return the store to be referenced, with all its groups."""
+    """Return the store to refer to; raise UnsupportedError if the location is a group in it."""
     if location.group:
         raise UnsupportedError(
             f"the source is the group {quote(location.group)!r}, expected a whole store",
@@ -187,7 +188,7 @@ def _another_kind(place: str) -> ConflictError:
 
 
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
-    """Replace a set by new files; remove all of them if that fails."""
+    """Replace a set of parquet files with new files; remove the new files if that fails."""
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and not is_record_directory(folder.root):
             raise _another_kind(folder.name)
@@ -213,7 +214,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Reference]]:
-    """Yield each key of a store with its reference."""
+    """Yield each key of a store and a reference to its object."""
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
             if isinstance(reference, Target):
@@ -231,7 +232,7 @@ def _references(store: Store, inline_below: int) -> Iterator[tuple[str, Referenc
 
 
 def _all_keys(store: Store) -> Iterator[str]:
-    """Yield the keys of all objects; if the store cannot be listed, those implied by metadata."""
+    """Yield the keys of all objects, from the metadata if the store cannot be listed."""
     keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]
@@ -253,7 +254,7 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _targets(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Target]:
-    """Return the targets of the objects that are not to be inlined."""
+    """Return, by key, the targets of the objects that are not stored inline."""
     if inline_below:
         keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
     return {key: Target(*address) for key, address in store.addresses(keys).items()}

@@ -1,4 +1,4 @@
-"""Render references as a document of version 1, plain or with regular runs of chunks as ``gen``."""
+"""Render references as a JSON document of version 1, with or without generators (``gen``)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from xr_nczarr.references.parse import tabulate
 from xr_nczarr.references.reference_set import ReferenceSet
 
 _MIN_REFERENCES = 16
-"""Minimum average number of references per member of ``gen`` that is worth the lookups."""
+"""Minimum average number of references per generator for which generators are worthwhile."""
 
 _MAX_BOXES = 64
-"""Maximum number of members of ``gen`` per array, since a lookup tries them in turn."""
+"""Maximum number of generators per array, because a lookup tries one after the other."""
 
 _SYNTAX = re.compile(r"[{\r\n]")
 _LOOKS_LIKE_A_TEMPLATE = re.compile(r"{[{%#]|[\r\n]")
@@ -34,12 +34,15 @@ References = ReferenceSet | Table | Iterable[tuple[str, Reference]]
 
 
 def render_references(references: References, *, generators: bool = False) -> bytes:
-    """Return the document of version 1 that declares `references`.
+    """Render references as a JSON document of version 1.
 
     Parameters
     ----------
+    references
+        A reference set, a table, or pairs of a key and its reference.
     generators
-        Whether to render regular runs of chunks as ``gen``, which refers to the same bytes.
+        Whether to render regularly spaced chunks as generators (``gen``), which refer to the same
+        bytes.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def render_references(references: References, *, generators: bool = False) -> by
 
 
 def tabulated(references: References) -> Table:
-    """Return the table of all keys, with generators expanded.
+    """Return a table of the references, with generators expanded.
 
     Raises
     ------
@@ -93,13 +96,14 @@ def tabulated(references: References) -> Table:
 
 
 def portable(table: Table) -> Table:
-    """Return the same references, with Zarr v2 documents that kerchunk and VirtualiZarr understand.
+    """Return the same references, with Zarr v2 metadata that kerchunk and VirtualiZarr understand.
 
     The compressor becomes the last filter, as in kerchunk, because VirtualiZarr before 2.8 supports
-    nothing else. Parameters of codecs become numbers, and a shuffle gets the size of its elements,
-    where netcdf-c writes text and 0. A float `_FillValue` is spelled like xarray's in Zarr v3, to
-    which VirtualiZarr converts the set; other readers of v2 mask by the array's own fill value.
-    Documents of netcdf-c that are not plain JSON stay unchanged.
+    nothing else. Codec parameters that netcdf-c writes as strings become numbers. The element size
+    of a shuffle codec, which netcdf-c writes as 0, is filled in. A floating-point `_FillValue` is
+    encoded as xarray does for Zarr v3, because VirtualiZarr converts the set to v3; other readers
+    of v2 mask by the array's own fill value. Documents of netcdf-c that are not valid JSON stay
+    unchanged.
     """
     entries = dict(table.entries)
     for key, text in table.entries.items():
@@ -127,7 +131,7 @@ def _members(text: str) -> dict[str, Json]:
 
 
 def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
-    """Return a codec with correct numbers in place of netcdf-c's text and zeros."""
+    """Return a codec with numbers in place of the strings and the zero that netcdf-c writes."""
     if not isinstance(codec, dict):
         return codec
     codec = {
@@ -141,9 +145,10 @@ def _with_numbers(codec: Json, members: Mapping[str, Json]) -> Json:
 
 
 def _with_packed_fill(attributes: str) -> str:
-    """Return the text of attributes, with a numeric `_FillValue` as the Base64 of a double.
+    """Return the JSON of attributes, with a numeric `_FillValue` as the Base64 of a double.
 
-    All other text is unchanged, because netcdf-c's characters are recognized by their spelling.
+    The rest of the JSON keeps its spelling, by which netcdf-c's character attributes are
+    recognized.
     """
     value = _members(attributes).get("_FillValue")
     if isinstance(value, list) and len(value) == 1:
@@ -173,16 +178,28 @@ def _listed(target: Target) -> list[Json]:
 
 
 def _escaped(text: str) -> str:
-    """Return the template that renders `text`."""
+    """Return a template that renders as `text`."""
     return _SYNTAX.sub(lambda match: f"{{{{{match.group()!r}}}}}", text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """Chunks between two indices of the first dimension, at regular distances in one file.
+    """A box of chunks for one generator: a slice of the chunk grid along the first dimension.
 
-    `url` is the URL of all of them, or the text before the key. `offset` belongs to the first
-    chunk; `strides` are in bytes along each dimension. For whole objects, they are -1 and 0.
+    The chunks are at regular distances in one file, or each is in an object of its own.
+
+    Attributes
+    ----------
+    start, stop
+        Range of the chunk indices along the first dimension.
+    url
+        The URL of all chunks, or the text before the key if each URL ends in the chunk's key.
+    offset
+        Offset of the first chunk in bytes; -1 for whole objects.
+    strides
+        Distance in bytes between neighbors along each dimension; 0 for whole objects.
+    length
+        Length of each chunk in bytes; -1 for whole objects.
     """
 
     start: int
@@ -193,7 +210,7 @@ class _Box:
     length: int
 
     def generator(self, column: Column, *, keyed: bool) -> dict[str, Json]:
-        """Return the member of ``gen``."""
+        """Return the box as a member of ``gen``; if `keyed`, each URL ends in the chunk's key."""
         starts = [self.start, *[0] * (column.family.rank - 1)]
         stops = [self.stop, *column.shape[1:]]
         names = [f"i{axis}" for axis in range(column.family.rank)]
@@ -216,7 +233,10 @@ class _Box:
 
 
 def _boxes(column: Column, beginning: str | None) -> list[_Box]:
-    """Return boxes that cover the column, or an empty list for an irregular one."""
+    """Return boxes that cover the column, or an empty list if its references are irregular.
+
+    `beginning` is the text before the key in every URL, or None: see `_common_beginning`.
+    """
     rows = column.shape[0]
     if column.codes is not None:
         return []
@@ -251,7 +271,7 @@ def _boxes(column: Column, beginning: str | None) -> list[_Box]:
 
 
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the distance between neighbors along each dimension, or None if it varies."""
+    """Return the distance in bytes between neighbors along each dimension, or None if it varies."""
     places = np.cumprod((1, *shape[:0:-1]))[::-1] if shape else ()
     strides = tuple(
         distances.item(int(place)) if extent > 1 else 0
@@ -264,7 +284,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_beginning(column: Column) -> str | None:
-    """Return the text before the key in every URL of a column, or None if it differs."""
+    """Return the text before the key in every URL of a column, or None if there is no such text."""
     beginning: str | None = None
     for row, key in enumerate(column.each_key() if len(column.urls) == len(column) else ()):
         url = column.row(row).url

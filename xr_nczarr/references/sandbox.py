@@ -1,7 +1,7 @@
-"""Templates with all features of jinja2's immutable sandbox, for trusted sets.
+"""Render templates with all features of jinja2's immutable sandbox, for trusted sets.
 
-Results, powers and products are bounded. Time and memory are not, because of nested loops and
-repeated concatenations.
+The sizes of results, powers and products are limited. Time and memory are not: nested loops and
+repeated concatenation can exhaust them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class _NamedTemplate:
 
 @dataclass(frozen=True)
 class Sandboxed(ByFields):
-    """A compiled template, as a function of the values of its dimensions."""
+    """A function that renders a jinja2 template, given the values of its dimensions."""
 
     text: str
     templates: Mapping[str, str]
     dimensions: tuple[str, ...]
 
     def __call__(self, *values: Any) -> str:
-        """Return the text of the template for values of the dimensions."""
+        """Render the template with `values`, the values of its dimensions."""
         template, named = self._compiled
         context: dict[str, Any] = {}
         context |= {name: _NamedTemplate(source, context) for name, source in named.items()}

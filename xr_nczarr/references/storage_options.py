@@ -1,4 +1,4 @@
-"""The storage options of a reference set and of the places to which it refers."""
+"""The storage options for a reference set, and for the places to which it refers."""
 
 from __future__ import annotations
 
@@ -38,28 +38,31 @@ _CACHING = ("simplecache", "filecache", "blockcache", "cached")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
-    """The ``storage_options`` of a reference set, most of them as in fsspec.
+    """The ``storage_options`` of a reference set. Most of them mean the same as in fsspec.
 
     Attributes
     ----------
     fo
-        The set, if the target is ``reference://``.
+        The reference set (a path, a URL or a dictionary) if the target is ``reference://``.
     target_protocol, target_options
-        Protocol and options of the document, and of targets at the same place.
+        Protocol and options for the document, and for targets in the same place: the scheme and
+        host (or bucket) of the document.
     remote_protocol, remote_options
-        Protocol and options of the targets. Without a protocol, the options apply to all protocols.
+        Protocol and options for the targets. Without a protocol, the options apply to all
+        protocols.
     template_overrides, templates
         See `parse_references`.
     allow
-        Prefixes of URLs, or paths, to which a remote set may refer besides its own place. Also
-        enables protocols that do more than transfer bytes, for any set.
+        URL prefixes, or paths, to which a remote set may refer in addition to its own place. For
+        any set, they also permit URLs whose protocol does more than transfer bytes.
     by_place
-        Storage options, or an fsspec filesystem, by prefix of URLs (``"s3://bucket/"``) or by
-        protocol (``"s3"``). ``fs`` may contain those by protocol, or be one filesystem.
+        Storage options, or an fsspec filesystem, by URL prefix (``"s3://bucket/"``) or by protocol
+        (``"s3"``). fsspec's option ``fs``, a filesystem or a mapping by protocol, is merged in.
     own
         All other options, which apply to the place of the document.
     filesystem
-        Filesystem of the document in place of options, from an fsspec mapper or open file.
+        The filesystem of the document, if the target is an fsspec mapper or open file. It is used
+        in place of options.
     access
         Options for reading the document and its targets. Unless ``trusted``, the set may only refer
         to its own folder and the places in `allow`.
@@ -80,9 +83,9 @@ class ReferenceOptions:
 
     @classmethod
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
-        """Return the options of the set, separated from those of places.
+        """Parse the storage options in `access`: those of the set itself, and those for places.
 
-        `implied` are storage options that the target itself contains.
+        `implied` are further storage options, which the target itself contains.
         """
         others = {**access.options, **implied}
         others |= others.pop("reference", {})
@@ -114,7 +117,10 @@ class ReferenceOptions:
         return cls(**options, by_place=by_place, own=others, access=access)
 
     def targets(self, document: str | None) -> Targets:
-        """Return the rules for the targets of a set at `document`, or in memory (None)."""
+        """Return the rules for the targets of a set.
+
+        `document` is the path or URL of the set; None if the set is in memory.
+        """
         # A cache of the document does not apply to its targets.
         place = f"{absolute_path('.')}/" if document is None else _CACHES.sub("", document)
         options = _by_prefix(
@@ -167,15 +173,15 @@ class ReferenceOptions:
         return {**self.own, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
-        """Return the options for a set at `location`, with those of its URL or target."""
+        """Return these options, with the storage options and the filesystem of `location` added."""
         own = merge_options(location.storage_options, self.own)
         return replace(self, own=own, filesystem=location.filesystem)
 
     def document_options(self, folder: str) -> dict[str, Any]:
-        """Return the storage options with which to fetch the document.
+        """Return the storage options for fetching the document from `folder`.
 
-        A chain has options by protocol. Without options for the document itself, those of the
-        longest matching prefix apply.
+        For a chained URL, the options are grouped by protocol. Without options for the document
+        itself, those for the longest matching URL prefix apply.
         """
         if "::" in folder:
             return {**self.by_place, **self.document_only}
@@ -185,9 +191,10 @@ class ReferenceOptions:
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
-    """Return fsspec's `fs` by protocol, and the protocol of URLs without one.
+    """Return the filesystems in fsspec's option `fs` by protocol, and the default protocol.
 
-    It is one filesystem, or a mapping of protocols to filesystems or their options.
+    `fs` is one filesystem, or a mapping from protocols to filesystems or their options. The default
+    protocol, which applies to URLs without one, is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None
@@ -210,12 +217,12 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return options by prefix of URLs, from options by prefix or protocol."""
+    """Return options by URL prefix, given options by URL prefix or protocol."""
     return {prefix: options[name] for name in options for prefix in _prefixes(name)}
 
 
 def _prefixes(place: str) -> list[str]:
-    """Return the prefixes of URLs that a prefix or protocol stands for."""
+    """Return the URL prefixes that a URL prefix or a protocol stands for."""
     if not place or "://" in place:
         return [place]
     aliases = next((names for names in _ALIASES if place in names), (place,))

@@ -1,4 +1,4 @@
-"""The targets of a reference set, the stores that contain them, and their options."""
+"""Resolve the targets of a reference set, and open the stores that contain them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUCKETS = ("s3", "s3a", "gs", "gcs")
 
 
 class _WholePaths(FilesystemClient):
-    """A client whose keys are whole paths in a filesystem; for a chain, URLs."""
+    """A client whose keys are complete paths in a filesystem, or complete chained URLs."""
 
     def path(self, key: str) -> str:
         return self.root + self.query if "::" in key else key
@@ -35,21 +35,23 @@ class _WholePaths(FilesystemClient):
 
 @dataclass(frozen=True)
 class Targets:
-    """The resolution of the URLs of a reference set.
+    """The rules for resolving the URLs in a reference set.
 
     Attributes
     ----------
     document
-        Absolute path or URL of the document, to which relative URLs are relative.
+        Absolute path or URL of the document, against which relative URLs are resolved.
     trust
-        The rules for allowed targets.
+        The places to which the set may refer.
     protocol
-        Protocol of URLs without one; None if they are relative to the document.
+        Protocol of URLs that have none; if None, such URLs are relative to the document.
     options
-        Storage options, or an fsspec filesystem, by the prefix of the URLs to which they apply, the
-        longest first; an empty prefix applies to all remote targets.
+        Pairs of a URL prefix and the storage options, or the fsspec filesystem, for URLs with that
+        prefix. The longest prefix comes first; an empty prefix applies to all remote targets.
+    retry
+        The rules for retrying failed requests; None for the default rules.
     max_object_bytes
-        Larger references raise LimitError before anything is allocated.
+        Larger objects raise LimitError before anything is allocated.
     """
 
     document: str
@@ -60,12 +62,12 @@ class Targets:
     max_object_bytes: int = DEFAULT_LIMITS.max_consolidated_bytes
 
     def url(self, text: str) -> str:
-        """Return the absolute path or URL of a reference.
+        """Return the absolute path or URL for the URL in a reference.
 
         Raises
         ------
         RefusedError
-            If the set may not refer to it.
+            If the set is not allowed to refer to that place.
         """
         remote = local_path(self.document) is None
         scheme, mark, rest = text.partition("://")
@@ -83,7 +85,7 @@ class Targets:
         return url
 
     def is_local(self, text: str) -> bool:
-        """Return whether a reference is to a local file."""
+        """Return whether the URL in a reference names a local file."""
         if is_rooted(text):
             return True
         if "://" not in text and self.protocol is not None:
@@ -91,13 +93,14 @@ class Targets:
         return local_path(absolute_url(text, self.document)) is not None
 
     def options_for(self, url: str) -> tuple[str, Any]:
-        """Return the longest prefix of a URL that has options, and these options."""
+        """Return the longest prefix of a URL for which there are options, and these options."""
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def place_of(self, url: str) -> str:
-        """Return the place of a URL, which one store covers: a drive, or protocol and options.
+        """Return a name for the place of a URL. One store covers all URLs in the same place.
 
-        A bucket is a place, and so is each chain of protocols.
+        A place is a local drive, a bucket, a single chained URL, or all URLs with the same protocol
+        and options.
         """
         path = local_path(url)
         if path is not None:
@@ -108,7 +111,7 @@ class Targets:
         return f"{bucket or url.partition(':')[0]} {self.options_for(url)[0]}"
 
     def open(self, url: str) -> Store:
-        """Return the store of all URLs in the place of `url`, without a request."""
+        """Return the store that covers the place of `url`, without making a request."""
         if local_path(url) is not None:
             return LocalStore(self.place_of(url), max_object_bytes=_MAX_FILE_BYTES)
         rules = Rules(retry=self.retry or Retry(), max_object_bytes=self.max_object_bytes)
@@ -136,7 +139,10 @@ def key_in(store: Store, url: str) -> str:
 
 
 def _bucket_of(url: str) -> str | None:
-    """Return the URL of the bucket that contains an object, if the object has a plain key there."""
+    """Return the URL of the bucket that contains an object.
+
+    Return None for a URL that is not in a bucket, or whose key is not a plain path.
+    """
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}" if scheme in _BUCKETS and is_plain_key(key) else None

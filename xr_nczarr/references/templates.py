@@ -1,7 +1,8 @@
-"""Compile the templates of a reference set, which jinja2 parses, from a safe subset of syntax.
+"""Compile the templates of a reference set, which may use a safe subset of jinja2's syntax.
 
-The subset has names, constants, arithmetic, comparisons, conditional expressions, some filters,
-and the names and calls of other templates, which are inlined. Each template is compiled once.
+The subset contains names, constants, arithmetic, comparisons, conditional expressions, some
+filters, and names and calls of other templates, which are inlined. Each template is parsed by
+jinja2 and compiled once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Language = Literal["safe", "jinja2"]
 _DEEPEST = 64
 _MAX_NODES = 10_000
 _PARSING = 64
-"""Cost of parsing a template, in plain references."""
+"""Cost of parsing a template. A reference without templates costs 1."""
 _ORDINARY_TEXT = 128
 _LEAST = 1 << 14  # minimum budget in references, enough for some hundred templates
 _NAME = re.compile(r"\{\{ ?([a-z_A-Z][a-z_A-Z0-9]*) ?\}\}")
@@ -49,7 +50,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Or": expressions.either,
     "CondExpr": expressions.choose,
 }
-"""Functions whose arguments are all fields of a node."""
+"""Functions by type of syntax node; the arguments are all fields of the node."""
 _COMPARISONS = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -65,13 +66,14 @@ _FILTERS: dict[str, tuple[Callable[..., Any], int]] = {
     "round": (expressions.rounded, 1),
     "string": (str, 0),
 }
-"""Filters, and the maximum number of their further arguments."""
+"""Functions for filters, and the maximum number of arguments besides the filtered value."""
 
 
 class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and arguments with the scope of the call.
 
-    All scopes of one template share the budget, from which each syntax node takes one.
+    All scopes of one template share `budget`, an iterator from which each syntax node takes one
+    item. `within` contains the names of the enclosing templates.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -83,16 +85,17 @@ class _Scope(NamedTuple):
 class Templates:
     """The named templates of one reference set.
 
-    A name refers to an argument of the call, else to a dimension, else to a template.
+    A name in a template refers to an argument of the call if there is one, otherwise to a
+    dimension, otherwise to another template.
 
     Parameters
     ----------
     texts
-        Template text by name.
+        Source of each template by name.
     language
         ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
     most
-        Limit of the work of parsing and rendering, in plain references.
+        Maximum cost of parsing and rendering. A reference without templates costs 1.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Return the parts of a template, whose joined texts are its result.
+        """Compile a template into parts, whose concatenated values are its result.
 
         Raises
         ------
@@ -130,7 +133,7 @@ class Templates:
         return (Call(sandboxed, tuple(variables.values())),)
 
     def render(self, text: str) -> str:
-        """Return the text of a template without dimensions."""
+        """Render a template that depends on no dimensions."""
         # A set may have as many URLs as references, most of them with at most one plain name.
         if _is_plain(text):
             return text
@@ -157,7 +160,7 @@ class Templates:
         return [self._expression(node, scope) for node in body]
 
     def _expression(self, node: Any, scope: _Scope) -> Expression:
-        """Return the expression of a syntax node and its operands."""
+        """Return the expression for a syntax node and its operands."""
         if scope.depth > _DEEPEST or next(scope.budget, None) is None:
             raise LimitError(
                 f"a template nests deeper than {_DEEPEST} levels, or has more than "
@@ -189,7 +192,7 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Return the expression of another template, with its visible names."""
+        """Return the expression for another template, which sees the `arguments` and `scope`."""
         if name not in self._texts:
             raise ReferenceSetError(
                 f"a template uses {quote(name)}, which is neither a dimension nor a template"
@@ -207,7 +210,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Return the syntax nodes of a template, whose joined values are its text."""
+    """Parse a template into syntax nodes, whose concatenated values are its result."""
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
     # Imported here: most sets have no templates, and jinja2 costs more than opening them.
@@ -228,7 +231,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function of a syntax node, and the nodes of its operands."""
+    """Return the function that a syntax node stands for, and the nodes of its operands."""
     kind = type(node).__name__
     if kind in _OPERATIONS:
         operands = [getattr(node, field) for field in node.fields]
