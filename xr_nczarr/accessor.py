@@ -93,7 +93,7 @@ class NczarrAccessor:
         )
 
     def info(self, *, count_chunks: bool = True, progress: bool = False) -> StoreInfo:
-        """Return an overview of the store that was opened; see `xr_nczarr.info`."""
+        """Summarize the store from which the object was opened; see `xr_nczarr.info`."""
         from xr_nczarr.tools.info import info
 
         target, options = self._opened_from(info)
@@ -102,7 +102,7 @@ class NczarrAccessor:
     def verify(
         self, *, sample: int | None = None, readers: bool = False, progress: bool = False
     ) -> Verification:
-        """Verify the store that was opened; see `xr_nczarr.verify`."""
+        """Verify the store from which the object was opened; see `xr_nczarr.verify`."""
         from xr_nczarr.tools.verify import verify
 
         target, options = self._opened_from(verify)
@@ -114,25 +114,31 @@ class NczarrAccessor:
         *,
         variables: Collection[str] | None = None,
     ) -> Explanation:
-        """Return the requests and bytes that reading a selection takes; see `xr_nczarr.explain`."""
+        """Compute the requests and bytes needed to read a selection; see `xr_nczarr.explain`."""
         from xr_nczarr.tools.explain import explain
 
         return explain(self._obj, selection, variables=variables)
 
     def _opening(self) -> Opening | None:
-        """Return how this engine opened the object; None for an object of another origin."""
+        """Return the target and options with which this engine opened the object.
+
+        Returns None if the object was not opened with this engine.
+        """
         from xr_nczarr.backend.encoding import OPENING_KEY, Opening
 
         opening = self._obj.encoding.get(OPENING_KEY)
         return opening if isinstance(opening, Opening) else None
 
     def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the target that was opened, and the options of opening that `function` accepts.
+        """Return the target from which the object was opened, and keyword arguments for `function`.
+
+        The arguments are the options used to open the object, as far as `function` accepts them.
 
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, or has lost its encoding since.
+            If the object was not opened with this engine, or has lost its encoding since. Also if
+            it was opened in another process from a target that is neither a path nor a URL.
         """
         opening = self._opening()
         if opening is None:
@@ -160,12 +166,18 @@ def _register() -> None:
 
 
 class _XarrayFinder:
-    """Finds xarray through the other finders, and registers the accessors once it is imported."""
+    """Import hook that registers the accessors as soon as xarray is imported.
+
+    xarray itself is found by the other finders on `sys.meta_path`.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the specification of xarray, whose loader also registers the accessors."""
+        """Return the module spec of xarray, with a loader that also registers the accessors.
+
+        Returns None for any other module.
+        """
         if name != "xarray":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]

@@ -1,7 +1,7 @@
-"""Open the store that a user names, with its hierarchy and its netCDF groups.
+"""Open a store from the target that a caller passes, and read its hierarchy and netCDF groups.
 
-This is the only module that resolves a target. It imports neither xarray nor dask, so that most
-commands of ``nczarr`` start without them.
+This is the only module that resolves targets. It imports neither xarray nor dask, so that most
+subcommands of ``nczarr`` start without importing them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The location that a target names, and the store at this location."""
+    """A target resolved to a location, and the store opened there."""
 
     location: Location
     access: Access
@@ -63,9 +63,10 @@ class Resolved:
         documents: dict[str, Bytes | None] | None = None,
         **search: Any,
     ) -> tuple[Resolved, Hierarchy]:
-        """Return the hierarchy of the store, or of the parquet reference set that it contains.
+        """Read the hierarchy of the store, or of the parquet reference set that it contains.
 
-        See `open_netcdf` for `documents`, and `hierarchy.open_hierarchy` for the other arguments.
+        The returned `Resolved` holds the store to which the hierarchy belongs. `documents` is
+        described in `open_netcdf`, the other arguments in `hierarchy.open_hierarchy`.
 
         Raises
         ------
@@ -89,7 +90,7 @@ class Resolved:
 
 
 def resolve(target: object, access: Access | None = None, *, must_exist: bool = True) -> Resolved:
-    """Return the store that `target` names. Nothing remote is requested yet.
+    """Resolve `target` to a location and a store, without any request to a remote store.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
         A path, an fsspec or NCZarr URL, a mapping of keys to bytes, an fsspec mapper or open file,
         a reference set, a zarr-python store or group, an icechunk or obstore store, or a `Store`.
     must_exist
-        Whether a store or reference set has to exist; otherwise a store may be created.
+        Whether the store or reference set has to exist. Pass False to create a store.
     """
     location, access = parse_url(target), access or Access()
     return Resolved(location, access, open_target(location, access, must_exist=must_exist))
@@ -105,14 +106,17 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """A store, its hierarchy and its netCDF groups.
+    """An open store with its hierarchy and its tree of netCDF groups.
 
     Attributes
     ----------
+    root
+        The root group of the tree.
     target
         The target as the caller passed it.
     target_group
-        Path of the group that the target itself names; empty for the root.
+        Path of the group that is part of the target, such as in a URL; an empty string if the
+        target is the root.
     """
 
     store: Store
@@ -123,12 +127,12 @@ class OpenedStore:
     target_group: str = ""
 
     def group(self, path: str | None) -> Group:
-        """Return the group at `path`, relative to the group that the target names.
+        """Return the group at `path`, relative to `target_group`; None stands for the group itself.
 
         Raises
         ------
         NotFoundError
-            If the store has no such group; the message lists its groups.
+            If there is no group at `path`. The message lists the existing groups.
         """
         group = self.root
         path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
@@ -143,7 +147,7 @@ class OpenedStore:
         return group
 
     def _present_groups(self) -> str:
-        """Return a sentence that lists the groups of the whole store."""
+        """Return the sentence of an error message that lists the groups of the whole store."""
         options = replace(self.options, group=None, storage_options=None)
         try:
             walked = open_netcdf(self.store, options).root.walk()
@@ -156,12 +160,16 @@ class OpenedStore:
         return f"Its groups are {listed}" if names else "It has no groups"
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """Return the array of a variable, whose `read` returns stored values by selection."""
+        """Return the chunked array of a variable, from which stored values can be read."""
         node = readable_node(variable, self.options.assume_endian)
         return ChunkedArray(node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
-        """Return the dimensions visible in a group, by short name: its own hide inherited ones."""
+        """Return the dimensions that are visible in the group at `path`, by short name.
+
+        A group inherits the dimensions of its ancestors. A dimension hides an inherited dimension
+        of the same name.
+        """
         group = self.root
         visible = dict(group.dimensions)
         for name in filter(None, path.split("/")):
@@ -170,7 +178,7 @@ class OpenedStore:
         return visible
 
     def readable(self, group: Group) -> Iterator[ReadableVariable]:
-        """Yield the variables of a group, with what is needed to read them."""
+        """Yield the variables of a group, each with its dimension names and its array."""
         visible = self.visible_dimensions(group.path)
         for variable in group.variables.values():
             names = tuple([_name_in(visible, dimension) for dimension in variable.dimensions])
@@ -180,14 +188,15 @@ class OpenedStore:
 
 
 class ReadableVariable(NamedTuple):
-    """A netCDF variable, with the names and the array that reading it needs.
+    """A netCDF variable, with the dimension names and the array that are needed to read it.
 
     Attributes
     ----------
     dimension_names
-        Short names, or the full path of a dimension whose short name is hidden by a nearer one.
+        The short name of each dimension, or its full path if a dimension of a nearer group has
+        the same short name.
     node
-        The array prepared by `readable_node`; None if it is missing or broken.
+        The array prepared by `readable_node`; None if the array is missing or broken.
     """
 
     variable: Variable
@@ -208,17 +217,20 @@ def open_netcdf(
     with_sidecars: bool = False,
     documents: dict[str, Bytes | None] | None = None,
 ) -> OpenedStore:
-    """Open a path, URL or mapping as a tree of netCDF groups.
+    """Open a target, such as a path, URL or mapping, as a tree of netCDF groups.
 
     Parameters
     ----------
+    target
+        See `resolve`.
     subgroups
-        Whether to read the groups below the requested one.
+        Whether to read the groups below the requested group.
     with_sidecars
-        Whether to also read the NCZarr objects stored beside the metadata, in order to change them.
+        Whether to also read the NCZarr objects stored beside the Zarr metadata. They are needed to
+        change the store.
     documents
-        A cache of the bytes of documents by key, with None for absent documents. Fetched documents
-        are added; cached ones are not fetched again.
+        A cache of metadata documents: the bytes by key, with None for an absent document. Fetched
+        documents are added to the cache, and cached documents are not fetched again.
     """
     resolved = resolve(target, options.access)
     location = resolved.location
@@ -278,7 +290,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log the variables of a reference set whose fill value of zero is not used as a mask."""
+    """Log the variables of a reference set in which the fill value 0 does not mark missing data."""
     names = [
         variable.path
         for variable in root.all_variables()
@@ -300,19 +312,19 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 def open_whole(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open a whole store, and return it with the group that the options name.
+    """Open a whole store; return the opened store and its group at ``options.group``.
 
-    See `open_netcdf` for `documents`.
+    `documents` is described in `open_netcdf`.
     """
     opened = open_netcdf(target, replace(options, group=None), documents=documents)
     return opened, opened.group(options.group)
 
 
 def readable_node(variable: Variable, assume_endian: Endian) -> ArrayNode:
-    """Return a variable's array with the shape, fill value and byte order to read it with.
+    """Return a variable's array with the shape, fill value and byte order used for reading.
 
-    The shape is that of the variable's dimensions. Beyond the stored array, chunks are missing and
-    are read as fill values.
+    The array takes its shape from the variable's dimensions. Chunks beyond the stored shape are
+    missing and are read as fill values. `assume_endian` overrides the byte order; None keeps it.
     """
     node = variable.node
     assert node is not None

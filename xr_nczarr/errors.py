@@ -1,4 +1,4 @@
-"""Every exception of the package: a small tree whose leaves are also built-in exceptions.
+"""Exceptions of this package, each of which is also a built-in exception.
 
 An error is raised where it is detected and gains context as it propagates: the codec adds its step,
 the chunk engine the key and the chunk index, the store its name. The message is formatted only when
@@ -16,7 +16,10 @@ _MAX_NAMES = 20
 
 
 def quote(name: object) -> str:
-    """Return an untrusted name on one line: control characters escaped, at most 200 characters."""
+    """Return an untrusted name as one line for a message.
+
+    Unprintable characters are escaped, and the result is truncated to 200 characters.
+    """
     text = str(name)
     shown = "".join(
         character if character.isprintable() else ascii(character)[1:-1]
@@ -26,7 +29,7 @@ def quote(name: object) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's class and text on one line; some errors have no text of their own."""
+    """Return the class and message of an error on one line, or its class if it has no message."""
     text, kind = quote(error).strip(), type(error).__name__
     return f"{kind}: {text}" if text else kind
 
@@ -39,17 +42,17 @@ class NczarrError(Exception):
     problem
         A description of the error, usually the value found and the value expected.
     remedy
-        An instruction to the reader of the message, or an empty string.
+        An instruction that tells the user how to proceed; empty if there is none.
     store
         Name of the store, without secrets.
     key
-        Key in the store.
+        Key of the affected object in the store.
     place
-        Location in the document: a field, an attribute or a codec.
+        Location within the metadata document: a member, an attribute or a codec.
     variable
-        Path of the variable in the hierarchy.
+        Path of the affected variable in the hierarchy.
     chunk
-        Index of the chunk.
+        Grid index of the affected chunk.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Fill the fields that are still None, and return the error itself."""
+        """Set the given fields where they are still None, and return this error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -97,7 +100,10 @@ class NczarrError(Exception):
 
 
 class Place:
-    """A context manager that fills missing fields of an `NczarrError` raised in its block."""
+    """A context manager that adds fields, such as the key, to an `NczarrError` raised within it.
+
+    Fields that the error already has are kept.
+    """
 
     __slots__ = ("_fields",)
 
@@ -121,15 +127,15 @@ class ExistsError(NczarrError, FileExistsError):
 
 
 class MetadataError(NczarrError, ValueError):
-    """Metadata are damaged, or contradict the specification or another document."""
+    """Metadata are damaged, or contradict the specification or other metadata."""
 
 
 class UnsupportedError(NczarrError, NotImplementedError):
-    """A valid dtype, codec, extension or version that this package does not support."""
+    """A dtype, codec, extension, version or operation is valid, but not supported here."""
 
 
 class ChunkError(NczarrError, ValueError):
-    """A chunk's bytes do not decode to what the metadata declare."""
+    """The bytes of a chunk cannot be decoded to an array as the metadata declare it."""
 
 
 class MissingChunkError(NczarrError, KeyError):
@@ -141,11 +147,11 @@ class ReferenceSetError(NczarrError, ValueError):
 
 
 class RefusedError(NczarrError, ValueError):
-    """A dangerous operation was not enabled by the caller; the message names the option."""
+    """An operation is refused because it is unsafe; the message names the option to allow it."""
 
 
 class LimitError(NczarrError, ValueError):
-    """A size or count exceeds a limit; the message names the limit and its option."""
+    """A size or count exceeds a limit; the message names the option that raises the limit."""
 
 
 class ConflictError(NczarrError, ValueError):
@@ -153,11 +159,11 @@ class ConflictError(NczarrError, ValueError):
 
 
 class StorageError(NczarrError, OSError):
-    """The store failed: it returned neither the requested bytes nor *not found*."""
+    """The store failed: it neither returned the requested bytes nor reported them as missing."""
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store denied access (401, 403, EACCES), which differs from *not found*."""
+    """The store denied access (401, 403, EACCES), as opposed to *not found*."""
 
 
 class StorageTimeoutError(StorageError, TimeoutError):
@@ -169,12 +175,12 @@ class StorageConnectionError(StorageError, ConnectionError):
 
 
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
-    """Return the error for a `value` at `place` that differs from what is `expected`."""
+    """Build the error for a `value` at `place` that is not as `expected`."""
     return MetadataError(f"found {quote(reprlib.repr(value))}, expected {expected}", place=place)
 
 
 def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
-    """Return the error for a name that does not exist: it names the nearest ones, or all.
+    """Build the error for a name that does not exist, with the existing `names` and close matches.
 
     Examples
     --------

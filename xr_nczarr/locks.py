@@ -1,6 +1,7 @@
-"""Thread locks and limits of one process. A forked child starts with all of them free.
+"""Thread locks and thread limits that are safe to use after a fork.
 
-The threads that held them exist only in the parent.
+In a forked child, all locks are free and no limit is in use, because the threads that held them
+exist only in the parent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock between the threads of this process."""
+    """A reentrant lock between the threads of one process, released in a forked child."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -34,9 +35,10 @@ class ProcessLock:
 
 
 class Underway:
-    """A count of the work in progress in this process, which `end` waits for.
+    """A counter of the tasks in progress in this process, so that `end` can wait for them.
 
-    It is not shared when pickled: a copy starts without any work.
+    Use it as a context manager around each task. The count is not pickled: an unpickled copy
+    starts at zero.
     """
 
     def __init__(self) -> None:
@@ -59,14 +61,14 @@ class Underway:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Reject new work, and wait until the work in progress is done."""
+        """Reject new tasks, and wait until the tasks in progress are done."""
         with self._changed:
             self._ended = True
             self._changed.wait_for(lambda: not self._count)
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in functools)
-    """`functools.cached_property` that a forked child can compute.
+    """A `functools.cached_property` that cannot deadlock in a forked child.
 
     Before Python 3.12, the property holds a lock while it is computed, and a fork may inherit that
     lock in its locked state. Here it is a `ProcessLock`.
@@ -78,10 +80,10 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 
 
 class ThreadLimiter:
-    """A limit on the number of threads of this process that run a piece of work at once.
+    """A limit on the number of threads of this process that run certain functions concurrently.
 
-    A thread waits for at most `_MAX_WAIT_SECONDS` and then runs as well, because a running thread
-    may itself be waiting for it.
+    A thread waits for at most `_MAX_WAIT_SECONDS` and then runs in excess of the limit, because a
+    running thread may itself be waiting for it.
     """
 
     _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()
@@ -92,7 +94,7 @@ class ThreadLimiter:
         self._all.add(self)
 
     def limit(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
-        """Return a function that runs `work` as soon as the limit allows."""
+        """Wrap `work` in a function that waits until the limit allows another thread to run."""
 
         def run(argument: _A) -> None:
             free = self._free
@@ -114,7 +116,7 @@ def _after_fork() -> None:
 
 
 def call_after_fork(function: Callable[[], None]) -> None:
-    """Call a function in each process that is forked from this one."""
+    """Register a function to be called in every process that is forked from this process."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 

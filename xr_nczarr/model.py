@@ -1,8 +1,9 @@
-"""The records that all packages share: a hierarchy of nodes, independent of the Zarr version.
+"""Dataclasses for the hierarchy of nodes in a store, independent of the Zarr version.
 
-Every Zarr version is parsed into these records. After parsing, the version is only the name in
-`Hierarchy.zarr_format`. Records hold plain values, pickle and compare by value, and are never
-modified. `ArrayNode` is not frozen, because a frozen dataclass takes three times as long to create.
+Every Zarr version is parsed into these dataclasses. After parsing, only the name in
+`Hierarchy.zarr_format` depends on the version. Instances hold plain values, can be pickled, compare
+by value and are never modified. `ArrayNode` is not frozen, because creating an instance of a frozen
+dataclass takes three times as long.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ import numpy as np
 from xr_nczarr.errors import NczarrError, unknown
 
 Json = Any
+"""A value of a JSON document: None, bool, int, float, str, or a list or dict of such values."""
 Consolidated = Literal["check"] | bool | None
-"""A value of a JSON document: None, bool, int, float, str, list or dict of these."""
 
 
 class _Default(int):
-    """A default value, distinguishable from an equal number that the caller passes."""
+    """A default value that can be told apart from an equal number passed by the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on what reading a store can allocate.
+    """Bounds on the memory that reading a store can allocate.
 
-    With ``trust="none"``, the limits that are not passed have much smaller defaults.
+    With ``trust="none"``, the defaults of all limits are much smaller.
 
     Attributes
     ----------
     max_chunk_bytes
-        Size of a chunk, stored or decoded.
+        Size of a chunk in bytes, stored or decoded.
     max_item_bytes
-        Size of one item of variable length.
+        Size in bytes of one variable-length item.
     max_metadata_bytes, max_consolidated_bytes
-        Size of a metadata document, and of a consolidated one. Each value in it counts as 256
-        bytes.
+        Size in bytes of a metadata document and of a consolidated metadata document. Each value in
+        the document counts as another 256 bytes.
     max_nodes
         Number of groups and arrays.
     max_depth
-        Levels of groups, and of values within a document.
+        Number of nested groups, and nesting depth of a metadata document.
     max_references
-        Number of references that the generators of a reference set expand to. Listed references
-        and generators that stay formulas do not count.
+        Number of references to which the generators of a reference set expand. References that are
+        listed, and generators that are evaluated on demand, do not count.
     max_index_bytes
-        Size of a coordinate that xarray reads on opening. Each of its chunks counts as at least
-        16 KiB.
+        Size in bytes of a coordinate that xarray reads on opening. Each chunk of the coordinate
+        counts as at least 16 KiB.
 
     Examples
     --------
@@ -74,12 +75,14 @@ class Limits:
 
     @classmethod
     def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
-        """Return limits as a record: a mapping has some of them, None stands for the defaults.
+        """Convert an option value to `Limits`.
+
+        A mapping overrides some of the defaults. None stands for the defaults.
 
         Raises
         ------
         ValueError
-            For a limit that is unknown or not a number.
+            If `limits` has another type, or a limit is unknown or not a number.
         """
         if not isinstance(limits, Limits | Mapping | None):
             raise ValueError(f"limits must be a Limits, a mapping or None; found {limits!r}")
@@ -100,7 +103,7 @@ class Limits:
         return {limit.name: getattr(self, limit.name) for limit in fields(self)}
 
     def strict(self) -> Limits:
-        """Return the limits for an untrusted store, where strict ones replace the defaults."""
+        """Return the limits for an untrusted store: `STRICT_LIMITS`, unless others were passed."""
         limits = self._by_name().items()
         passed = {name: limit for name, limit in limits if not isinstance(limit, _Default)}
         return replace(STRICT_LIMITS, **passed)
@@ -121,15 +124,15 @@ STRICT_LIMITS = Limits(
 
 
 class Literals(Protocol):
-    """The source text of a document's members, located on demand."""
+    """A JSON document whose members can be returned in their original spelling."""
 
     def literal(self, name: str) -> str:
-        """Return the value of member `name` exactly as the document spells it."""
+        """Return the JSON text of member `name`, exactly as the document spells it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Attributes(Mapping[str, Json]):
-    """The user attributes of a node as JSON values, with access to their source text."""
+    """The user attributes of a node as JSON values, with access to their original JSON text."""
 
     values_by_name: Mapping[str, Json] = field(default_factory=dict)
     source: Literals | None = field(default=None, compare=False)
@@ -147,7 +150,7 @@ class Attributes(Mapping[str, Json]):
         return f"Attributes({dict(self.values_by_name)!r})"
 
     def literal(self, name: str) -> str:
-        """Return the source text of an attribute, or its value as JSON if there is no source."""
+        """Return the JSON text of an attribute: as stored, or rendered if there is no `source`."""
         if self.source is None:
             return json.dumps(self.values_by_name[name], ensure_ascii=False)
         return self.source.literal(name)
@@ -155,20 +158,21 @@ class Attributes(Mapping[str, Json]):
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """One step from array to bytes, by its registry name and configuration.
+    """One codec of an array, by its registry name and configuration.
 
     Attributes
     ----------
     name
-        The codec's name in `codecs.registry`: numcodecs' id if it has one.
+        Name of the codec in `codecs.registry`: its id in numcodecs, if it has one.
     configuration
-        The parameters, as that registry spells them.
+        Parameters of the codec, as `codecs.registry` spells them.
     place
-        The document's member that lists the codec: ``"order"``, ``"filters"``, ``"compressor"`` or
-        ``"codecs"``. Messages show it, and rendering writes the codec back to it.
+        Member of the metadata document that lists the codec: ``"order"``, ``"filters"``,
+        ``"compressor"`` or ``"codecs"``. Messages mention this member, and rendering writes the
+        codec to it.
     document
-        The codec's JSON exactly as stored, rendered unchanged; None for a codec that this package
-        created.
+        JSON of the codec exactly as stored, which rendering reproduces; None for a codec that this
+        package created.
     """
 
     name: str
@@ -179,11 +183,13 @@ class CodecSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChunkKeys:
-    """Chunk index → key: ``prefix + separator.join(index)``, or `scalar` without dimensions.
+    """The mapping from chunk indices to keys.
 
-    `alternative` is the separator to try if no chunk exists under the first one, for metadata that
-    declare no separator: zarr-python before 2.8 wrote nested chunks without recording it. It is
-    empty if there is no alternative.
+    The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
+
+    `alternative` is a second separator for metadata that declare none, to be tried if no chunk
+    exists under the first. zarr-python before 2.8 wrote nested chunks without recording their
+    separator. It is an empty string if the metadata declare the separator.
     """
 
     prefix: str
@@ -192,31 +198,32 @@ class ChunkKeys:
     alternative: str = field(default="", compare=False)
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object (chunk or shard) at a grid index."""
+        """Return the key of the stored object (chunk or shard) at an index of the chunk grid."""
         return self.prefix + self.separator.join(map(str, index)) if index else self.scalar
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """One level of sharding: the layout of inner chunks in a stored object.
+    """One level of sharding: the layout of inner chunks within a shard.
 
     Attributes
     ----------
     shape
         Shape of the shard in elements, a multiple of the shape of its inner chunks or shards.
     index_codecs
-        Codecs of the shard index (uint64 offsets and lengths), in the order of encoding.
+        Codecs of the shard index (uint64 offsets and lengths), in encoding order.
     index_at_start
         Whether the index is at the start of the shard instead of its end.
     codecs
-        Codecs applied to the whole shard, in encoding order: those that the document lists after
-        the sharding codec. Usually empty; otherwise a read has to decode the whole shard.
+        Codecs applied to the whole shard, in encoding order. The metadata list them after the
+        sharding codec. If there are any, each read has to decode the whole shard.
     leading
-        Number of the array's codecs that the document lists before this level's sharding codec,
-        not counting those of outer levels. They are applied to each inner chunk.
+        Number of codecs that the metadata list before the sharding codec of this level. These
+        codecs are applied to each inner chunk; the codecs of outer levels do not count.
     order
-        For each dimension of the shard index, the array dimension it stands for. A ``transpose``
-        before the sharding codec permutes them. Empty if they are not permuted.
+        For each dimension of the shard index, the corresponding dimension of the array. A
+        ``transpose`` before the sharding codec permutes the dimensions. An empty tuple means that
+        they are not permuted.
     """
 
     shape: tuple[int, ...]
@@ -236,34 +243,35 @@ class ArrayNode:
     path
         Absolute path: ``"/"`` for an array that is the whole store, else ``"/group/name"``.
     shape, chunk_shape
-        In elements. `chunk_shape` is the unit of decoding: the innermost chunk of a sharded array.
+        Shapes in elements. `chunk_shape` is the unit of decoding: in a sharded array, the innermost
+        chunk.
     dtype
-        The dtype of the decoded bytes, including byte order; ``object`` for items of variable
-        length.
+        The dtype of the decoded bytes, including byte order; ``object`` for variable-length items.
     type_name
-        The type as the document spells it (``"<f4"``, ``">S1"``, ``"float32"``): it can say more
-        than `dtype`. Empty for an array that this package created.
+        The data type as the metadata spell it (``"<f4"``, ``">S1"``, ``"float32"``), which can be
+        more specific than `dtype`. Empty for an array that this package created.
     fill_value
-        A numpy scalar of `dtype` (str or bytes for variable-length items); None when undefined.
+        A NumPy scalar of `dtype`, or str or bytes for variable-length items. None if the fill value
+        is undefined.
     codecs
-        From array to bytes, in encoding order. The codecs of an array in Fortran order begin with
-        ``transpose``.
+        The codecs from array to bytes, in encoding order. For an array in Fortran order, the first
+        codec is ``transpose``.
     chunk_keys
-        The keys of the stored objects: chunks, or the outermost shards.
+        The keys of the stored objects, which are chunks or the outermost shards.
     shards
-        Outermost first; empty without sharding.
+        The levels of sharding, outermost first; an empty tuple without sharding.
     chunk_runs
-        For a rectilinear grid, along each dimension: the (length, number) of each run of
+        For a rectilinear grid, one tuple per dimension: the (length, number) of each run of
         consecutive stored objects of equal length. `chunk_shape`, or the shape of shards without
-        inner chunks, is then the largest one. Empty for a regular grid.
+        inner chunks, is then the shape of the largest object. Empty for a regular grid.
     dimension_names
-        As the Zarr document itself names them (v3), else None.
+        The member ``dimension_names`` of v3 metadata; None for arrays without this member.
     attributes
         User attributes, including the annotations of any convention.
     members
-        Members of the node's own document that Zarr does not define.
+        Members of the node's metadata document that Zarr does not define.
     sidecars
-        Further documents stored next to the node's own, by name.
+        JSON of other metadata documents stored next to the node's document, by name.
     """
 
     path: str
@@ -283,7 +291,7 @@ class ArrayNode:
 
     @property
     def object_shape(self) -> tuple[int, ...]:
-        """Shape in elements of one stored object: the outermost shard, or the chunk."""
+        """Shape in elements of one stored object, which is an outermost shard or a chunk."""
         return self.shards[0].shape if self.shards else self.chunk_shape
 
     @property
@@ -295,7 +303,7 @@ class ArrayNode:
         return tuple([-(-size // length) for size, length in pairs])
 
     def placed(self, path: str, **own: Any) -> ArrayNode:
-        """Return this root array moved to `path`, with the attributes and sidecars in `own`."""
+        """Return a copy of this root array at `path`, with the attributes and sidecars in `own`."""
         prefix, keys = key_prefix(path), self.chunk_keys
         return ArrayNode(  # `replace` takes twice as long, and opening calls this for each array
             path=path,
@@ -316,7 +324,7 @@ class ArrayNode:
         )
 
     def without_annotations(self) -> ArrayNode:
-        """Return the node with only the fields that reading and writing its chunks needs."""
+        """Return a copy with only the fields that are needed to read and write chunks."""
         return replace(self, attributes=Attributes(), members={}, sidecars={})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -330,7 +338,10 @@ def _array_node(*values: Any) -> ArrayNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupNode:
-    """A group of the hierarchy; not `explicit` if only its children imply that it exists."""
+    """A group of the hierarchy.
+
+    `explicit` is False for a group without a metadata document, implied by its children alone.
+    """
 
     path: str
     attributes: Attributes = field(default_factory=Attributes)
@@ -341,9 +352,9 @@ class GroupNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenNode:
-    """A node that exists but cannot be used, with the precise reason.
+    """A node that exists but cannot be used, with the `error` that explains why.
 
-    `shape` is None if it is unknown.
+    `shape` is None for a node whose shape is unknown.
     """
 
     path: str
@@ -364,16 +375,17 @@ class Hierarchy:
     Attributes
     ----------
     nodes
-        By path; the root's path is ``"/"``.
+        The nodes by path. The path of the root is ``"/"``.
     zarr_format
         ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
         Whether the nodes were read from a consolidated document.
     before
-        If an unfinished write replaces chunks: the objects before that write, by key, with None
-        for an object that did not exist.
+        The chunks that an unfinished write is replacing, as they were before that write: the bytes
+        by key, with None for a chunk that did not exist. Empty without such a write.
     documents
-        If the store is opened for a change: its documents by key, with None for an absent one.
+        If the store is opened in order to change it, the bytes of its metadata documents by key,
+        with None for an absent document.
     """
 
     nodes: Mapping[str, Node]
@@ -386,12 +398,12 @@ class Hierarchy:
 
 
 def key_prefix(path: str) -> str:
-    """Return the prefix of a node's document keys, in every format except the v3 draft."""
+    """Return the key prefix of a node's documents, in every Zarr version except the v3 draft."""
     return "" if path == "/" else f"{path[1:]}/"
 
 
 def node_name(path: str) -> str:
-    """Return the last segment of a path; it is empty for the root."""
+    """Return the last segment of a path, which is an empty string for the root."""
     return path.rpartition("/")[2]
 
 
@@ -401,7 +413,7 @@ def parent_path(path: str) -> str:
 
 
 def group_path(path: str | None) -> str:
-    """Return a caller's group path in the form that a hierarchy uses; None means the root.
+    """Normalize a group path passed by a caller to an absolute path; None means the root.
 
     Raises
     ------
@@ -414,5 +426,5 @@ def group_path(path: str | None) -> str:
 
 
 def child_path(path: str, name: str) -> str:
-    """Return the path of the node `name` in the group at `path`."""
+    """Return the path of the node called `name` in the group at `path`."""
     return f"{path.rstrip('/')}/{name}"

@@ -1,4 +1,4 @@
-"""The options of opening a store, with their defaults."""
+"""Options for opening a store, with their defaults."""
 
 from __future__ import annotations
 
@@ -20,52 +20,57 @@ Unsupported = Literal["lazy", "skip", "raise", "fallback"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
-    """How to open a store.
+    """Options for opening a store.
 
     Attributes
     ----------
     group
         Path of the group to open; None for the root.
     storage_options
-        Options of the fsspec filesystem, and three of this package: ``retry`` (a `Retry` or a
-        mapping of some of its fields), ``missing_status`` (the HTTP statuses that mean *not found*:
-        S3 answers 403 to callers without permission to list the bucket) and ``client``.
+        Options of the fsspec filesystem, and three options of this package: ``retry`` (a `Retry`
+        or a mapping of some of its fields), ``missing_status`` (the HTTP statuses that mean *not
+        found*, because S3 returns 403 to callers without permission to list the bucket) and
+        ``client``.
     consolidated
-        Whether to read only the consolidated metadata (True), only the single documents (False), or
-        whichever exist (None). ``"check"`` reads both and raises where they differ.
+        Whether to read only the consolidated metadata (True), only the metadata of each node
+        (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
+        raises an error if they differ.
     zarr_format
-        ``1``, ``2``, ``"3-draft"`` or ``3``; None to recognize it.
+        Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects it.
     on_unsupported
-        How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps it: one that
-        cannot be decoded has its stored values, one that cannot be read raises its error on access.
-        It warns about variables that are not decoded, and about dimension coordinates without an
-        index. ``"skip"`` leaves the variable out. ``"raise"`` raises its error on opening.
-        ``"fallback"`` is ``"lazy"``, but reads unknown types of the v3 draft as their fallback
-        types.
+        How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable: if
+        it cannot be decoded, it holds the stored values; if it cannot be read, accessing its values
+        raises the error. A warning names each variable that is not decoded, and each dimension
+        coordinate without an index. ``"skip"`` leaves the variable out. ``"raise"`` raises the
+        error on opening. ``"fallback"`` is like ``"lazy"``, but reads unknown data types of the v3
+        draft as their fallback types.
     missing_chunks
-        How to read a chunk that is not in the store: as fill values (``"fill"``), as fill values
-        with a warning (``"warn"``), or as an error (``"raise"``).
+        How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
+        values and warn (``"warn"``), or raise an error (``"raise"``).
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
-        missing values. With None, it does in version 1 and 2, as with engine zarr, but not in
-        version 3. Two fill values are excepted: zero in reference sets, which may be HDF5's default
-        (such arrays are logged), and netCDF's default fill values in stores that netCDF-C wrote.
+        missing values. With None, it does in versions 1 and 2, as with engine zarr, but not in
+        version 3. None has two exceptions, in which the fill value is no mask: zero in reference
+        sets, which may be HDF5's default (such arrays are logged), and netCDF's default fill values
+        in stores that netCDF-C wrote.
     assume_endian
-        Byte order of the chunks, which overrides the metadata. It is meant for stores of netcdf-c
-        up to 4.9.2, which could declare big-endian data but store them as little endian. Opening
-        such a store warns.
+        Byte order of the chunks, overriding the metadata; None trusts the metadata. It is meant
+        for stores written by netcdf-c up to 4.9.2, which could declare data as big endian but
+        store them as little endian. Opening such a store issues a warning.
     codecs
-        Additional codec classes by id, with numcodecs' interface. Pickled chunks are read only
-        with ``{"pickle": numcodecs.Pickle}``: reading them runs code that the store contains.
+        Additional codec classes by id, with the interface of numcodecs. Pickled chunks are read
+        only with ``{"pickle": numcodecs.Pickle}``, because unpickling runs code from the store.
     trust
-        ``"none"`` for untrusted stores, as a service opens them. Links must not leave a local
-        directory, redirects must not leave the URL, and reference sets must stay within their own
-        folder and the places in `allow`. Codecs that other packages register with zarr-python are
-        not used, and `limits` have strict defaults. None for trusted stores.
+        ``"none"`` for untrusted stores, for example in a service that opens URLs from its users.
+        Symbolic links must then stay within a local directory, redirects within the URL, and
+        reference sets within their own folder and the locations in `allow`. Codecs that other
+        packages register with zarr-python are not used, and `limits` have strict defaults. None
+        for trusted stores.
     limits
-        Bounds on what reading can allocate, as `Limits` or a mapping of some of them.
+        Bounds on the memory that reading can allocate: a `Limits`, or a mapping that overrides
+        some of the defaults.
     threads
-        Number of threads of one read; None for the number of processors.
+        Number of threads that one read uses; None for the number of processors.
     """
 
     group: str | None = None
@@ -92,7 +97,7 @@ class OpenOptions:
         if self.zarr_format is not None:
             find_format(self.zarr_format)
         check_choice("trust", self.trust, (None, "none"))
-        # Any other text would count as true: "False" of a shell as well.
+        # Any other string would count as true, even "False" from a shell.
         masks = self.use_zarr_fill_value_as_mask
         check_choice("use_zarr_fill_value_as_mask", masks, (None, True, False))
         for name in ("storage_options", "codecs"):
@@ -104,7 +109,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Return the options among the arguments of a function."""
+        """Build the options from a function's arguments, and ignore all other arguments."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,13 +118,13 @@ class OpenOptions:
 
     @property
     def bounds(self) -> Limits:
-        """The limits in effect."""
+        """The limits in effect: `limits` merged with the defaults for `trust`."""
         limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 
     @property
     def access(self) -> Access:
-        """The options of accessing the store."""
+        """The options for accessing the store."""
         from xr_nczarr.storage import Access
 
         return Access(
@@ -128,7 +133,7 @@ class OpenOptions:
 
     @property
     def reading(self) -> ReadOptions:
-        """The options of reading chunks."""
+        """The options for reading chunks."""
         from xr_nczarr.chunks import ReadOptions
 
         return ReadOptions(
@@ -141,7 +146,7 @@ class OpenOptions:
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError if the value of an option is not one of its choices."""
+    """Raise ValueError if the option `name` has a value that is not among `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; found {value!r}")
 

@@ -1,6 +1,6 @@
-"""Progress bars of long operations, on standard error.
+"""Progress bars for long operations, on standard error.
 
-tqdm draws the bar if it is installed, in notebooks too. Otherwise it is a line of text.
+If tqdm is installed, it draws the bar, also in notebooks. Otherwise the bar is a line of text.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Progress:
     Parameters
     ----------
     shown
-        Whether to show anything.
+        Whether to display the bar. If False, all methods do nothing.
     total
-        None if it is unknown.
+        The count at which the operation is complete; None if it is unknown.
     unit
-        What is counted: ``"B"`` for bytes.
+        Unit of the count, such as ``"B"`` for bytes.
     """
 
     def __init__(self, shown: bool, total: int | None = None, unit: str = "B") -> None:
@@ -67,7 +67,7 @@ class Progress:
                 self._bar.update(count)
 
     def count(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items, and advance the bar by one after each."""
+        """Yield each item, and advance the bar by one after it has been processed."""
         for item in items:
             yield item
             self.advance(1)
@@ -77,7 +77,10 @@ class Progress:
 
 
 class _RemoteProgress:
-    """A handle by which a worker advances the `Progress` of the process that sent the work."""
+    """The pickled form of a `Progress`, with which a worker advances the bar in the client.
+
+    Counts are sent as `distributed` events under a topic.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -92,7 +95,7 @@ class _RemoteProgress:
 
 
 def _bar(total: int | None, unit: str) -> Any:
-    """Return a progress bar with tqdm's interface."""
+    """Create a tqdm progress bar, or one with the same interface if tqdm is not installed."""
     if find_spec("tqdm") is None:
         return _PlainBar(total, unit)
     import warnings
@@ -106,7 +109,7 @@ def _bar(total: int | None, unit: str) -> Any:
 
 
 class _PlainBar:
-    """A line of text with the completed share, the rate and the remaining time."""
+    """A line of text that shows the amount done, the rate and, with a total, the time left."""
 
     def __init__(self, total: int | None, unit: str) -> None:
         self.total, self.unit, self.n = total, unit, 0
