@@ -1,4 +1,4 @@
-"""Build Datasets from netCDF groups. A broken variable does not affect the others."""
+"""Build Datasets from netCDF groups, in which a broken variable does not affect the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _LIBRARIES = tuple(os.path.join(path, "") for path in (*xarray.__path__, _PACKAG
 def build_groups(
     opened: OpenedStore, group: Group, decoding: Mapping[str, Any], *, indexed: bool = False
 ) -> dict[str, Dataset]:
-    """Return a group and all groups below it as Datasets, by relative path."""
+    """Build the Datasets of a group and of all groups below it, by path relative to the group.
+
+    `indexed` is described in `build_dataset`. The path of the group itself is ``"/"``.
+    """
     coordinates = fetching_coordinates(opened, group.walk())
     top = "" if group.path == "/" else group.path
     return {
@@ -55,18 +58,22 @@ def build_dataset(
     indexed: bool = False,
     coordinates: Store | None = None,
 ) -> Dataset:
-    """Return one group as a Dataset, decoded as xarray decodes netCDF files.
+    """Build the Dataset of one group, decoded as xarray decodes netCDF files.
 
-    A variable that cannot be read is in the Dataset and raises its error on access. A variable
-    that cannot be decoded has its stored values and attributes, with a warning.
+    With ``on_unsupported="lazy"``, a variable that cannot be read is kept and raises its error on
+    access. A variable that cannot be decoded keeps its stored values and attributes, and a warning
+    is issued.
 
     Parameters
     ----------
+    decoding
+        Values of xarray's decoding options, by name.
     indexed
         Whether xarray will create indexes for dimension coordinates. If so, the coordinates are
-        read here, because an error in xarray would prevent the whole dataset from being opened.
+        read here, because an error raised within xarray would prevent opening the whole dataset.
     coordinates
-        Store from which small coordinates are read, if several groups are opened together.
+        Store from which to read small coordinates, shared by groups that are opened together. None
+        creates a store for this group.
     """
     if coordinates is None:
         coordinates = fetching_coordinates(opened, [group])
@@ -90,7 +97,7 @@ def build_dataset(
 
 
 class _UndecodableError(Exception):
-    """Some variables cannot be decoded; `problems` has the error of each by name."""
+    """Some variables cannot be decoded; `problems` maps their names to their errors."""
 
     def __init__(self, problems: dict[Hashable, NczarrError]) -> None:
         super().__init__()
@@ -104,7 +111,8 @@ class _Decoded:
     Attributes
     ----------
     coordinates
-        Names that an attribute ``coordinates`` lists.
+        Names of the variables that xarray's decoding marks as coordinates, such as those listed in
+        an attribute ``coordinates``.
     """
 
     variables: dict[Any, Variable]
@@ -113,7 +121,13 @@ class _Decoded:
 
 
 def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
-    """Return the decoded variables, or raise _UndecodableError for more undecodable ones."""
+    """Decode the variables of a group.
+
+    Raises
+    ------
+    _UndecodableError
+        If xarray cannot decode some of the variables.
+    """
     attributes = xarray_attributes(source.group)
     try:
         return _Decoded(
@@ -131,9 +145,14 @@ def _decode(source: StoredGroup, decoding: Mapping[str, Any]) -> _Decoded:
 
 
 def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, Any]:
-    """Return the values of dimension coordinates, or raise _UndecodableError.
+    """Read the values of dimension coordinates, by name.
 
-    A coordinate that stays undecoded is included only if all of its chunks exist and can be read.
+    A coordinate that is opened undecoded is included only if all its chunks exist and can be read.
+
+    Raises
+    ------
+    _UndecodableError
+        If the values of other coordinates cannot be decoded.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -161,7 +180,7 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
 def _assemble(
     source: StoredGroup, decoded: _Decoded, values: Mapping[Hashable, Any], indexed: bool
 ) -> tuple[Dataset, list[str]]:
-    """Return the Dataset of a group's variables, and the texts of warnings."""
+    """Assemble the Dataset of a group; return it with the messages of the warnings to issue."""
     available = decoded.variables | source.as_stored
     variables = {name: available[name] for name in source.variables if name in available}
     messages = _leave_out_scalars(source, variables)
@@ -186,11 +205,11 @@ def _assemble(
                 subject = quote(source.path_of(name))
                 reason = source.problems[name]
                 messages.append(f"{subject} is opened {' and '.join(manner)}: {reason}")
-    # No indexes yet: xarray creates them later, unless the caller declines. Creating them reads #
-    # the values, so a coordinate that cannot be read becomes an ordinary variable.
+    # xarray creates the indexes later, unless the caller declines them. Creating an index reads the
+    # values, so a coordinate that cannot be read becomes a data variable.
     dataset = Dataset(others, coords=Coordinates(coordinates, indexes={}), attrs=decoded.attributes)
     for name, item in dataset.variables.items():
-        # Set afterwards, because xarray copies variables that have attributes once more.
+        # Set afterwards, because xarray makes another copy of variables that have attributes.
         item.attrs, item.encoding = variables[name].attrs, variables[name].encoding
     ordinary &= coordinates.keys()
     if ordinary:
@@ -201,13 +220,14 @@ def _assemble(
 
 
 def _nothing_to_close() -> None:
-    """Close a dataset; does nothing, because stores keep nothing open between reads."""
+    """Close a dataset without any action, because stores keep nothing open between reads."""
 
 
 def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalars named like a dimension of other variables, and return the texts of warnings.
+    """Remove scalars that share their name with a dimension, which a Dataset cannot hold.
 
-    A Dataset cannot hold both.
+    Returns the messages of the warnings to issue. With ``on_unsupported="raise"``, a MetadataError
+    is raised instead.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}
@@ -229,7 +249,7 @@ def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> l
 
 
 def _warn(message: str) -> None:
-    """Issue a warning that points to the line of code that called xarray."""
+    """Issue a warning whose stack level is the user code that called xarray."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

@@ -1,11 +1,14 @@
-"""Mask and scale each chunk by CF conventions while it is in the processor's cache.
+"""Decode variables by CF conventions, and mask and scale them chunk by chunk.
 
-xarray decodes the metadata first and decides dtype, attributes and encoding. If decoding means only
-masking, scaling and byte order, xarray's operations on the whole array are replaced by the same
-operations on each chunk, in the thread that decoded it. The values are the same, bit for bit.
+xarray first decodes the metadata of a variable, which determines its dtype, attributes and
+encoding. If decoding the values means only masking, scaling and changing the byte order, xarray's
+operations on the whole array are replaced by the same operations on each chunk. The thread that
+decompresses a chunk applies them while the chunk is in the processor's cache. The resulting values
+are bitwise identical.
 
-How xarray decodes numbers depends on their dtype and a few attributes. Most variables of a large
-dataset agree in these, so that xarray decodes the metadata of one variable for all of them.
+How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
+most variables have these in common. xarray then decodes the metadata of just one such variable, and
+the result is applied to the others.
 """
 
 from __future__ import annotations
@@ -35,22 +38,23 @@ from xr_nczarr.model import ArrayNode
 
 _PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding")
 _DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
-"""Attributes that affect decoding."""
+"""Names of the attributes that affect how xarray decodes a variable."""
 
 PASSING = (StorageTimeoutError, StorageConnectionError)
-"""Transient errors, which do not mean that a variable is broken."""
+"""Transient errors, which are passed on because they do not mean that a variable is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """A conversion of stored numbers by CF attributes.
+    """A conversion that masks and scales stored numbers by CF attributes.
 
     Attributes
     ----------
     missing
-        Stored values that mean *missing* and become NaN.
+        Stored values that mark missing data and become NaN.
     scale_factor, add_offset
-        Multiplied and added in this order, in the dtype of the result. None skips the step.
+        Factor by which values are multiplied, and offset that is then added, in the dtype of the
+        result. None skips the step.
     """
 
     missing: tuple[Any, ...] = ()
@@ -61,7 +65,8 @@ class Unpacking:
         """Write the unpacked values into `target`, which may be `stored` itself."""
         if target is not stored:
             target[...] = stored
-        # Compared after the conversion, as xarray does: large integers may meet there.
+        # Compared after the conversion to the target's dtype, as in xarray: large integers that
+        # differ may become equal floats.
         masks = [target == value for value in self.missing]
         for mask in masks:
             target[mask] = np.nan
@@ -73,12 +78,18 @@ class Unpacking:
 
 @dataclass(frozen=True, slots=True)
 class TruthValues:
-    """A conversion of numbers to booleans, which rejects `missing` values."""
+    """A conversion of numbers to booleans that raises an error for `missing` values."""
 
     missing: tuple[Any, ...]
 
     def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        """Write the booleans into `target`, or raise MetadataError for a missing value."""
+        """Write the booleans into `target`.
+
+        Raises
+        ------
+        MetadataError
+            If `stored` contains a missing value.
+        """
         for value in self.missing:
             if (stored == value).any():
                 raise MetadataError(
@@ -96,16 +107,26 @@ def decode_variables(
     decoding: Mapping[str, Any],
     dropped: Set[Hashable] = frozenset(),
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
-    """Return the result of `decode_cf_variables`, with numbers that are decoded chunk by chunk.
+    """Decode variables as xarray's `decode_cf_variables`, but numbers chunk by chunk.
 
     Parameters
     ----------
     variables
-        Stored variables. Numeric ones are changed in place and returned.
+        Stored variables. Numeric variables may be changed in place and returned.
     arrays
-        The lazy arrays of variables that can be read.
+        Lazy arrays of the variables that can be read. Their dtype and conversion are set in place.
+    attributes
+        Attributes of the group.
+    decoding
+        Values of xarray's decoding options, by name.
     dropped
-        Variables to leave out of the result. Their attributes still affect others, as bounds do.
+        Names of variables to leave out of the result. They can still affect other variables, for
+        example if an attribute ``bounds`` refers to them.
+
+    Returns
+    -------
+    tuple
+        The decoded variables, the remaining attributes and the names of coordinates.
     """
     scales = decoding["mask_and_scale"]
     for name, variable in variables.items():
@@ -115,7 +136,7 @@ def decode_variables(
     for name, kind in _kinds(variables, arrays, decoding).items():
         if name not in dropped:
             alike.setdefault(kind, []).append(name)
-    # Dropped variables are passed on too: attributes of the others refer to them.
+    # Dropped variables are passed on too, because attributes of other variables refer to them.
     later = {name for names in alike.values() for name in names[1:]}
     once, remaining, coordinates = decode_cf_variables(
         dict(variables), attributes, **{**decoding, "drop_variables": later | dropped}
@@ -155,27 +176,29 @@ def find_undecodable(
     dropped: Set[Hashable] = frozenset(),
     failed: Mapping[Hashable, Exception] = MappingProxyType({}),
 ) -> dict[Hashable, NczarrError]:
-    """Return the variables that `decode_variables` cannot decode, with the error of each.
+    """Return the errors of all variables that `decode_variables` cannot decode, by name.
 
     Parameters
     ----------
     variables, arrays, decoding, dropped
-        As for `decode_variables`. The variables are not changed.
+        As in `decode_variables`. The variables are not changed.
     failed
-        The variable whose failure is already known, with its error: its chunks are not read again.
+        Errors that are already known, by the name of the variable. The chunks of these variables
+        are not read again to find the error.
 
     Raises
     ------
     Exception
-        If one of the caller's options is wrong, so that no variable can be decoded.
+        If an option in `decoding` is invalid, so that no variable at all can be decoded.
     """
 
     def failure(
         name: Any, *owners: Any, without: str | None = None, zeros: bool = False
     ) -> Exception | None:
-        """Return the error of decoding one variable, alone or as bounds of its `owners`.
+        """Return the error raised by decoding variable `name`, or None if decoding succeeds.
 
-        It is decoded without the attribute `without`, or with `zeros` in place of its values.
+        The variable is decoded alone, or together with the `owners` whose bounds it holds. If
+        passed, `without` names an attribute to remove first. `zeros` replaces the values by zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -194,7 +217,7 @@ def find_undecodable(
     def reason(name: Any, error: Exception) -> NczarrError:
         if isinstance(error, NczarrError):
             return error
-        # `units` comes last: a wrong calendar is harmless without units as well.
+        # `units` is tried last: without it, even an invalid calendar does no harm.
         present = _DECODED_BY.intersection(variables[name].attrs)
         ordered = sorted(present, key=lambda attribute: (attribute == "units", attribute))
         guilty = (key for key in ordered if failure(name, without=key) is None)
@@ -221,19 +244,22 @@ def find_undecodable(
 def undecodable(
     error: Exception, array: LazyArray | None, attribute: str | None = None, *, whole: bool
 ) -> NczarrError:
-    """Return the error that explains why xarray cannot decode a variable.
+    """Build the error that explains why xarray cannot decode a variable.
+
+    An NczarrError is returned unchanged.
 
     Parameters
     ----------
     error
-        The error that xarray raised, or that reading raised.
+        The error raised by xarray or by reading the values.
     array
-        The stored array if its values are to blame, because a chunk may be missing.
+        The stored array if its values cause the error, else None. The array is searched for a
+        missing chunk, whose fill value xarray may be unable to decode.
     attribute
-        Name of the attribute without which xarray can decode the variable.
+        Name of the attribute that causes the error; None if it is unknown.
     whole
-        Whether all values were decoded, or only the first and the last, from which xarray infers
-        the type of times.
+        Whether all values were decoded. Otherwise only the first and the last value were decoded,
+        from which xarray infers the dtype of times.
     """
     if isinstance(error, NczarrError):
         return error
@@ -256,7 +282,10 @@ def undecodable(
 
 
 def without_frames(error: Exception) -> Exception:
-    """Return the error without its frames, which keep arrays alive that can be large."""
+    """Remove the tracebacks of an error and its causes, whose frames keep large arrays alive.
+
+    The error is changed in place and returned.
+    """
     cause: BaseException | None = error
     while cause is not None:
         cause.__traceback__ = None
@@ -265,7 +294,10 @@ def without_frames(error: Exception) -> Exception:
 
 
 def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
-    """Return the error of a missing chunk: of any, or of the first and last value's chunks."""
+    """Return the error for a missing chunk of an array, or None if no chunk is missing.
+
+    All chunks are read if `whole`, otherwise only those of the first and the last value.
+    """
     shape = array.stored.node.shape
     selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]
     if whole:
@@ -281,16 +313,18 @@ def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
 
 
 def strictly(array: LazyArray) -> LazyArray:
-    """Return the array with ``missing_chunks="raise"``."""
+    """Return a copy of the array that raises MissingChunkError for missing chunks."""
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
 def _widen_scale(attributes: dict[Any, Any]) -> None:
-    """Replace an integer scale_factor, whose type xarray would use for the decoded values.
+    """Replace an integer ``scale_factor`` by a Python float or int, in place.
 
-    Values would overflow a small integer type, and no integer type has NaN for missing values.
+    xarray would use its NumPy type for the decoded values. They could overflow a small integer
+    type, and no integer type can represent missing values as NaN. The scale becomes a float if any
+    value is masked.
     """
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
@@ -305,13 +339,14 @@ def _kinds(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Return a key per variable; variables with equal keys are decoded alike.
+    """Return a key for each variable, such that variables with equal keys are decoded alike.
 
-    The key of a numeric variable consists of dtype and attributes. Other keys are unique.
+    The key of a numeric variable consists of its dtype and the attributes that affect decoding.
+    The keys of other variables, and of bounds, are unique.
     """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
-    # Bounds inherit attributes of their time.
+    # Bounds inherit attributes from their time coordinate.
     bounds = {str(item.attrs["bounds"]) for item in variables.values() if "bounds" in item.attrs}
     kinds = {}
     for name, variable in variables.items():
@@ -324,7 +359,7 @@ def _kinds(
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a hashable stand-in for an attribute's value, equal if type and bits are equal."""
+    """Return a hashable key for an attribute's value; keys are equal if dtype and bits are."""
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -332,7 +367,10 @@ def _frozen(value: Any) -> Hashable:
 
 
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
-    """Return the conversion of a variable, or None if decoding is more than masking and scaling."""
+    """Return the conversion that decodes stored values as xarray decodes the variable.
+
+    Returns None if decoding means more than masking and scaling numbers.
+    """
     stored = array.stored.node.dtype
     encoding = decoded.encoding
     boolean = decoded.dtype == bool
@@ -360,12 +398,13 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
 
 
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
-    """Return the attribute `_FillValue` of an array as a decoded value.
+    """Unpack a `_FillValue` attribute that holds the packed value of a ``fixedscaleoffset`` filter.
 
-    Zarr's fill values are decoded values, also with a filter ``fixedscaleoffset``. VirtualiZarr
-    before 2.0 turned CF's attributes into such filters and left `_FillValue` packed (its issue
-    670). The two cases look the same. A value that may be packed causes a warning, and is unpacked
-    only if no chunk can decode to it.
+    In Zarr, fill values are decoded values, even with a filter. VirtualiZarr before 2.0 converted
+    the CF packing attributes to ``fixedscaleoffset`` but left `_FillValue` packed (its issue 670).
+    A value that fits the packed dtype can be either, so a warning is issued unless both mean the
+    same number. Such a value is unpacked only if no chunk can decode to it. All other values are
+    returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -1,4 +1,4 @@
-"""The ``encoding`` of opened datasets and variables, in netCDF's terms."""
+"""The ``encoding`` of opened datasets and variables, with the keys that netCDF engines use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OPENING_KEY = "nczarr"
 
 _COMPRESSORS = ("zlib", "gzip", "bz2", "zstd", "blosc")
 _USUAL_LEVEL = 4
-"""The level to report if netCDF does not have the codec's level, such as zlib's -1."""
+"""The ``complevel`` to report for a level that netCDF does not have, such as zlib's -1."""
 _FLAGS = {"gzip": "zlib", "bz2": "bzip2"} | {
     name: name for name in ("zlib", "zstd", "blosc", "shuffle", "fletcher32")
 }
-"""The encoding flag of each codec that netCDF has."""
+"""Encoding flags of netCDF, by the codec's name."""
 _NO_FLAGS = dict.fromkeys(_FLAGS.values(), False)
 _PORTABLE = ("zlib", "gzip", "shuffle", "fletcher32")
-"""Codecs that every build of netcdf-c and HDF5 can write."""
+"""Codecs that every build of netcdf-c and HDF5 supports."""
 _LEVEL = re.compile("[0-9]{1,3}")
 _LISTED_CHUNKS = 10_000
 
@@ -36,7 +36,8 @@ class Opening:
     Attributes
     ----------
     target
-        The target that the caller passed. None in another process, unless it is a path or URL.
+        The target that the caller passed. A path or URL is pickled; in another process, any other
+        target is None.
     """
 
     target: Any
@@ -56,7 +57,10 @@ class Opening:
 def stored_encoding(
     node: ArrayNode, dimensions: Sequence[str], source: str, codecs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a variable's encoding in netCDF's terms; `codecs` comes from `codec_encoding`."""
+    """Return the encoding of a variable, with the keys that netCDF engines use.
+
+    `codecs` is the result of `codec_encoding`.
+    """
     encoding = {
         **codecs,
         "codecs": [*map(dict, codecs["codecs"])],
@@ -64,11 +68,11 @@ def stored_encoding(
         "original_shape": node.shape,
     }
     if node.chunk_runs:
-        # xarray's form of a grid whose chunks differ in shape. A copy chooses its own grid.
+        # xarray's notation for chunks of different lengths. A copy chooses its own chunk grid.
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
         encoding["preferred_chunks"] = {dim: run_lengths(runs, size) for dim, runs, size in sizes}
     else:
-        # netCDF's scalars are stored with one dimension, and have no chunks.
+        # netCDF scalars have no chunks, although NCZarr stores them with one dimension.
         encoding["chunks"] = node.chunk_shape if dimensions else ()
         encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=False))
         encoding["shards"] = node.object_shape if node.shards else None
@@ -84,12 +88,12 @@ def stored_encoding(
 
 
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
-    """Return the encoding of codecs: netCDF's flags, and the codecs themselves.
+    """Return the part of an encoding that describes codecs: netCDF's flags and ``codecs``.
 
-    ``codecs`` contains numcodecs configurations in the order of encoding, so that a copy can be
-    written the same way. Other writers ignore it, but apply the flags, and fail if they cannot. In
-    `plain` Zarr, compressors other than zlib get no flag, because not every build of HDF5 has them.
-    Blosc never gets one: netCDF's writers reject it without the name of its compressor.
+    ``codecs`` lists numcodecs configurations in encoding order, so that a copy can be written the
+    same way. Other writers ignore ``codecs`` but apply the flags, and fail if they cannot. In
+    `plain` Zarr, a compressor gets a flag only if every build of HDF5 supports it. Blosc never gets
+    a flag, because netCDF writers reject that flag without the name of Blosc's compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
@@ -103,7 +107,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
         if name in _FLAGS:
             encoding[_FLAGS[name]] = True
         if name in _COMPRESSORS:
-            # netcdf-c writes levels as text. An invalid level raises when values are accessed.
+            # netcdf-c writes levels as strings. An invalid level raises on access to the values.
             level = str(configuration.get("level", configuration.get("clevel")))
             encoding["complevel"] = int(level) if _LEVEL.fullmatch(level) else _USUAL_LEVEL
         if name == "blosc":
@@ -112,7 +116,10 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
 
 def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] | int:
-    """Return the lengths of all chunks along a dimension, or only the largest of very many."""
+    """Return the lengths of all chunks along a dimension of length `size`.
+
+    For more than `_LISTED_CHUNKS` chunks, only the largest length is returned, as an int.
+    """
     if sum(number for _, number in runs) > _LISTED_CHUNKS:
         return max(length for length, _ in runs)
     lengths = []
@@ -124,10 +131,11 @@ def run_lengths(runs: Sequence[tuple[int, int]], size: int) -> tuple[int, ...] |
 
 
 def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
-    """Return attributes as xarray expects them: a list of one string becomes a string.
+    """Return the attributes of a group or variable in the form that xarray expects.
 
-    Lists in plain Zarr stay lists. Widths of strings are left out, because they belong to the
-    encoding.
+    With NCZarr metadata, a list of one string becomes a string; in plain Zarr it stays a list.
+    Attributes that declare the width of fixed-width strings are left out, because they belong to
+    the encoding.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

@@ -1,6 +1,7 @@
 """The xarray engine ``nczarr``.
 
-xarray imports the entry points of all engines to open any file, so this module imports little.
+To open any file, xarray imports the entry points of all engines. This module therefore imports as
+little as possible.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ DECODE_DEFAULTS: Mapping[str, Any] = {
 AS_STORED: Mapping[str, Any] = {
     name: False if default is True else default for name, default in DECODE_DEFAULTS.items()
 }
-"""Decoding options with which stored values are returned unchanged."""
+"""Decoding options under which xarray returns stored values unchanged."""
 
 _log = logging.getLogger(__name__)
 _MAX_NAMED_GROUPS = 10
-# Options of engine zarr without effect here, and the values that are accepted.
+# Options of engine zarr that have no effect here, each with the values that are accepted.
 _OF_ENGINE_ZARR: Mapping[str, tuple[Any, ...]] = {
     "mode": ("r", None),
     "cache_members": (True, False),
@@ -59,17 +60,17 @@ _REMEDIES = {
 
 
 class NczarrBackendEntrypoint(BackendEntrypoint):
-    """The engine for NCZarr of every vintage, Zarr of every version, and reference sets."""
+    """The xarray engine for NCZarr and Zarr of every version, and for reference sets."""
 
     description: ClassVar[str] = "Open NCZarr, Zarr and reference sets (xr_nczarr)"
     url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return True only on strong evidence, without touching the network.
+        """Return whether the target is clearly meant for this engine, without network access.
 
-        These are a URL fragment with ``mode=nczarr`` (or ``zarr``), a remote URL that ends in
-        ``.nczarr``, and a local store with NCZarr metadata.
+        This is the case for a URL with ``mode=nczarr`` or ``mode=zarr`` in its fragment, a remote
+        URL that ends in ``.nczarr``, and a local store with NCZarr metadata.
         """
         from xr_nczarr.storage import has_nczarr_metadata
 
@@ -118,8 +119,9 @@ use_cftime, decode_timedelta
 use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             See `xr_nczarr.options.OpenOptions`.
         mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
-            Options of engine zarr; values other than the default raise an error. `zarr_version` is
-            an alias of `zarr_format`.
+            Options of engine zarr, accepted for compatibility. `zarr_version` is an alias of
+            `zarr_format`. The other options have no effect, and values that would need an effect
+            raise a TypeError.
         open_dataset_options
             Further arguments for `xarray.open_dataset`, as in engine kerchunk.
         """
@@ -178,10 +180,10 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         store: None = None,
         engine: None = None,
     ) -> dict[str, Dataset]:
-        """Open a group and all groups below it as Datasets by path.
+        """Open a group and all groups below it as a dict of Datasets by path.
 
-        Paths are absolute, or relative to `group` if it is passed, as in other engines. For the
-        parameters see `open_dataset`.
+        The paths are absolute, or relative to `group` if it is passed, as in other engines. The
+        parameters are described in `open_dataset`.
         """
         indexed = _makes_indexes(sys._getframe(1))
         datasets = _open_groups(filename_or_obj, *_split(locals()), indexed)
@@ -222,7 +224,7 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
     ) -> DataTree:
         """Open a group and all groups below it as a DataTree.
 
-        For the parameters see `open_dataset`.
+        The parameters are described in `open_dataset`.
         """
         indexed = _makes_indexes(sys._getframe(1))
         return DataTree.from_dict(_open_groups(filename_or_obj, *_split(locals()), indexed))
@@ -239,16 +241,23 @@ def _open_groups(
 
 
 def _makes_indexes(caller: FrameType) -> bool:
-    """Return whether the xarray function that calls the engine will create indexes.
+    """Return whether the calling xarray function will create default indexes.
 
-    xarray does not pass ``create_default_indexes`` to engines. If it is False, reading the
-    coordinates would be wasted. Other callers are assumed to create indexes.
+    xarray does not pass its argument ``create_default_indexes`` to engines, so it is taken from the
+    caller's frame. If it is False, there is no need to read the coordinates. A caller without this
+    argument is assumed to create indexes.
     """
     return bool(caller.f_locals.get("create_default_indexes", True))
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Return the options of this engine and of xarray's decoding; check those of engine zarr."""
+    """Split keyword arguments into options of this engine and decoding options of xarray.
+
+    Raises
+    ------
+    TypeError
+        If an option of engine zarr has a value that this engine does not support.
+    """
     for name, values in _OF_ENGINE_ZARR.items():
         value = arguments[name]
         if value not in values:

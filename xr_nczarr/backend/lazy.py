@@ -1,4 +1,4 @@
-"""Lazy arrays, which read values from their store when xarray needs them."""
+"""Lazy arrays, which read values from the store when xarray needs them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Array = npt.NDArray[Any]
 
 @dataclass(eq=False, repr=False)
 class LazyArray:
-    """A variable's values in their store, read by selection.
+    """The values of a variable, of which any selection can be read from the store.
 
     Attributes
     ----------
     stored
-        The array in its store.
+        The chunked array in the store.
     dtype
-        Data type of the values: the stored one, or ``object`` for text.
+        Data type of the values. It differs from the stored dtype if reading converts the values.
     shape
-        Shape of the variable. The shape of a scalar is empty, although its array has one dimension.
+        Shape of the variable. It is empty for a scalar, even if the stored array has one dimension.
     convert
-        Function that converts stored elements to values; None for a plain copy.
+        Function that converts stored elements to values; None copies them.
     """
 
     stored: ChunkedArray
@@ -58,13 +58,13 @@ class LazyArray:
 
 
 def decode_text(stored: Array, text: Array) -> None:
-    """Decode strings of fixed width."""
+    """Decode the fixed-width strings in `stored` into `text`."""
     text[...] = decode_strings(stored)
 
 
 @dataclass(eq=False, repr=False)
 class UnreadableArray:
-    """A stand-in for values that cannot be read; reading raises `error`."""
+    """A stand-in for the values of a variable that cannot be read; reading it raises `error`."""
 
     error: NczarrError
     dtype: np.dtype[Any]
@@ -76,20 +76,20 @@ class UnreadableArray:
 
 
 class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
-    """An array that xarray can index and transpose before it reads values.
+    """An array that xarray can index and transpose without reading values.
 
-    If an event loop is running, values are read and decoded in a thread.
+    Asynchronous reads run in a worker thread.
     """
 
     __slots__ = ()
 
     async def async_get_duck_array(self) -> Any:
-        """Read without blocking the running event loop."""
+        """Read and decode the values in a thread, without blocking the running event loop."""
         return await asyncio.to_thread(self.get_duck_array)
 
 
 class SelectedArray(_Selectable):
-    """A lazy array together with the selection made so far."""
+    """A lazy array with the selection that results from all indexing so far."""
 
     __slots__ = ("selection", "source")
 
@@ -131,22 +131,23 @@ class SelectedArray(_Selectable):
 
 
 class CodedArray(_Selectable):
-    """Values that xarray's coders decode on access; failures become errors of this package.
+    """Values that xarray's coders decode on access, with their errors raised as MetadataError.
 
-    Attributes in a store can make any coder fail: text in ``scale_factor``, a date out of range.
+    Attributes in a store can make any coder fail, such as text in ``scale_factor`` or a date out
+    of range.
 
     Parameters
     ----------
     array
-        The stored values, with the selection made so far.
+        The stored values, with the selection that results from all indexing so far.
     dtype
-        dtype of the decoded values.
+        Data type of the decoded values.
     coders
-        xarray's lazy wrappers, innermost first, each detached from the array that it wrapped.
+        xarray's lazy array wrappers, innermost first, each detached from the array that it wrapped.
     joins
-        Whether a coder joins the characters along the last dimension into text.
+        Whether a coder joins the characters along the last dimension into strings.
     store, name
-        Names of the store and the variable, for messages.
+        Name of the store and path of the variable, for error messages.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class CodedArray(_Selectable):
 
     @classmethod
     def around(cls, values: Any, store: str, name: str) -> Any:
-        """Return lazily decoded `values` as a CodedArray, and any other array unchanged."""
+        """Wrap lazily decoded `values` in a CodedArray, and return any other array unchanged."""
         coders: list[Any] = []
         inner: Any = values
         while isinstance(inner, indexing.ExplicitlyIndexed):
@@ -204,7 +205,7 @@ class CodedArray(_Selectable):
         return self._with(self.array.vindex[self._completed(indexer)])
 
     def _completed(self, indexer: Any) -> Any:
-        """Return an indexer for all stored dimensions, including the one along the characters."""
+        """Extend an indexer to all stored dimensions, including the dimension of characters."""
         key = indexing.expanded_indexer(indexer.tuple, self.ndim)
         return type(indexer)((*key, slice(None)) if self.joins else key)
 
@@ -228,7 +229,7 @@ class CodedArray(_Selectable):
 
 @contextmanager
 def failing_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Translate errors of xarray's decoding to MetadataError."""
+    """Raise errors of xarray's decoding as MetadataError; other NczarrErrors are passed on."""
     try:
         yield
     except (NczarrError, MemoryError):

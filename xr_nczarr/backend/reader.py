@@ -1,4 +1,4 @@
-"""Represent netCDF groups as lazy xarray variables, before decoding."""
+"""Open the variables of netCDF groups as lazy xarray variables, before decoding."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ from xr_nczarr.storage import PrefetchingStore, Store, Wave
 NONE_NAME = "__values__"
 """The name under which xarray stores a DataArray without a name."""
 
-# Maximum size of a remote coordinate that is fetched in one wave with the others.
+# Maximum number and decoded size of chunks in a coordinate that is prefetched from a remote store.
 _PREFETCHED_CHUNKS = 4
 _PREFETCHED_BYTES = 1 << 20
-"""Of each decoded chunk."""
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum size with which each chunk of a coordinate counts, because each costs a request."""
+"""Minimum size counted for each chunk of a coordinate, because each chunk costs a request."""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -55,23 +54,24 @@ class StoredGroup:
     undecodable
         Errors of variables that xarray cannot decode, by name.
     coordinates
-        Store from which small coordinates are read, shared by all groups that are opened together;
-        see `fetching_coordinates`.
+        Store from which to read small coordinates, shared by groups that are opened together (see
+        `fetching_coordinates`). None creates a store for this group.
 
     Attributes
     ----------
     variables
         Lazy variables by name, with stand-ins for the names in `inert`.
     inert
-        Names of variables that are not decoded, but that attributes of others may refer to.
+        Names of variables that are not decoded. Their stand-ins have no values, but attributes of
+        other variables can refer to them.
     as_stored
-        Variables among `inert` that are opened undecoded.
+        The variables in `inert` that are opened undecoded, by name.
     unreadable
-        Names among `as_stored` whose values cannot be read.
+        Names of the variables in `as_stored` whose values cannot be read.
     problems
-        Errors that explain why a variable is opened undecoded.
+        For each variable that cannot be read or decoded, the error that explains why.
     arrays
-        The lazy arrays of all variables that can be read.
+        Lazy arrays of all variables that can be read, by name.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class StoredGroup:
         }
 
     def path_of(self, name: Hashable) -> str:
-        """Return the path of a variable of the group."""
+        """Return the path of the group's variable `name`."""
         return child_path(self.group.path, str(name))
 
     def _open_dropped(self, name: str | None, item: ReadableVariable) -> None:
@@ -179,8 +179,8 @@ class StoredGroup:
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:
-            # Its dimensions are unknown, and a scalar named like a dimension would hide all
-            # variables along that dimension.
+            # The variable's dimensions are unknown. As a scalar with the name of a dimension, it
+            # would displace all variables along that dimension.
             dimensions, shape = (name,), (self._lengths[name],)
         values = SelectedArray(UnreadableArray(error, dtype, shape))
         return Variable(dimensions, values, xarray_attributes(variable))
@@ -213,9 +213,10 @@ class StoredGroup:
         self.variables[name] = Variable(dimensions, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
-        """Return the attribute `_FillValue` with the type that engine zarr returns.
+        """Convert the attribute `_FillValue` to the type that engine zarr returns.
 
-        In plain Zarr it is a Python value; in version 2 only if the array has no fill value.
+        In plain Zarr, engine zarr returns a Python number; in version 2, only if the array itself
+        has no fill value. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
@@ -229,7 +230,10 @@ class StoredGroup:
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error of unusable codecs, to be raised on access; None if they are usable."""
+        """Return the error to raise on access if the codecs cannot be used, or None if they can.
+
+        Also caches the encoding of the codecs.
+        """
         options, node = self.opened.options, variable.node
         assert node is not None
         shared = id(node.codecs), id(node.shards)  # equal metadata are parsed into one object
@@ -243,7 +247,7 @@ class StoredGroup:
         return None
 
     def _index_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error of a coordinate that is too large to be read at once, or None."""
+        """Return the error for a dimension coordinate larger than ``max_index_bytes``, or None."""
         node, limit = variable.node, self.reading.limits.max_index_bytes
         if node is None or not variable.is_coordinate:
             return None
@@ -260,7 +264,11 @@ class StoredGroup:
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
-    """Return a view of the store that fetches the small coordinates of `groups` in one wave."""
+    """Return a view of the store that prefetches the small coordinates of `groups`.
+
+    All their chunks are fetched concurrently, as soon as one of them is needed. A local store is
+    returned unchanged.
+    """
     if not opened.store.remote:
         return opened.store
     variables = (item for group in groups for item in group.variables.values())
@@ -269,7 +277,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small coordinate, which xarray reads to create an index."""
+    """Return the chunk keys of a small dimension coordinate; empty for any other variable."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []
@@ -280,7 +288,7 @@ def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
 
 
 def xarray_dtype(variable: NetcdfVariable) -> np.dtype[Any]:
-    """Return the dtype of a variable's values in xarray."""
+    """Return the dtype that a stored variable has in xarray, before decoding."""
     assert variable.node is not None
     stored = variable.node.dtype
     if stored.kind in "UViu":
