@@ -1,4 +1,4 @@
-"""Parse and render the documents of each Zarr version, by one subclass of `Format` each."""
+"""Parse and render metadata documents, with one subclass of `Format` for each Zarr version."""
 
 from collections.abc import Mapping
 
@@ -10,18 +10,18 @@ from xr_nczarr.formats.v3_draft import V3Draft
 
 __all__ = ["FORMATS", "Format", "find_format"]
 
-# In the order of recognition: both v3 and its draft begin with ``zarr.json``, and v1's keys are
-# names that an array of another version could have.
+# In the order in which versions are recognized: v3 before its draft, because both have a
+# ``zarr.json``; v1 last, because its keys could be array names in another version.
 FORMATS: Mapping[str, Format] = {item.version: item for item in (V3(), V2(), V3Draft(), V1())}
 
 
 def find_format(zarr_format: object) -> Format:
-    """Return the format that a caller names, such as ``2`` or ``"3-draft"``.
+    """Return the format for an option value such as ``2`` or ``"3-draft"``.
 
     Raises
     ------
     ValueError
-        For a version that is not in `FORMATS`.
+        If `zarr_format` is not one of the versions in `FORMATS`.
     """
     if str(zarr_format) not in FORMATS:
         versions = ", ".join(sorted(FORMATS))

@@ -1,7 +1,8 @@
 """Parse and render the data types of Zarr v3.
 
-A data type is parsed into a dtype and its spelling: the name, or the JSON of a type with a
-configuration. In v3 the codecs determine the byte order, so data types are parsed as little endian.
+A data type is parsed into a dtype and a spelling, which is the name of the type, or the JSON text
+of a type with a configuration. Because the codecs determine the byte order in v3, data types are
+parsed as little endian.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _STRUCTURED = ("structured", "struct")
 
 
 def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Return the name and configuration of an extension: a string, or an object with both."""
+    """Return the name and configuration of an extension point.
+
+    `value` is a name, or an object with the members ``name`` and ``configuration``.
+    """
     if isinstance(value, str):
         return value, {}
     members = read_object(value, place)
@@ -50,21 +54,21 @@ def named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
 
 
 def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
-    """Raise UnsupportedError for the first member that is not in `known`."""
+    """Raise UnsupportedError if any of `members` is not in `known`."""
     extra = sorted(set(members) - set(known))
     if extra:
         raise unknown("member", extra[0], place)
 
 
 def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Return the error for a `name` that an extension or a later version defines."""
+    """Build the error for a `name` that only an extension or a later version can define."""
     return UnsupportedError(
         f"found the {what} {quote(name)}, which this package does not know", place=place
     )
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a core, registered or zarr-python ``data_type`` into a dtype and its spelling."""
+    """Parse a ``data_type`` of the core, the registry or zarr-python into dtype and spelling."""
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
     dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)
@@ -96,7 +100,10 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
 
 
 def _find_named_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a core or registered type without configuration; None for other names."""
+    """Return the dtype of a core or registered type that has no configuration.
+
+    Returns None for all other names.
+    """
     if name not in _EXTENDED:
         return find_core_type(name, place)
     try:
@@ -129,7 +136,10 @@ def find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Return a field as v2 spells it, from zarr-python's pair or the registered object."""
+    """Convert a field of a structured type to the spelling of v2.
+
+    `field` is a pair, as zarr-python writes it, or an object, as the registered type has it.
+    """
     if isinstance(field, dict):
         check_members(field, ("name", "data_type"), place)
         field = [required(field, "name", place), required(field, "data_type", place)]
@@ -141,8 +151,8 @@ def _parse_field(field: Json, place: str) -> Json:
 def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> Json:
     """Render the ``data_type`` of a dtype of either byte order.
 
-    The `spelling` that `parse_data_type` returned is used if it means `dtype`. Items of variable
-    length are `text` or bytes.
+    `spelling` comes from `parse_data_type` and is kept if it stands for `dtype`. With `text`, items
+    of variable length are strings, otherwise bytes.
     """
     little = dtype.newbyteorder("<")
     value = json.loads(spelling) if spelling.startswith("{") else spelling
@@ -168,7 +178,7 @@ def render_data_type(dtype: DType, spelling: str = "", *, text: bool = True) -> 
 
 
 def foreign(dtype: DType, version: str) -> UnsupportedError:
-    """Return the error for another package's dtype that a Zarr version cannot express."""
+    """Build the error for a dtype of another package that a Zarr version cannot express."""
     return UnsupportedError(
         f"{version} has no data type for {dtype.name}",
         remedy="Convert it with astype",
@@ -177,7 +187,7 @@ def foreign(dtype: DType, version: str) -> UnsupportedError:
 
 
 def _means(value: Json, little: DType, text: bool) -> bool:
-    """Return whether a spelling is one of v3 and parses to a dtype."""
+    """Return whether `value` is a data type of v3 that stands for the dtype `little`."""
     if isinstance(value, dict):
         return "name" in value and parse_data_type(value)[0] == little
     if value in _VARIABLE:

@@ -1,6 +1,6 @@
-"""Documents, which are the JSON stored under a key, and checks of their members.
+"""JSON documents of a store, and functions that check and return their members.
 
-The checks raise MetadataError with the place in the document; `Format.parse_node` adds the key.
+The functions raise MetadataError with the place in the document; `Format.parse_node` adds the key.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ class Document:
     key
         Key in the store, for messages.
     data
-        The bytes, or the text if another document contains this one as text.
+        The stored bytes, or a str if another document contains this document as a JSON string.
     limits
-        ``max_depth``, and ``max_metadata_bytes`` or, if `consolidated`, ``max_consolidated_bytes``.
+        Limits on the depth and size of the document, which are checked on creation (size) and on
+        first use (depth).
+    consolidated
+        Whether ``max_consolidated_bytes`` applies instead of ``max_metadata_bytes``.
     """
 
     def __init__(
@@ -72,7 +75,8 @@ class Document:
         Raises
         ------
         MetadataError
-            For text that is not JSON in UTF-8, repeated names and nesting beyond ``max_depth``.
+            If the data are not JSON in UTF-8, an object has repeated names, or values are nested
+            beyond ``max_depth``.
         """
         with Place(key=self.key):
             text = self._text()
@@ -83,29 +87,32 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A key that only documents with equal values share."""
+        """A hashable key that is equal only for documents with equal values."""
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return member `name` of this object as a document stored under `key`."""
+        """Return member `name` as a document of its own.
+
+        `key` is the key of that document for messages; None for the key of this document.
+        """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return this document's object, or the object in its `member`, as user attributes."""
+        """Return the object in this document, or in its member `member`, as user attributes."""
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
             raise unexpected(source.value, "an object", member).located(key=self.key)
         return Attributes(source.value, source)
 
     def literal(self, name: str) -> str:
-        """Return the text of member `name`'s value as it is spelled in the document."""
+        """Return the JSON text of member `name`, exactly as the document spells it."""
         strict, spans = self._members
         begin, end = spans[name]
         return strict.source[strict.locate(begin) : strict.locate(end)]
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The whole text, and the start and end of each member's value in it."""
+        """The text of the document, and the start and end of each member's value in that text."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -138,14 +145,15 @@ class _Member(Document):
 
 
 def render_json(value: Json) -> bytes:
-    r"""Render `value` as JSON in UTF-8, floats in their shortest exact spelling.
+    r"""Render `value` as JSON in UTF-8, with floats in their shortest exact spelling.
 
-    Only characters that JSON demands are escaped: netcdf-c does not understand ``\u`` escapes.
+    Only characters that JSON demands are escaped, because netcdf-c does not understand ``\u``
+    escapes.
 
     Raises
     ------
     MetadataError
-        For text that is not Unicode (lone surrogates).
+        If a string is not valid Unicode, because it contains lone surrogates.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -156,7 +164,10 @@ def render_json(value: Json) -> bytes:
 
 
 def content_of(value: Json) -> Hashable:
-    """Return a key that equal values of equal types share, ten times as fast as `render_json`."""
+    """Return a hashable key that is equal only for equal values of equal types.
+
+    This is ten times as fast as `render_json`.
+    """
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
     except ValueError as error:  # at 2,000 levels, where ``max_depth`` permits so many
@@ -178,21 +189,31 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 
 
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
-    """Return `value` if it is a string, and one of `choices` if there are any."""
+    """Return `value` if it is a string and, if any `choices` are passed, one of them.
+
+    Otherwise raise MetadataError at `place`.
+    """
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
     return value
 
 
 def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
-    """Return `value` if it is an integer (not a float or bool) from `least` to 2**63 - 1."""
+    """Return `value` if it is an integer (not a float or bool) from `least` to 2**63 - 1.
+
+    Otherwise raise MetadataError at `place`.
+    """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
     return value
 
 
 def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int, ...]:
-    """Return a shape of at most 64 integers, none below `least`, with a product below 2**63."""
+    """Return a list of lengths as a shape, or raise MetadataError at `place`.
+
+    A shape has at most 64 integers, each at least `least`. The product of those that are not zero
+    is below 2**63.
+    """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
             f"found {len(value)} dimensions, expected at most {MAX_DIMENSIONS}", place=place
@@ -206,7 +227,15 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(
     value: Json, place: str | None, *, dtype: np.dtype[Any], rank: int, limits: Limits
 ) -> tuple[int, ...]:
-    """Return the shape of a chunk of `rank` dimensions; check it against ``max_chunk_bytes``."""
+    """Return the shape of a chunk of `rank` dimensions.
+
+    Raises
+    ------
+    MetadataError
+        If `value` is not a shape of `rank` dimensions.
+    LimitError
+        If a chunk of `dtype` has more than ``max_chunk_bytes``.
+    """
     chunk_shape = read_lengths(value, place, least=1)
     if len(chunk_shape) != rank:
         raise unexpected(value, f"{rank} lengths, one for each dimension", place)
@@ -221,7 +250,13 @@ def read_chunk_shape(
 
 
 def read_members(document: Document, *, zarr_format: int) -> dict[str, Json]:
-    """Return the object in a node's document; raise MetadataError for another `zarr_format`."""
+    """Return the object in a node's document.
+
+    Raises
+    ------
+    MetadataError
+        If the document is not an object, or declares another version than `zarr_format`.
+    """
     members = read_object(document.value, None)
     version = required(members, "zarr_format")
     if type(version) is not int or version != zarr_format:
@@ -235,7 +270,7 @@ def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Js
 
 
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
-    """Return the member `name` of the object at `place`; raise MetadataError without it."""
+    """Return the member `name` of the object at `place`, or raise MetadataError if it is absent."""
     if name not in members:
         place = name if place is None else f"{place}.{name}"
         raise MetadataError("found nothing, expected this member", place=place)
@@ -243,7 +278,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_key(key: str, place: str, document: str) -> None:
-    """Raise MetadataError for a consolidated key that could point outside the store."""
+    """Raise MetadataError if a key in consolidated metadata could point outside the store."""
     if not _NO_NAMES.isdisjoint(key.split("/")):
         problem = f"found the key {quote(key)}, expected names joined by '/'"
         raise MetadataError(problem, place=place, key=document)

@@ -1,4 +1,4 @@
-"""Change single members of stored documents, and keep the text of all others."""
+"""Change members of stored documents, and keep the exact text of all other members."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xr_nczarr.model import Json, key_prefix
 
 
 class Change(NamedTuple):
-    """A new `value` for one member of a node.
+    """A new `value` for one member of a node's metadata.
 
-    `holder` is ``"attributes"``, ``"members"`` (of the node's own document) or the name of a
-    sidecar. `member` holds the names that lead from there to the value; it is empty for a whole
-    sidecar.
+    `holder` is the part of the metadata that contains the member: ``"attributes"``, ``"members"``
+    (of the node's main document) or the name of a sidecar. `member` is the path of names from the
+    holder to the value; an empty path replaces a whole sidecar.
     """
 
     path: str
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 
 def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
-    """Return the key of the document that holds a member, and the names that lead to it."""
+    """Return the key of the document to change, and the path of names to the member within it."""
     document = zarr.document_key(change.path, change.kind)
     if change.holder == "members":
         return document, change.member
@@ -37,9 +37,9 @@ def locate(change: Change, zarr: Format) -> tuple[str, tuple[str, ...]]:
 
 
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
-    """Return the bytes of a document with some members set; new members come last.
+    """Return the bytes of a document with some members changed, and with new members at the end.
 
-    `changes` maps the names that lead to a member through objects to its new value.
+    `changes` maps paths of names within the document to new values.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

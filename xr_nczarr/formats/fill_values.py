@@ -1,8 +1,8 @@
 """Parse and render the fill values of every Zarr version.
 
-All spellings are accepted: v3's (numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex
-numbers), its draft's (``"0b…"``, ``"+Infinity"``), zarr-python's (Base64, objects, zero for any
-type) and netcdf-c's (plain characters, lists of one item).
+The parsers accept the spellings of v3 (numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for
+complex numbers), of the v3 draft (``"0b…"``, ``"+Infinity"``), of zarr-python (Base64, objects,
+zero for any type) and of netcdf-c (plain characters, lists of one item).
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infi
 def parse_v2_fill_value(
     value: Json, dtype: DType, *, type_name: str = "", binary: bool = False
 ) -> Any:
-    """Parse a fill value of v1 or v2 into a scalar; None for null.
+    """Parse a fill value of v1 or v2 into a scalar, or null into None.
 
-    `type_name`, the spelling of the dtype, identifies netcdf-c's characters, whose fill values are
-    plain text. Items of variable length are text, or bytes if `binary`.
+    `type_name` is the spelling of the dtype. It identifies netCDF characters, whose fill values
+    netcdf-c writes as plain text. With `binary`, items of variable length are bytes, otherwise
+    strings.
     """
     kind, character = dtype.kind, type_name in _CHARACTERS
     if isinstance(value, list) and len(value) == 1 and kind != "c":  # netcdf-c 4.8.0
@@ -56,10 +57,11 @@ def parse_v2_fill_value(
 def parse_fill_value(
     value: Json | bytes, dtype: DType, *, text: bool = True, raw: DType | None = None
 ) -> Any:
-    """Parse a fill value into a scalar of `dtype`; None for null.
+    """Parse a fill value into a scalar of `dtype`, or null into None.
 
-    Items of variable length are `text` or bytes. `raw` is the dtype of raw bytes; None for little
-    endian, as in v3 with any codecs.
+    With `text`, items of variable length are strings, otherwise bytes. `raw` is the dtype, with
+    byte order, in which a fill value spelled as bytes is interpreted. None stands for little
+    endian, which v3 prescribes whatever the codecs are.
     """
     if value is None:
         return None
@@ -117,7 +119,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Return the bytes that ``0x…`` or ``0b…`` spells, or None unless they are `size` bytes."""
+    """Parse ``0x…`` or ``0b…`` into `size` bytes; return None if `value` is anything else."""
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
     digits = size * (2 if value[1] == "x" else 8)
@@ -125,7 +127,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all text is valid Unicode; NumPy crashes when it hashes other text."""
+    """Return whether all strings are valid Unicode; NumPy crashes when it hashes others."""
     if values.dtype.names is not None:
         return all(_is_unicode(values[name]) for name in values.dtype.names)
     if values.dtype.kind != "U":
@@ -172,7 +174,7 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 
 
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
-    """Render the ``fill_value`` of v1 and v2 from a scalar of `dtype`; null for None."""
+    """Render a scalar of `dtype` as ``fill_value`` of v1 or v2, or None as null."""
     if type_name in _CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
     return value if value is None or isinstance(value, str) else _rendered(value, dtype)
@@ -181,11 +183,12 @@ def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Js
 def render_fill_value(
     value: Any, dtype: DType, *, listed: bool = False, named: bool = False
 ) -> Json:
-    """Render the ``fill_value`` of v3 from a scalar of `dtype`.
+    """Render a scalar of `dtype` as ``fill_value`` of v3.
 
-    None, which v3 does not permit, becomes the zero of the type, as in zarr-python. Raw bytes
-    become a list if `listed` (the core specification), else Base64 (zarr-python). A structure
-    becomes an object if `named` (``struct``), else Base64 of all its bytes (``structured``).
+    None, which v3 does not permit, is rendered as zero, as in zarr-python. If `listed`, raw bytes
+    are rendered as a list, as in the core specification, otherwise as Base64, as in zarr-python. If
+    `named`, a structure is rendered as an object (data type ``struct``), otherwise as Base64 of all
+    its bytes (data type ``structured``).
     """
     if dtype.kind == "O":
         return _rendered(value or b"", dtype)
@@ -199,7 +202,7 @@ def render_fill_value(
 
 
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
-    """Return the JSON of a scalar; `exact` spells the bits of a NaN other than NumPy's."""
+    """Render a scalar as JSON; if `exact`, spell a NaN by its bits if it differs from NumPy's."""
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value
     scalar = np.asarray(value, dtype)

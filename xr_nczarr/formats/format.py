@@ -1,4 +1,4 @@
-"""The interface of a Zarr version: documents, keys and abilities, as the class `Format`."""
+"""The interface through which other packages use the documents and keys of a Zarr version."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ NodeKind = Literal["array", "group"]
 
 @dataclass(slots=True)
 class Parsing:
-    """A node that is being parsed.
+    """The state of parsing one node.
 
     Attributes
     ----------
     key
-        Key of the document that makes the node an array or a group.
+        Key of the document that defines the node as an array or a group.
     documents
         All documents of the node by their keys.
     parsed
-        See `Format.parse_node`.
+        Cache of parsed arrays; see `Format.parse_node`.
     fields
-        The fields of the node that are parsed so far. A BrokenNode keeps them.
+        Fields of the node that have been parsed so far. If parsing fails, the BrokenNode keeps
+        them.
     """
 
     path: str
@@ -51,50 +52,50 @@ class Parsing:
 
     @property
     def document(self) -> Document:
-        """The document that makes the node an array or a group."""
+        """The document that defines the node as an array or a group."""
         return self.documents[self.key]
 
 
 class Format(ABC):
-    """The documents, keys and abilities of one Zarr version.
+    """The documents, keys and features of one Zarr version.
 
     Attributes
     ----------
     version
-        The version as `Hierarchy.zarr_format` holds it.
+        Name of the version, as in `Hierarchy.zarr_format`.
     consolidated_key
-        Key of the document that may hold all others; None for a version without one.
+        Key of the consolidated metadata; None if the version has no consolidated metadata.
     consolidated_by_default
-        Whether a new store gets consolidated metadata unless the caller says otherwise.
+        Whether a new store gets consolidated metadata unless the caller declines them.
     is_rare
-        Whether its documents are fetched only if those of other versions are absent.
+        Whether the version is tried only if a store has no documents of other versions.
     has_variants
-        Whether stores differ in the spelling of keys, which `resolved` detects.
+        Whether stores differ in the spelling of their keys, which `resolved` detects.
     has_groups
         Whether groups have documents.
     implies_groups
         Whether a directory without documents is a group.
     has_filters
-        Whether codecs other than one compressor can be expressed.
+        Whether an array can have codecs other than one compressor.
     has_shards
         Whether a stored object can hold several chunks.
     has_sidecars
-        Whether a node can have hidden documents besides its own.
+        Whether a node can have additional hidden documents.
     has_dimension_names
-        Whether the document of an array can name its dimensions.
+        Whether the document of an array can name the array's dimensions.
     mixes_byte_orders
-        Whether the fields of a structure can differ in their byte order.
+        Whether the fields of a structured type can differ in byte order.
     requires_fill_value
         Whether every array must have a fill value, which therefore does not indicate missing
         values.
     separates_attributes
-        Whether the attributes of a node are a separate document.
+        Whether a node's attributes are stored in a separate document.
     separates_compressor
-        Whether the compressor, the filters and the order are separate members.
+        Whether the compressor, the filters and the memory order are separate members.
     chunk_key_encodings
         Names of the encodings that `chunk_keys` accepts.
     deflate
-        Name that its readers use for the DEFLATE codec.
+        Name of the DEFLATE codec that readers of this version support.
     """
 
     version: ClassVar[str]
@@ -120,23 +121,24 @@ class Format(ABC):
         """Return the keys of all documents that the node at `path` can have."""
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys to fetch at the root, in reverse order of writing."""
+        """Return the keys to fetch in order to recognize a store, in reverse order of writing."""
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
 
     def document_key(self, path: str, kind: NodeKind) -> str:
-        """Return the key of the document that makes a node an array or a group."""
+        """Return the key of the document that defines a node as an array or a group."""
         return self.node_keys(path)[0]
 
     def attributes_key(self, path: str) -> str | None:
-        """Return the key of the attributes; None where the node's own document holds them."""
+        """Return the key of the attributes, or None if the node's main document contains them."""
         return self.node_keys(path)[-1] if self.separates_attributes else None
 
     @abstractmethod
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
         """Return the chunk keys of the array at `path`.
 
-        `encoding` is one of `chunk_key_encodings`. Both are the version's default if empty.
+        `encoding` is one of `chunk_key_encodings`. An empty `encoding` or `separator` stands for
+        the default of the version.
         """
 
     def listing_prefix(self, path: str) -> str:
@@ -144,11 +146,14 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return the names that may be children of a group, from the listing of its prefix."""
+        """Return possible names of a group's children, from a listing of `listing_prefix`.
+
+        The listing consists of the names of `objects` and of common `prefixes`.
+        """
         return prefixes
 
     def node_path(self, folder: str) -> str | None:
-        """Return the path of the node that owns a folder of keys; None for shared folders."""
+        """Return the path of the node whose keys are in `folder`, or None for a shared folder."""
         return f"/{folder}"
 
     @abstractmethod
@@ -161,10 +166,10 @@ class Format(ABC):
         *,
         data_type_fallback: bool = False,
     ) -> Format:
-        """Return the variant of the format that these root documents use.
+        """Return the variant of this format that the documents of the root use.
 
-        `data_type_fallback` says whether unknown data types are read as their fallback types, if
-        the version has any.
+        With `data_type_fallback`, the variant reads unknown data types as their fallback types, if
+        the version has fallback types.
         """
         return self
 
@@ -176,10 +181,11 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path`; None if there is no node, a BrokenNode if it is invalid.
+        """Parse the node at `path` from its documents.
 
-        `parsed` caches arrays by the content of their document, because many arrays have equal
-        documents. It is extended in place.
+        Returns a BrokenNode if a document is invalid, and None if there is no node. `parsed` is a
+        cache of arrays by the content of their document, extended in place: many arrays have equal
+        documents.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -196,7 +202,7 @@ class Format(ABC):
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse an existing node."""
+        """Parse a node that exists."""
 
     def render_node(self, node: Node) -> dict[str, bytes]:
         """Render the documents of a node by their keys, in the order of writing.
@@ -204,9 +210,9 @@ class Format(ABC):
         Raises
         ------
         UnsupportedError
-            For a node that the version cannot express.
+            If the version cannot express the node.
         NczarrError
-            The error of a BrokenNode.
+            If the node is a BrokenNode, its error.
         """
         if isinstance(node, BrokenNode):
             raise node.error
@@ -214,22 +220,28 @@ class Format(ABC):
 
     @abstractmethod
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the JSON of a node's documents by their keys, in the order of writing."""
+        """Return the JSON values of a node's documents by their keys, in the order of writing."""
 
     def expand_consolidated(self, document: Document) -> dict[str, Document] | None:
-        """Return the documents in a consolidated one by key; None if it contains no others."""
+        """Return the documents contained in consolidated metadata, by key.
+
+        Returns None if `document` contains no other documents.
+        """
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the consolidated document by its key; an empty dict if the version has none."""
+        """Render the consolidated metadata of `documents`.
+
+        Returns a dict with one key, or an empty dict if the version has no consolidated metadata.
+        """
         return {}
 
     def complete(
         self, specs: Sequence[CodecSpec], kind_of: Callable[[str], str | None]
     ) -> tuple[CodecSpec, ...]:
-        """Return codecs, with the ones that the version requires added.
+        """Return a codec chain with all codecs that the version requires.
 
-        `kind_of` returns ``array-array``, ``array-bytes`` or ``bytes-bytes`` for the name of a
-        codec from another package, None for other names.
+        `kind_of` maps the name of a codec from another package to ``array-array``, ``array-bytes``
+        or ``bytes-bytes``, and all other names to None.
         """
         return tuple(specs)

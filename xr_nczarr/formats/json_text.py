@@ -1,7 +1,7 @@
-r"""Parse JSON strictly, except for the tokens that netcdf-c's grammar adds.
+r"""Parse JSON strictly, except for the tokens that netcdf-c accepts in addition.
 
-Text is parsed by the standard library's C parser. Text that it rejects is rewritten first, from
-netcdf-c's grammar: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
+The standard library's C parser parses the text. If that fails, tokens that only netcdf-c accepts
+are rewritten to JSON first: ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and
 ``\'`` within strings.
 """
 
@@ -39,14 +39,15 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """Strict JSON, with a map from its positions to those in the stored text.
+    """The text of a document as strict JSON, with a map of positions to the stored text.
 
     Attributes
     ----------
     text, source
-        The rewritten and the stored text: the same unless the stored text is lax.
+        The strict text and the stored text, which differ only if the stored text has tokens that
+        are not JSON.
     positions, shifts
-        From each of these positions in `text` on, the distance to the position in `source`.
+        From each position in `text` on, the number to add for the position in `source`.
     """
 
     text: str
@@ -55,12 +56,15 @@ class StrictText:
     shifts: Sequence[int] = ()
 
     def locate(self, position: int) -> int:
-        """Return the position in `source` of a position in `text`."""
+        """Return the position in `source` that corresponds to a position in `text`."""
         before = bisect_right(self.positions, position)
         return position + (self.shifts[before - 1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the start and end in `text` of each member's value of the object at `start`."""
+        """Return the start and end in `text` of the value of each member of an object.
+
+        `start` is the position of the object in `text`.
+        """
         spans: dict[str, tuple[int, int]] = {}
         position = self._behind(start, "{")
         while not self.text.startswith("}", position):
@@ -72,7 +76,7 @@ class StrictText:
         return spans
 
     def _behind(self, position: int, token: str = "") -> int:
-        """Return the position after blanks and, if it follows, after a token with its blanks."""
+        """Return the position after whitespace and after an optional `token` with whitespace."""
         blank = _BLANK.match(self.text, position)
         position = blank.end() if blank else position
         if not token or not self.text.startswith(token, position):
@@ -81,12 +85,13 @@ class StrictText:
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
-    """Parse a text into its value.
+    """Parse a JSON text.
 
     Raises
     ------
     MetadataError
-        For text that is not JSON, names repeated in an object and nesting beyond `max_depth`.
+        If the text is not JSON, an object has repeated names, or values are nested beyond
+        `max_depth`.
     """
     try:
         value = _decode(source, max_depth)
@@ -100,7 +105,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Return the strict form of a text that `parse_json` accepts."""
+    """Convert a text that `parse_json` accepts to strict JSON."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -175,7 +180,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Return the strict spelling of a token, or a token without meaning as it is."""
+    """Convert a token to strict JSON; return a token that netcdf-c rejects too unchanged."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

@@ -22,16 +22,16 @@ _TYPESTRING = re.compile(
 
 
 def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Parse a typestring or a list of fields into a dtype and its spelling as text.
+    """Parse a typestring or a list of fields into a dtype and its spelling, a typestring or JSON.
 
-    A number marked as without byte order (``"|i4"``) is read as little endian.
+    A number declared without byte order (``"|i4"``) is parsed as little endian.
 
     Raises
     ------
     UnsupportedError
-        For types that v2 does not have, such as ``"|J0"``, netcdf-c's mark of JSON attributes.
+        If v2 does not have the type, such as ``"|J0"``, which netcdf-c uses for JSON attributes.
     LimitError
-        For items above 16 MiB.
+        If an item is larger than 16 MiB.
     """
     if isinstance(value, str):
         return _parse_typestring(value, place), value
@@ -72,7 +72,15 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 
 
 def check_size(size: int, value: Json, place: str) -> None:
-    """Raise MetadataError for items of zero bytes, and LimitError for items that are too large."""
+    """Check the item size of a data type.
+
+    Raises
+    ------
+    MetadataError
+        If `size` is zero.
+    LimitError
+        If `size` is larger than `MAX_ITEM_BYTES`.
+    """
     if not size:
         raise unexpected(value, "a type of at least one byte", place)
     if size > MAX_ITEM_BYTES:
@@ -82,12 +90,14 @@ def check_size(size: int, value: Json, place: str) -> None:
 
 
 def render_data_type(dtype: DType, type_name: str = "") -> Json:
-    """Render a dtype as typestring or fields; use `type_name` if it means the same dtype.
+    """Render a dtype as a typestring or a list of fields.
+
+    The spelling `type_name` is kept if it stands for the same dtype.
 
     Raises
     ------
     UnsupportedError
-        For padded structures and extended precision.
+        For padded structures, extended precision and dtypes of other packages.
     """
     if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
         spelled = json.loads(type_name) if type_name[0] == "[" else type_name
@@ -106,7 +116,7 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
 
 
 def of_numpy(dtype: DType) -> bool:
-    """Return whether a dtype is NumPy's own; those of ml_dtypes have kind ``V`` like raw bytes."""
+    """Return whether a dtype belongs to NumPy instead of another package, such as ml_dtypes."""
     return dtype.type.__module__ == "numpy"
 
 

@@ -1,6 +1,6 @@
-"""Zarr v1: an array has the documents ``meta`` and ``attrs``, and directories serve as groups.
+"""Zarr v1, in which an array has documents ``meta`` and ``attrs``, and groups are directories.
 
-Matches the specification and what zarr-python 1 wrote.
+This module matches the specification and the output of zarr-python 1.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ class V1(Format):
         return v2.parse_array(parsing.path, metadata, limits=parsing.limits, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the two documents of an array; an empty dict for a group without attributes."""
+        """Return the two documents of an array, or an empty dict for a group.
+
+        Raises
+        ------
+        UnsupportedError
+            For a group with attributes or other metadata.
+        """
         if isinstance(node, GroupNode):
             if node.attributes or node.members or node.sidecars:
                 raise UnsupportedError(
@@ -80,7 +86,10 @@ class V1(Format):
 
 
 def _parse_compression(members: Mapping[str, Json]) -> Json:
-    """Return the compression in the spelling of v2: numcodecs' id and configuration."""
+    """Convert the compression to the ``compressor`` of v2, which has numcodecs' id and parameters.
+
+    Returns None for uncompressed chunks.
+    """
     name = members.get("compression")
     if name is None or name == "none":
         return None

@@ -1,6 +1,7 @@
 """Zarr v2: ``.zarray`` or ``.zgroup``, ``.zattrs``, and their copies in ``.zmetadata``.
 
-Matches the specification, and what zarr-python 2 and 3 and netcdf-c since 4.8.0 write.
+This module matches the specification, and the output of zarr-python 2 and 3 and of netcdf-c since
+4.8.0.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class V2(Format):
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node; other hidden documents, such as netcdf-c 4.8.0's, are its sidecars."""
+        """Parse a node, with other hidden documents, such as netcdf-c 4.8.0's, as sidecars."""
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         content = parsing.document.content
         array = parsing.parsed.get(content) if parsing.kind == "array" else None
@@ -94,12 +95,13 @@ class V2(Format):
         return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
     def expand_consolidated(self, document: Document) -> dict[str, Document]:
-        """Return the documents in ``.zmetadata`` by their keys, in its order.
+        """Return the documents in ``.zmetadata`` by their keys, in the order of ``.zmetadata``.
 
         Raises
         ------
         MetadataError
-            Also for a document without ``zarr_consolidated_format``, which all writers add.
+            If the document is invalid or has no ``zarr_consolidated_format``, which all writers
+            add.
         """
         members = read_object(document.value, None)
         version = members.get("zarr_consolidated_format")
@@ -116,7 +118,7 @@ class V2(Format):
         return {key: _parse_member(inner, key, value) for key, value in held.items()}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata``, with the unchanged text of every document."""
+        """Render ``.zmetadata``, in which every document keeps its exact text."""
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
             for key, data in documents.items()
@@ -127,7 +129,10 @@ class V2(Format):
 
 
 def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
-    """Return the chunk keys of the array at `path`; `separator` is empty if it is not declared."""
+    """Return the chunk keys of the array at `path`.
+
+    `separator` is an empty string if the metadata do not declare a separator.
+    """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
 
@@ -149,9 +154,10 @@ def parse_array(
     limits: Limits,
     **fields: Any,
 ) -> ArrayNode:
-    """Parse the array that the members of ``.zarray`` describe.
+    """Parse an array from the members of ``.zarray``.
 
-    Members that netcdf-c 4.8.0 leaves out may be absent if the array can be read without them.
+    Some members are optional, because netcdf-c 4.8.0 omits them and the array can be read without
+    them. `fields` are other fields of the node.
     """
     rank = len(shape)
     dtype, type_name = parse_data_type(required(metadata, "dtype"))
@@ -195,7 +201,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Return the configuration of a codec as numcodecs spells it, also from GDAL's spelling."""
+    """Convert the configuration of a codec from GDAL's spelling to that of numcodecs."""
     if name != "lzma" or "delta" not in configuration:
         return configuration
     delta = {"id": 3, "dist": configuration["delta"]}
@@ -204,7 +210,7 @@ def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
 
 
 def render_array(node: ArrayNode) -> dict[str, Json]:
-    """Render the members of ``.zarray``, except `zarr_format` and those of extensions."""
+    """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions."""
     separator = node.chunk_keys.separator
     if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
         raise _inexpressible(f"chunk keys like {node.chunk_keys.key((0, 0))}", node)

@@ -1,7 +1,7 @@
-"""Zarr v3: each node is one ``zarr.json``, attributes included.
+"""Zarr v3, in which each node has one document ``zarr.json`` that includes its attributes.
 
-Matches the core specification 3.1, and what zarr-python 3, tensorstore, zarrs and netcdf-c's
-development branch write.
+This module matches the core specification 3.1, and the output of zarr-python 3, tensorstore, zarrs
+and netcdf-c's development branch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether `path` has a document of v3, and not of its draft."""
+        """Return whether `path` has a ``zarr.json`` of v3 instead of the draft."""
         (key,) = self.node_keys(path)
         if key not in documents:
             return False
@@ -110,7 +110,10 @@ class V3(Format):
         return documents
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the root document with all others in it; an empty dict for a root array."""
+        """Render the root document with all other documents in it.
+
+        Returns an empty dict if the root is an array.
+        """
         root = Document(_DOCUMENT, documents[_DOCUMENT]).value
         if root["node_type"] != "group":
             return {}
@@ -137,7 +140,13 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members of extensions; raise UnsupportedError for a mandatory one."""
+    """Return the members that are not in `known`, which belong to extensions.
+
+    Raises
+    ------
+    UnsupportedError
+        If an extension does not declare ``"must_understand": false``.
+    """
     extra = without(members, known)
     for name, value in extra.items():
         if not isinstance(value, dict) or value.get("must_understand") is not False:
@@ -146,7 +155,7 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limits) -> ArrayNode:
-    """Parse the array as if it were the root, without attributes."""
+    """Parse an array without its attributes, as if it were the root of a store."""
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = named(item, "storage_transformers")
@@ -182,7 +191,11 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse the shape of the (largest) cells, and the runs of a rectilinear grid."""
+    """Parse a chunk grid into the shape of its cells and the runs of cells of equal length.
+
+    For a rectilinear grid, the shape is that of the largest cell. For a regular grid, there are no
+    runs. A cell is a chunk or a shard.
+    """
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"
     if name == "rectilinear":
@@ -203,7 +216,10 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 
 
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
-    """Parse the runs along a dimension: one length for all chunks, or lengths and repetitions."""
+    """Parse the chunk lengths along a dimension of length `size` into (length, number) runs.
+
+    `value` is one length for all chunks, or a list of lengths and (length, number) pairs.
+    """
     if not isinstance(value, list):
         length = read_integer(value, place, least=1)
         return ((length, max(1, -(-size // length))),)

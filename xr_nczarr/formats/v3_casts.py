@@ -48,7 +48,7 @@ def _parse_pair(value: Json, types: tuple[DType, DType], place: str) -> list[Jso
 
 
 def _parse_number(value: Json, dtype: DType, place: str) -> Json:
-    """Return a number unchanged, or the value of one that is spelled by its bits."""
+    """Check a number, and return it unchanged or, if it is spelled by its bits, as its value."""
     try:
         number = parse_fill_value(value, dtype)
     except MetadataError as error:
@@ -66,7 +66,7 @@ def _check_real(dtype: DType, place: str) -> None:
 
 
 def _spelled(number: Any) -> Json:
-    """Return a number as JSON, with v3's names for NaN and infinities."""
+    """Render a number as JSON, with NaN and infinities as the strings that v3 defines."""
     value = number.item() if isinstance(number, np.generic) else number
     if not isinstance(value, float) or math.isfinite(value):
         return value
@@ -74,11 +74,11 @@ def _spelled(number: Any) -> Json:
 
 
 NUMBERS = {"scale_offset": _parse_scale_offset, "cast_value": _parse_cast_value}
-"""Codecs on numbers → how their configuration is parsed for elements of a data type."""
+"""Parser of the configuration of each codec on numbers, called with the dtype of its input."""
 
 
 def render_parameter(value: Any) -> Json:
-    """Return a parameter of a codec on numbers, or a map of parameters, as JSON."""
+    """Render a parameter of a codec on numbers as JSON: a number, a list or a mapping."""
     if isinstance(value, Mapping):
         return {name: render_parameter(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

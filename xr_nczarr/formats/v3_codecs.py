@@ -31,7 +31,7 @@ _RETYPING = {
     "quantize": "astype",
 }
 _ARRAY_TO_BYTES = frozenset((_SHARDING, "bytes", "vlen-utf8", "vlen-bytes", "pcodec", "zfpy"))
-# Codecs that v3 registers, with the members that it demands.
+# Codecs that v3 registers, with the parameters that v3 requires.
 _REGISTERED: dict[str, dict[str, Json]] = {
     "blosc": {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
     "gzip": {"level": 1},
@@ -45,7 +45,7 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """The ``codecs`` of an array, as the fields of its node with the same names."""
+    """The parsed ``codecs`` of an array, as the `ArrayNode` fields of the same names."""
 
     dtype: DType
     chunk_shape: tuple[int, ...]
@@ -61,10 +61,11 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> Chain:
 
 
 def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) -> Chain:
-    """Parse one level of sharding and all levels within, without moving byte orders.
+    """Parse the codecs of one level of sharding and of all levels within it.
 
-    Codecs before ``sharding_indexed`` apply to each inner chunk. Only codecs that move elements, or
-    change each element independently, are allowed there.
+    The codec ``bytes`` keeps the byte order, which `ordered` moves to the dtype. Codecs before
+    ``sharding_indexed`` are applied to each inner chunk. Only codecs that move elements or change
+    each element independently are supported there.
     """
     specs = _parse_specs(value, place, len(shape), dtype)
     names = [spec.name for spec in specs]
@@ -108,17 +109,17 @@ def _parse_level(value: Json, dtype: DType, shape: tuple[int, ...], place: str) 
 
 
 def _named(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return an order of axes, or an empty tuple for the identity."""
+    """Return an order of axes unchanged, or an empty tuple for the identity."""
     return () if order == tuple(range(len(order))) else order
 
 
 def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return lengths along transposed axes in the array's order."""
+    """Reorder lengths from the transposed axes to the axes of the array."""
     return tuple([lengths[at] for at in np.argsort(order)])
 
 
 def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Return a level of sharding of a transposed array, in the array's own axes."""
+    """Convert a level of sharding from the axes of a transposed array to those of the array."""
     own = level.order or range(len(order))
     composed = _named(tuple([order[axis] for axis in own]))
     return replace(level, shape=_restored(level.shape, order), order=composed)
@@ -133,7 +134,7 @@ def _parse_specs(value: Json, place: str, rank: int, dtype: DType) -> tuple[Code
 
 
 def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
-    """Return the data type that a codec encodes elements of `dtype` to."""
+    """Return the dtype to which a codec encodes elements of `dtype`."""
     if spec.name not in _RETYPING:
         return dtype
     made = spec.configuration.get(_RETYPING[spec.name], spec.configuration.get("dtype"))
@@ -159,9 +160,9 @@ def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
 def parse_spec(
     name: str, configuration: dict[str, Json], place: str, rank: int, document: Json
 ) -> CodecSpec:
-    """Return a codec in the registry's spelling, from its name and configuration in v3.
+    """Convert a codec from its name and configuration in v3 to those in `codecs.registry`.
 
-    ``bytes`` keeps its ``endian``, which `ordered` removes where the dtype can hold it.
+    ``bytes`` keeps its ``endian``, which `ordered` removes if the dtype can represent it.
     """
     if name == "endian":  # its name in the draft, and until the end of 2023
         name = "bytes"
@@ -183,7 +184,7 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Parse the order of axes of a transposition; early writers spelled it ``"C"`` or ``"F"``."""
+    """Parse the ``order`` of a transposition, which early writers spelled ``"C"`` or ``"F"``."""
     if value in ("C", "F"):
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
@@ -193,9 +194,10 @@ def _parse_order(value: Json, rank: int, place: str) -> list[int]:
 
 
 def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[CodecSpec, ...]]:
-    """Move the byte order from the codec ``bytes`` to the type of its input.
+    """Move the byte order from the codec ``bytes`` to the dtype of the codec's input.
 
-    The last codec that changes the data type determines this type, or else the array's dtype.
+    That dtype is determined by the last codec that changes the data type. Without such a codec, it
+    is the dtype of the array. Returns the dtype of the array and the codecs.
     """
     serializers = [spec for spec in specs if spec.name == "bytes"]
     if len(serializers) > 1:
@@ -225,7 +227,13 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
 
 
 def byte_order(dtype: DType) -> str | None:
-    """Return ``"little"`` or ``"big"``; None where single bytes, or objects, have no order."""
+    """Return ``"little"`` or ``"big"``, or None for a dtype without byte order.
+
+    Raises
+    ------
+    UnsupportedError
+        If the fields of a structure differ in byte order.
+    """
     little, big = dtype == dtype.newbyteorder("<"), dtype == dtype.newbyteorder(">")
     if not little and not big:
         raise UnsupportedError(f"found both byte orders in {quote(dtype)}", place="data_type")
@@ -233,7 +241,7 @@ def byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Return the ``codecs`` of a node; those of another Zarr version are converted to v3."""
+    """Render the ``codecs`` of a node, and convert codecs of another Zarr version to v3."""
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
@@ -259,24 +267,24 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_spelled(spec: CodecSpec) -> bool:
-    """Return whether a codec comes from a v3 document, whose spelling is kept."""
+    """Return whether a codec was parsed from a v3 document, so that rendering keeps its JSON."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
 
 
 def _is_foreign(spec: CodecSpec) -> bool:
-    """Return whether a codec comes from a v3 document and is unknown to this package."""
+    """Return whether a codec was parsed from a v3 document and is unknown to this package."""
     if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
         return False
     return _is_spelled(spec) and not named(spec.document, spec.place)[0].startswith(_NUMCODECS)
 
 
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
-    """Return codecs as v3 spells them, with ``bytes`` inserted where it is required.
+    """Return a codec chain with the codec ``bytes`` inserted where v3 requires it.
 
     `kinds` maps the names of codecs from other packages to ``array-array``, ``array-bytes`` or
-    ``bytes-bytes``.
+    ``bytes-bytes``. These codecs get their JSON in v3 as `CodecSpec.document`.
     """
     every_kind = _check_order(specs, kinds)
     spelled = []
@@ -292,7 +300,13 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Return the kind of each codec; raise UnsupportedError for an order that v3 forbids."""
+    """Return the kind of each codec.
+
+    Raises
+    ------
+    UnsupportedError
+        If v3 forbids the order of the codecs.
+    """
     names = [spec.name for spec in specs]
     kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
     kind_of |= dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes") | dict(kinds)
@@ -311,7 +325,10 @@ def _end_of_filters(specs: Sequence[CodecSpec]) -> int:
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Return codecs with ``bytes`` between codecs on arrays and codecs on bytes."""
+    """Return a codec chain with ``bytes`` between codecs on arrays and codecs on bytes.
+
+    A chain that already has a codec from arrays to bytes, or an unknown codec, is unchanged.
+    """
     if any(spec.name in _ARRAY_TO_BYTES or _is_foreign(spec) for spec in specs):
         return list(specs)
     at = _end_of_filters(specs)
@@ -319,7 +336,7 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 
 
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]:
-    """Return the JSON of codecs; `dtype` is None for a shard's index."""
+    """Render codecs for elements of `dtype`, which is None for the codecs of a shard index."""
     rendered = []
     for spec in specs:
         rendered.append(_render_spec(spec, dtype))
@@ -328,7 +345,7 @@ def _render_specs(specs: Sequence[CodecSpec], dtype: DType | None) -> list[Json]
 
 
 def _render_spec(spec: CodecSpec, dtype: DType | None) -> Json:
-    """Return the JSON of one codec, whose input has elements of `dtype`."""
+    """Render one codec, whose input has elements of `dtype`."""
     name, configuration, document = spec.name, dict(spec.configuration), spec.document
     stored = _is_spelled(spec)
     if name == "bytes" and dtype is not None:

@@ -1,9 +1,9 @@
-"""The draft of Zarr v3 of 25 May 2022, and the variant that programs released then wrote.
+"""The Zarr v3 draft of 25 May 2022, and the variant that programs released at that time wrote.
 
 The entry point ``zarr.json`` shows which of two layouts a store has. In the draft, metadata are
 under ``meta/`` and chunks under ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7 follow an
-earlier text: ``meta/root/``, ``data/root/``, one ``compressor``, typestrings, and (zarr-python
-only) filters among the attributes.
+earlier version of the draft: ``meta/root/``, ``data/root/``, one ``compressor``, typestrings, and
+(zarr-python only) filters in the attributes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ARRAY_MEMBERS = frozenset(
 
 @dataclass(frozen=True)
 class V3Draft(Format):
-    """The draft of Zarr v3, in the variant that one store uses.
+    """The Zarr v3 draft, in the variant that one store uses.
 
     Attributes
     ----------
@@ -55,9 +55,10 @@ class V3Draft(Format):
     suffix
         The suffix of metadata keys.
     later
-        Whether the entry point names a later minor version, whose new members may be ignored.
+        Whether the entry point declares a later minor version, in which unknown members are
+        ignored.
     data_type_fallback
-        Whether the fallback of an unknown extension type is used.
+        Whether an unknown extension type is read as its fallback type.
     """
 
     version = "3-draft"
@@ -71,7 +72,7 @@ class V3Draft(Format):
     data_type_fallback: bool = False
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the keys to fetch at the root, whichever variant the store has."""
+        """Return the keys to fetch at the root, for both variants."""
         released = replace(self, released=True)
         return tuple(dict.fromkeys((*self.node_keys("/"), *released.node_keys("/"))))
 
@@ -104,20 +105,20 @@ class V3Draft(Format):
         return "/" + re.sub("^data(/root)?(/|$)", "", folder)
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether the documents of the root are of the draft, and not of v3."""
+        """Return whether the documents of the root follow the draft instead of v3."""
         return _ENTRY in documents and not V3().recognizes(documents)
 
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that the entry point and the keys of the root's documents show.
+        """Return the variant that a store uses, from its entry point and the root's keys.
 
         Raises
         ------
         MetadataError
-            For an entry point that contradicts the draft.
+            If the entry point contradicts the draft.
         UnsupportedError
-            For an unknown version, encoding or extension.
+            If the entry point declares an unknown version, encoding or extension.
         """
         with Place(key=_ENTRY):
             members = read_object(documents[_ENTRY].value, None)
@@ -187,9 +188,13 @@ class V3Draft(Format):
         )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the JSON of a node's documents, the entry point last.
+        """Return the JSON values of a node's documents by key, with the entry point last.
 
-        The variant of the released programs cannot be written.
+        Raises
+        ------
+        UnsupportedError
+            For the variant of the released programs, and for metadata that the draft cannot
+            express.
         """
         if self.released:
             raise UnsupportedError(
@@ -252,7 +257,13 @@ def _parse_suffix(encoding: Json, members: Mapping[str, Json]) -> str:
 
 
 def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
-    """Return a document's extensions; raise UnsupportedError for a mandatory one."""
+    """Return the extensions of a document.
+
+    Raises
+    ------
+    UnsupportedError
+        If an extension does not declare ``"must_understand": false``.
+    """
     extensions = read_list(members.get("extensions", []), "extensions")
     for extension in extensions:
         if read_object(extension, "extensions").get("must_understand") is not False:

@@ -19,7 +19,7 @@ _KNOWN_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]+)/1\.
 
 
 def parse_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Return the filters that zarr-python stores among the attributes; empty if there are none."""
+    """Return the filters that zarr-python stores in the attributes, or an empty list."""
     filters = members.get("attributes", {}).get("filters")
     if "codecs" in members or not isinstance(filters, list):
         return []
@@ -59,10 +59,10 @@ def _parse_codec(item: Json, place: str, rank: int) -> CodecSpec:
 
 
 def render_codecs(node: ArrayNode, spelled: DType) -> dict[str, Json]:
-    """Render ``chunk_memory_layout`` and ``codecs`` of a node.
+    """Render the members ``chunk_memory_layout`` and ``codecs`` of an array.
 
-    `spelled` is the dtype that the rendered type means. If its byte order is not the node's, the
-    codec ``endian`` is added.
+    `spelled` is the dtype for which the rendered ``data_type`` stands. If its byte order differs
+    from the node's, the codec ``endian`` is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))

@@ -1,6 +1,6 @@
 """Parse and render the data types of the v3 draft: names, typestrings and extensions.
 
-A data type is parsed into a dtype and its spelling, as those of v3 are.
+As in v3, a data type is parsed into a dtype and a spelling.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from xr_nczarr.formats.documents import read_object, read_text, required
 from xr_nczarr.model import Json
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# Names in the URIs of extensions, and their kinds in NumPy: those in the document's example and
-# those that zarr-python 2.12 to 2.18 writes.
+# Names in the URIs of extensions, with NumPy's kinds: names from the specification's example, and
+# names that zarr-python 2.12 to 2.18 writes.
 _EXTENSION_KINDS = {
     "datetime": "mM",
     "complex": "c",
@@ -41,9 +41,9 @@ _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the draft into dtype and spelling.
+    """Parse a ``data_type`` of the draft into a dtype and its spelling.
 
-    If `fallback` is set, an unknown extension is read as the type that it falls back to.
+    With `fallback`, an unknown extension is parsed as the fallback type that it declares.
     """
     place = "data_type"
     if isinstance(value, str):
@@ -69,7 +69,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
 
 
 def _find_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a name, or of the typestring of a number; None for other text."""
+    """Return the dtype of a type name or a number's typestring, or None for any other string."""
     return np.dtype(name) if _TYPESTRING.fullmatch(name) else find_core_type(name, place)
 
 
@@ -87,10 +87,11 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 
 
 def render_data_type(dtype: DType, spelling: str) -> Json:
-    """Render the ``data_type`` of a dtype; use `spelling` if it means the same dtype.
+    """Render the ``data_type`` of a dtype.
 
-    Otherwise numbers are rendered as their names, without byte order, and other types as
-    typestrings of an extension that falls back to raw bytes.
+    `spelling` is kept if it stands for the same dtype. Otherwise numbers are rendered as type
+    names, without byte order, and other types as an extension with a typestring and, for types of
+    fixed size, raw bytes as the fallback.
     """
     value = json.loads(spelling) if spelling.startswith("{") else spelling
     extended = isinstance(value, dict) and "extension" in value
