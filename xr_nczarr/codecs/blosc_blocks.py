@@ -1,7 +1,7 @@
-"""Partial decoding of a Blosc frame: the required blocks are assembled into a smaller frame.
+"""Partial decoding of a Blosc frame, by assembling the required blocks into a smaller frame.
 
-Source: c-blosc's ``README_CHUNK_FORMAT``. A header of 16 bytes is followed by the start of each
-block; blocks are stored in any order, and only the last block of the data can be shorter.
+Source: c-blosc's ``README_CHUNK_FORMAT``. The header of 16 bytes is followed by a table of block
+starts. The blocks are stored in any order, and only the last block of the data can be shorter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ _MIN_BLOCK = 1 << 10  # the starts of smaller blocks would be larger than the bl
 
 
 class BloscFrame(NamedTuple):
-    """The header of a frame: sizes of the data, of a block, and of the frame in bytes."""
+    """A Blosc frame, by its header.
+
+    Attributes
+    ----------
+    size, block, length
+        Sizes in bytes of the decoded data, of one decoded block, and of the frame.
+    """
 
     header: bytes
     size: int
@@ -38,16 +44,19 @@ class BloscFrame(NamedTuple):
         return HEADER_BYTES, 4 * -(-self.size // self.block)
 
     def blocks_of(self, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the numbers of the blocks that contain `spans` (start and length) of the data."""
+        """Return the sorted numbers of the blocks that contain some byte ranges of the data.
+
+        `spans` are the start and length of each range.
+        """
         numbers: set[int] = set()
         for start, length in spans:
             numbers.update(range(start // self.block, (start + length - 1) // self.block + 1))
         last = (self.size - 1) // self.block
-        # Alone in a frame, a short last block would be decoded with another block size.
+        # A short last block would be decoded with another block size if it were alone in a frame.
         return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return first byte and length, in the frame, of the blocks with these `numbers`.
+        """Return the byte range (start, length) in the frame of each block in `numbers`.
 
         Raises
         ------
@@ -68,7 +77,7 @@ class BloscFrame(NamedTuple):
         return ranges
 
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
-        """Decode blocks, and return their data as one array of bytes."""
+        """Decode the stored `blocks` with these `numbers`, and return their data joined."""
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)
         size = sum(min(self.block, self.size - number * self.block) for number in numbers)
@@ -84,7 +93,10 @@ class BloscFrame(NamedTuple):
 
 
 def parse_blosc(header: Buffer, size: int) -> BloscFrame | None:
-    """Parse a header; return None if its data are not `size` bytes, or not split into blocks."""
+    """Parse the header of a frame, or return None if the frame cannot be decoded by blocks.
+
+    Its data must have `size` bytes, and must be compressed and split into blocks.
+    """
     version, flags, stored_size, block, length = struct.unpack("<BxBxIII", header)
     if version != _VERSION or flags & _NOT_COMPRESSED or stored_size != size:
         return None

@@ -1,10 +1,10 @@
 """Compressors whose decoders never return more bytes than the metadata declare.
 
 The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
-Blosc frames declare their size, which is checked before allocation. The length that a Blosc frame
-declares is checked too, because Blosc's decoder would follow it beyond the end of the buffer. Stale
-bytes after the end of a stream are ignored: netcdf-c overwrites long chunks with shorter ones
-without truncating them.
+Blosc frames declare the size of their data, which is checked before memory is allocated. The
+declared length of a Blosc frame is checked as well, because Blosc's decoder would otherwise read
+beyond the end of the buffer. Extra bytes after the end of a stream are ignored, because netcdf-c
+does not truncate a chunk when it overwrites it with a shorter one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MAX_MEMBERS = (
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Return the step for a numcodecs compressor; each parameter must have its default's type."""
+    """Build the step for a numcodecs compressor; parameters must have the type of their default."""
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
     codec = request.construct(settings=request.settings(**defaults))
@@ -69,10 +69,17 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Return the step for decompressors of the standard library, which take a limit in bytes.
+    """Build the step for a decompressor of the standard library, whose output can be limited.
 
-    `magic` is the signature of further members, for formats that have several. `max_piece` limits
-    the output of one call, for decompressors that return their unconsumed input.
+    Parameters
+    ----------
+    unpack
+        Function that creates a decompressor.
+    magic
+        Signature at which another member of a multi-member file begins; None for formats without
+        such files.
+    max_piece
+        Maximum output of one call in bytes, for decompressors that return their unconsumed input.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
@@ -115,7 +122,7 @@ def _stream(
 
 
 def _deflate(flow: Flow, codec: Any) -> Step:
-    """Return the step for zlib streams, or for gzip files of one or more members."""
+    """Build the step for zlib streams, or for gzip files of one or more members."""
     name, size = codec.codec_id, flow.size
     wbits, magic = (31, _GZIP) if name == "gzip" else (15, None)
     slow = _stream(flow, codec, partial(zlib.decompressobj, wbits), magic, _PIECE)
@@ -138,7 +145,7 @@ def _deflate(flow: Flow, codec: Any) -> Step:
 
 
 def _lzma(flow: Flow, codec: Any) -> Step:
-    """Return the step for the LZMA formats: xz, alone, and raw with its filters."""
+    """Build the step for the LZMA formats ``xz``, ``alone`` and ``raw``."""
     if codec.format not in (lzma.FORMAT_XZ, lzma.FORMAT_ALONE, lzma.FORMAT_RAW):
         raise MetadataError(f"found format = {codec.format}, expected 1, 2 or 3")
     memory = _LZMA_MEMORY + 2 * flow.bound
@@ -160,10 +167,10 @@ def _framed(
     measure: Callable[[Buffer], tuple[int | None, Buffer]],
     decompress: Callable[..., Any],
 ) -> Step:
-    """Return the step for frames that declare their size, which is checked before allocation.
+    """Build the step for frames that declare the size of their data.
 
-    `measure` returns the declared size, and the frame without the bytes after it. The size is None
-    if `measure` has already checked the frame against the limit.
+    The size is checked before memory is allocated. `measure` returns the size, and the frame
+    without trailing bytes. A size of None means that `measure` has already checked the frame.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -182,7 +189,7 @@ def _framed(
 
 
 def _lz4(flow: Flow, codec: Any) -> Step:
-    """Return the step for LZ4 blocks in numcodecs' format: a size of four bytes, then the block."""
+    """Build the step for numcodecs' LZ4 format, a block preceded by its size in four bytes."""
     return _framed(flow, codec.encode, lambda data: (_number(data, 0, 4), data), lz4.decompress)
 
 
@@ -240,9 +247,10 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 
 @lru_cache(1)
 def _zstd_decoder() -> Callable[..., Any]:
-    """Return a function that decodes frames, into a target if one is passed.
+    """Return a function that decodes Zstandard frames, optionally into a target array.
 
-    numcodecs creates a context for each call, which takes longer than decoding a small frame.
+    It uses the package zstandard for small frames, if installed. numcodecs creates a context for
+    each call, which takes longer than decoding a small frame.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     try:
@@ -268,10 +276,10 @@ def _zstd_decoder() -> Callable[..., Any]:
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Return the declared size of frames, an upper bound of it, and the offset of their end.
+    """Measure Zstandard frames: declared data size, upper bound on this size, and end offset.
 
-    The size is None if a frame does not declare it. Bytes after the frames that contain the
-    `expected` number of bytes are ignored.
+    The declared size is None if a frame does not declare the size of its data. Frames are measured
+    until their data have the `expected` size; the bytes after these frames are ignored.
 
     Source: RFC 8878, section 3.1.
     """
@@ -320,14 +328,14 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 
 
 def decompressed(data: bytes, max_bytes: int) -> bytes:
-    """Return the content of a gzip file or a Zstandard frame; return any other data unchanged.
+    """Decompress a gzip file or a Zstandard frame, and return any other data unchanged.
 
     Raises
     ------
     LimitError
-        If the content has more than `max_bytes` bytes.
+        If the decompressed data have more than `max_bytes` bytes.
     ChunkError
-        If the file or frame is damaged.
+        If the gzip file or Zstandard frame is damaged.
     """
     if _number(data, 0, 4) == _ZSTD_FRAME:
         declared, bound, end = _zstd_extent(data, -1)

@@ -1,7 +1,7 @@
 """The v3 codecs ``scale_offset`` and ``cast_value``, which are exact or raise an error.
 
-Source: the registered extensions of these names. Values for which the specification requires an
-error raise ChunkError, both in reading and in writing.
+Source: the registered extensions of these names. Where the specification requires an error for a
+value, reading and writing raise ChunkError.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def build_scale_offset(request: StepRequest) -> Step:
-    """Return the step that stores ``(value - offset) * scale``, in the values' own arithmetic."""
+    """Build the step that stores ``(value - offset) * scale``, computed in the values' dtype."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(offset=None, scale=None)
@@ -85,9 +85,10 @@ def build_scale_offset(request: StepRequest) -> Step:
 def _check_integers(
     values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
 ) -> None:
-    """Raise ChunkError if scaling and shifting moves an integer out of the range of its type.
+    """Raise ChunkError if scaling and shifting integers overflows their type.
 
-    Checking the extremes is enough, since both operations are monotonic.
+    Only the smallest and the largest value are checked, because both operations are monotonic. On
+    decoding, a stored value that is not a multiple of the scale is an error as well.
     """
     if not values.size:
         return
@@ -111,7 +112,7 @@ def _check_integers(
 
 
 def build_cast_value(request: StepRequest) -> Step:
-    """Return the step that stores numbers in another type, by the rules of its configuration."""
+    """Build the step that stores numbers in another data type, by the rules in the metadata."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(
@@ -157,14 +158,18 @@ def build_cast_value(request: StepRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The conversion of numbers of one type to another, in one direction of ``cast_value``.
+    """The conversion of numbers to another dtype, in one direction of ``cast_value``.
 
     Attributes
     ----------
+    source, target
+        Dtypes of the values and of the results.
     rounding, out_of_range
-        As the specification names them; with None, a value out of range is an error.
+        Rules with the names of the specification. If `out_of_range` is None, a value out of range
+        is an error.
     pairs
-        Values and their results, which precede the rules; the first of equal values counts.
+        Pairs of a value and its result, which take precedence over the rules. If a value occurs
+        more than once, its first pair counts.
     """
 
     source: np.dtype[Any]
@@ -211,7 +216,7 @@ class Cast:
         out[...] = values  # NumPy takes integers modulo 2**bits
 
     def _rounded(self, values: Array, out: Array) -> None:
-        """Convert floats to integers."""
+        """Write floats to `out` as integers, rounded by the rule `rounding`."""
         values = values.astype("f8", copy=False)  # represents all other float types exactly
         finite = np.isfinite(values)
         if not finite.all():
@@ -257,9 +262,10 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Return the floats that `values` round to, derived from the nearest floats.
+    """Round `values` to floats by the rule `rounding`, starting from the `nearest` floats.
 
-    Infinity represents the next power of two, from which smaller values can be rounded down.
+    In `nearest`, infinity stands for the power of two above the largest float, so that smaller
+    values can be rounded down from it.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
@@ -287,14 +293,14 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:
-    """Return the dtype of a flow's elements; raise UnsupportedError unless it is real."""
+    """Return the dtype of a flow, or raise UnsupportedError if it is not an integer or float."""
     if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(f"found a {flow.chunk}, expected integers or floats")
     return flow.dtype
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    """Return a configured number as a scalar of `dtype`; floats may also be given as text."""
+    """Convert a number of the configuration to a scalar of `dtype`; a float may be a string."""
     number = value
     if isinstance(value, str):
         try:

@@ -1,4 +1,4 @@
-"""Filters, which transform bytes or elements without compressing them, and checksums."""
+"""Filters, which transform bytes or elements before they are compressed, and checksums."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CHECKSUMS = (*_BESIDE_THE_DATA, "fletcher32", "jenkins_lookup3")
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
-    """Return the step for HDF5's shuffle: all first bytes, then all second bytes, and so on.
+    """Build the step for HDF5's shuffle, which stores all first bytes, then all second bytes, etc.
 
-    Trailing bytes that do not fill an element are unchanged. Returns None if shuffling would change
-    nothing.
+    Trailing bytes that do not fill an element stay in place. Returns None if shuffling would not
+    change the data.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 0:
@@ -54,10 +54,11 @@ def build_shuffle(request: StepRequest) -> Step | None:
 
 
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
-    """Merge planes of bytes into elements.
+    """Merge byte planes into elements: plane *n* holds byte *n* of every element.
 
     Two planes are merged with shifts of 16-bit words, which are vectorized and twice as fast as
-    strided copies. More planes are copied with strides, and short planes all at once.
+    strided copies. More planes are copied one by one with strides, or all at once if they are
+    short.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -74,7 +75,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: StepRequest) -> Step:
-    """Return the step for numcodecs' filters that store elements in another dtype."""
+    """Build the step for a numcodecs filter that can store elements in another dtype."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -102,7 +103,7 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return the largest difference that storing `values` of `dtype` as `stored` may cause."""
+    """Return by how much `values` of `dtype` may change when a filter stores them as `stored`."""
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
@@ -118,7 +119,7 @@ def _tolerance(
 
 
 def build_bitround(request: StepRequest) -> Step:
-    """Return the step that rounds floats when encoding and does nothing when decoding."""
+    """Build the step that rounds floats on encoding and leaves them unchanged on decoding."""
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
 
@@ -130,7 +131,7 @@ def build_bitround(request: StepRequest) -> Step:
 
 
 def build_sized(request: StepRequest) -> Step:
-    """Return the step for codecs whose encoded size depends only on the size, such as checksums."""
+    """Build the step for a codec whose encoded size depends only on the input size."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
         raise MetadataError(f"found packbits for a {flow.chunk}, expected booleans")
@@ -167,7 +168,7 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """CRC-32C in pure Python for shard indices, at 10 MB/s."""
+    """CRC-32C in pure Python, whose 10 MB/s are fast enough for shard indices."""
 
     codec_id = "crc32c"
     location = "end"

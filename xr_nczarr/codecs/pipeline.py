@@ -1,4 +1,8 @@
-"""Codec chains: the data between two codecs (`Flow`), a codec (`Step`), and the whole chain."""
+"""Codec chains.
+
+A `Flow` describes the data between two codecs, a `Step` is one compiled codec, and a `ChunkCodec`
+is the whole chain of an array.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from xr_nczarr.model import CodecSpec, Json, Limits
 
 Bytes = bytes | bytearray | memoryview
 Buffer = Any
-"""Anything with the buffer protocol whose `len` is its size in bytes."""
+"""An object that supports the buffer protocol and whose `len` is its size in bytes."""
 
 UINT8 = np.dtype(np.uint8)
 DAMAGED = "The chunk is damaged or truncated; write it again"
@@ -48,11 +52,21 @@ FAILURES = (
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The data between two steps of a chain: elements, or a stream of bytes (uint8, no shape).
+    """A description of the data between two steps of a codec chain.
 
-    `size` in bytes is None if it depends on the values. `bound` is the largest size that the shape
-    of the chunk permits or, if `limited`, the caller's limit. `shuffled` is the element size for a
-    shuffle that does not specify one, and `chunk` describes the chunk in messages.
+    The data are elements of a `dtype` and `shape`, or a stream of bytes (uint8, `shape` None).
+
+    Attributes
+    ----------
+    chunk
+        Description of the chunk, for messages.
+    size
+        Size in bytes; None if the size depends on the values.
+    bound
+        Largest possible size in bytes. It follows from the shape of the chunk or, if `limited`,
+        from the caller's limit.
+    shuffled
+        Element size in bytes for a shuffle codec that does not specify one.
     """
 
     chunk: str
@@ -69,33 +83,44 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return the encoded flow of a step whose result has this dtype and shape."""
+        """Return the flow after a step that encodes to elements of this dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return the encoded flow of a step whose result is a stream of bytes."""
+        """Return the flow after a step that encodes to a stream of bytes."""
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
-        """Return the flow after a compressor, whose bound allows for incompressible data."""
+        """Return the flow after a compressor, with a bound that allows for incompressible data."""
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
     def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a flow of unknown size that stays within the limit after growing by `growth`."""
+        """Return a flow of unknown size, bounded by the caller's limit.
+
+        `growth` is the factor by which the data may grow in memory when they are decoded. The
+        bound is smaller by that factor, but at least 64 KiB.
+        """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
 
     def elements(self, data: Buffer) -> NDArray[Any]:
-        """Return a view of this flow's bytes as its elements, or objects unchanged."""
+        """Return a view of bytes as elements of this flow; return Python objects unchanged."""
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
     def check_size(self, size: int, *, cut: bool = False) -> None:
-        """Raise ChunkError or LimitError unless this flow can have `size` bytes.
+        """Check that data of `size` bytes are possible in this flow.
 
-        `cut` means that decoding stopped at `size` bytes although more follow.
+        `cut` means that decoding stopped after `size` bytes although there were more.
+
+        Raises
+        ------
+        ChunkError
+            If the size contradicts the metadata.
+        LimitError
+            If the size exceeds the caller's limit.
         """
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
@@ -107,7 +132,7 @@ class Flow:
         raise ChunkError(f"decodes to {many} bytes{expected} ({self.chunk})", remedy=DAMAGED)
 
     def check_count(self, count: int) -> None:
-        """Raise ChunkError unless `count` is the number of elements."""
+        """Raise ChunkError if `count` is not the number of elements in this flow."""
         if count != self.count:
             problem = f"decodes to {count:,} items, expected {self.count:,} ({self.chunk})"
             raise ChunkError(problem, remedy=DAMAGED)
@@ -115,13 +140,25 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One codec, compiled for the elements or bytes that it encodes.
+    """One codec, compiled for the data that it encodes.
 
-    `decode` takes the encoded bytes and returns a flat buffer of exactly the decoded bytes, or the
-    array of objects. If the step `fills`, `decode` also takes an array of bytes to fill and return.
-    `encode` is the reverse. `place` names the step in messages. A lossy filter has a `tolerance`,
-    which returns how much decoded values may differ from the encoded ones. It is
-    `unlimited_tolerance` for a filter that itself raises for values that it must not change.
+    Attributes
+    ----------
+    decode
+        Function from the encoded bytes to a flat buffer of exactly the decoded bytes, or to an
+        array of Python objects.
+    encode
+        The inverse of `decode`.
+    encoded
+        The flow of the encoded data.
+    fills
+        Whether `decode` accepts an array of bytes as its second argument, to fill and return.
+    place
+        Name of the step for messages.
+    tolerance
+        For a lossy filter, a function that returns how much decoded values may differ from the
+        values that were encoded. It is `unlimited_tolerance` for a filter that raises an error
+        itself for values that it must not change, and None for a lossless codec.
     """
 
     decode: Callable[..., Any]
@@ -133,20 +170,27 @@ class Step:
 
 
 def unlimited_tolerance(_: NDArray[Any]) -> float:
-    """Return infinity: every difference between encoded and decoded values is allowed."""
+    """Return infinity, so that any difference between original and decoded values is allowed."""
     return math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """The input of a step's builder: the codec's spec and the flow that it encodes."""
+    """The argument of a builder of steps: the codec's spec, and the flow that it encodes."""
 
     spec: CodecSpec
     flow: Flow
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the parameters, checked for their default's type; None allows any type."""
+        """Return the codec's parameters, completed by `defaults`.
+
+        Raises
+        ------
+        MetadataError
+            If a parameter is not among `defaults`, or has another type than its default. A default
+            of None allows any type.
+        """
         configuration = self.spec.configuration
         unknown = sorted(map(str, configuration.keys() - defaults.keys()))
         if unknown:
@@ -157,7 +201,20 @@ class StepRequest:
         }
 
     def construct(self, codec_class: Any = None, settings: dict[str, Any] | None = None) -> Any:
-        """Return the codec object, an instance of `codec_class` or else of numcodecs' class."""
+        """Create the codec object.
+
+        Parameters
+        ----------
+        codec_class
+            Class of the codec; None for the class that numcodecs registers under its name.
+        settings
+            Parameters of the codec; None for those of the spec.
+
+        Raises
+        ------
+        MetadataError
+            If the class rejects the parameters.
+        """
         codec_class = codec_class or numcodecs_registry.codec_registry[self.spec.name]
         settings = dict(settings or self.spec.configuration)
         settings.pop("id", None)
@@ -179,7 +236,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Return a step that runs a numcodecs codec and checks the decoded size."""
+    """Build a step that runs a numcodecs codec and checks the decoded size."""
 
     def decode(data: Buffer) -> Buffer:
         with np.errstate(all="ignore"):
@@ -213,12 +270,20 @@ def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 class ChunkCodec:
-    """The codec chain of a chunk, from the elements in `flow` to the stored bytes in `encoded`.
+    """The compiled codec chain of an array, which encodes and decodes single chunks.
 
-    The size of `encoded` is known if no codec compresses. A `raw` chunk is stored without codecs:
-    its elements in C order and the node's dtype. A chain that `fills` decodes directly into the
-    caller's array; others copy the result there. A `lossy` chain may change values, so that
-    `check_round_trip` has to be called after encoding.
+    Attributes
+    ----------
+    flow
+        The decoded elements of a chunk.
+    encoded
+        The stored bytes of a chunk. Their size is known if no codec compresses.
+    raw
+        Whether a chunk is stored without codecs: its elements in C order and the node's dtype.
+    fills
+        Whether the chain decodes directly into the caller's array, instead of copying to it.
+    lossy
+        Whether encoding may change values, so that `check_round_trip` has to be called afterwards.
     """
 
     __slots__ = ("_steps", "_tolerances", "encoded", "fills", "flow", "lossy", "raw")
@@ -235,13 +300,13 @@ class ChunkCodec:
     def decode(self, data: Bytes, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Decode the stored bytes of one chunk into its elements.
 
-        A C-contiguous `out` of the chunk's shape and dtype is filled and returned; without it the
-        result may be a read-only view of `data`.
+        `out`, a C-contiguous array of the chunk's shape and dtype, is filled and returned. Without
+        `out`, the result may be a read-only view of `data`.
 
         Raises
         ------
         ChunkError, LimitError
-            If the data do not decode to the chunk that the metadata declare.
+            If the data cannot be decoded to a chunk as the metadata declare it.
         """
         flow = self.flow
         decoded = self.decode_buffer(data, out)
@@ -258,7 +323,13 @@ class ChunkCodec:
         return out
 
     def encode(self, chunk: NDArray[Any]) -> Bytes:
-        """Encode one chunk; without codecs, the result is a view of its memory."""
+        """Encode one chunk; without codecs, the result may be a view of its memory.
+
+        Raises
+        ------
+        ChunkError
+            If the chunk has the wrong shape or cannot be encoded.
+        """
         flow = self.flow
         chunk = np.asarray(chunk, flow.dtype, order="C")
         if chunk.shape != flow.shape:
@@ -271,7 +342,8 @@ class ChunkCodec:
     def check_round_trip(self, data: Bytes, index: Any, values: NDArray[Any]) -> None:
         """Raise ChunkError if decoding `data` does not reproduce `values` at `index`.
 
-        Differences within the tolerance of the filters are allowed.
+        `index` is the NumPy index of the values in the chunk. Differences within the tolerance of
+        the filters are allowed.
         """
         decoded = self.decode(data)[index]
         with np.errstate(all="ignore"):
@@ -289,9 +361,9 @@ class ChunkCodec:
             )
 
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
-        """Decode into `out` and return it, or return the decoded bytes or objects as a flat buffer.
+        """Decode stored bytes to a flat buffer of bytes, or to an array of Python objects.
 
-        `out` is used only if the chain `fills`.
+        If the chain `fills`, `out` is filled and returned instead; otherwise `out` is ignored.
         """
         steps = self._steps
         size = self.encoded.size

@@ -1,6 +1,6 @@
 """Codecs that other packages register with zarr-python, through ``zarr.codecs`` entry points.
 
-zarr-python is imported only if metadata name a codec that exists nowhere else.
+zarr-python is imported only if the metadata name a codec that no other registry has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP = "zarr.codecs"
 
 
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
-    """Return the entry point of a Zarr v3 codec; None if no installed package provides it."""
+    """Return the entry point of a Zarr v3 codec, or None if no installed package has one."""
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
     is_version_3 = spec.place == "codecs" and isinstance(name, str)
@@ -35,9 +35,9 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a codec: "array-array", "array-bytes" or "bytes-bytes".
+    """Return ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"`` for the name of a codec.
 
-    It is None if no installed package provides the codec.
+    Returns None if no installed package provides the codec.
     """
     entry_point = _find_entry_point(name, tuple(sys.path))
     if entry_point is None:
@@ -51,7 +51,7 @@ def kind_of(name: str) -> str | None:
 
 
 def _load(entry_point: EntryPoint) -> Any:
-    """Return a codec's class; raise UnsupportedError if its package cannot be imported."""
+    """Load a codec class, or raise UnsupportedError if its package cannot be imported."""
     try:
         import zarr.core.dtype  # noqa: F401  (since 3.1)
 
@@ -65,9 +65,9 @@ def _load(entry_point: EntryPoint) -> Any:
 
 
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
-    """Return the step for a codec class with zarr-python's interface.
+    """Build the step for a codec class with zarr-python's interface.
 
-    The decoded size is checked. The encoded size is bounded only by the caller's limit.
+    The step checks the decoded size. The encoded size is bounded only by the caller's limit.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
@@ -82,7 +82,7 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
 
 
 class _Adapter:
-    """A codec with zarr-python's interface, adapted to one flow."""
+    """An adapter from a codec with zarr-python's interface to the functions of a `Step`."""
 
     def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
@@ -117,7 +117,7 @@ class _Adapter:
         return self.stored if self.to_elements else self.flow.unbounded(request.limits)
 
     def decode(self, data: Buffer) -> Any:
-        """Return the decoded bytes, after checking elements against the metadata."""
+        """Decode `data` to bytes, and check that they match the metadata."""
         decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
         if self.from_elements:
             return self._checked(decoded, self.flow, "decodes")
@@ -125,7 +125,7 @@ class _Adapter:
         return decoded
 
     def encode(self, data: Any) -> Any:
-        """Return the encoded bytes; encoded elements are returned as their bytes."""
+        """Encode elements or bytes to bytes, also if the codec encodes to elements."""
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
         return self._checked(encoded, self.stored, "encodes") if self.to_elements else encoded
 
@@ -136,7 +136,7 @@ class _Adapter:
         return prototype.buffer.from_array_like(np.frombuffer(data, UINT8))
 
     def _checked(self, elements: NDArray[Any], flow: Flow, verb: str) -> NDArray[np.uint8]:
-        """Return the bytes of elements; raise ChunkError unless they match the flow."""
+        """Return the bytes of `elements`, or raise ChunkError if they do not match the flow."""
         dtype = elements.dtype.newbyteorder("=")
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
             problem = f"{verb} to {elements.dtype} of shape {elements.shape}"
@@ -145,7 +145,13 @@ class _Adapter:
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
-        """Return the elements or bytes that the codec method `call` returns for `data`."""
+        """Call an asynchronous method of the codec, and return the resulting elements or bytes.
+
+        Raises
+        ------
+        ChunkError
+            If the method fails or returns None.
+        """
         from zarr.core.sync import sync
 
         try:

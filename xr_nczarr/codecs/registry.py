@@ -1,4 +1,4 @@
-"""The builder of each codec name, and the compilation of an array's codec chain."""
+"""Find the builder for each codec name, and compile the codec chain of an array."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ _OF_VERSION_3: Mapping[str, Builder] = {
     "cast_value": casts.build_cast_value,
 }
 _OURS = ("bytes", "endian", "transpose", "crc32c")
-"""Codecs that numcodecs lacks, or has only with another library installed."""
+"""Codecs that numcodecs does not have, or has only if another library is installed."""
 _CHAR_TYPES = (">S1", "<S1", "<U1", ">U1")
-"""How netcdf-c spells the type char; ``|S1`` is a string of length one."""
+"""Spellings of the type char in netcdf-c; ``|S1`` is a string of length one."""
 _POINTER = 8
-"""Size in bytes of a string pointer, by which netcdf-c shuffles strings."""
+"""Size in bytes of a pointer to a string, which netcdf-c uses as element size for shuffling."""
 
 
 def compile_codec(
@@ -69,19 +69,26 @@ def compile_codec(
     custom: Mapping[str, type] | None = None,
     plugins: bool = True,
 ) -> ChunkCodec:
-    """Compile the codec of an array's chunks.
+    """Compile the codec chain of an array's chunks.
 
-    Codec classes in `custom`, by id, take precedence over all others and have numcodecs'
-    interface. Pickled objects are read only with a class for ``pickle``. With `plugins`, Zarr v3
-    codecs that other packages register with zarr-python are used as well.
+    Parameters
+    ----------
+    custom
+        Codec classes by id, with the interface of numcodecs. They take precedence over all other
+        codecs. Pickled objects are read only if there is a class for ``pickle``.
+    plugins
+        Whether to use Zarr v3 codecs that other packages register with zarr-python.
 
     Raises
     ------
-    UnsupportedError, RefusedError
-        If a codec or the dtype is unknown, or pickled objects are not allowed.
-    MetadataError, LimitError
-        If a configuration is invalid for its codec or for the elements, or the chunk has more than
-        `limits.max_chunk_bytes`.
+    UnsupportedError
+        If a codec is unknown, or the dtype is not supported.
+    RefusedError
+        If a codec is ``pickle`` and `custom` does not allow it.
+    MetadataError
+        If a configuration is invalid for its codec or for the elements.
+    LimitError
+        If a chunk has more than `limits.max_chunk_bytes`.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits, node.type_name)
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
@@ -100,7 +107,10 @@ def check_codec(
     custom: Mapping[str, type] | None = None,
     plugins: bool = True,
 ) -> None:
-    """Raise what `compile_codec` raises for a codec's name, including the codecs of shards."""
+    """Check that all codecs of an array, including those of its shards, are known and allowed.
+
+    This raises the errors of `compile_codec`, except those about configurations and sizes.
+    """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):
         for spec in (*node.codecs, *shard_specs):
@@ -108,9 +118,10 @@ def check_codec(
 
 
 def check_fill(node: ArrayNode) -> None:
-    """Raise ConflictError unless each ``cast_value`` codec preserves the array's fill value.
+    """Raise ConflictError if a v3 codec on numbers cannot store the array's fill value.
 
-    The specification requires this because partial chunks contain fill values.
+    ``cast_value`` must also preserve it exactly. The specification requires this because partial
+    chunks contain fill values.
     """
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
@@ -143,7 +154,15 @@ def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
 def flow_of(
     dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits, type_name: str = ""
 ) -> Flow:
-    """Return the flow of a chunk's elements; raise LimitError for a chunk that is too large."""
+    """Return the flow of a chunk's decoded elements.
+
+    Raises
+    ------
+    LimitError
+        If a chunk has more than `limits.max_chunk_bytes`.
+    UnsupportedError
+        If `dtype` is a structure with items of variable length.
+    """
     if dtype.hasobject and dtype.kind != "O":
         raise UnsupportedError(f"dtype {quote(dtype)} is a structure with items of variable length")
     max_bytes, size = limits.max_chunk_bytes, math.prod(shape) * dtype.itemsize
@@ -165,7 +184,7 @@ def compile_chain(
     custom: Mapping[str, type],
     plugins: bool = False,
 ) -> ChunkCodec:
-    """Compile `specs`, in encoding order, into a codec for the elements of `flow`."""
+    """Compile the codecs `specs`, in encoding order, into a chain for the elements of `flow`."""
     steps: list[Step] = []
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
@@ -191,7 +210,7 @@ def _place(spec: CodecSpec) -> str:
 
 
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
-    """Return the builder of a codec: from the caller, this package, numcodecs or a plugin."""
+    """Return the builder for a codec of the caller, this package, numcodecs or a plugin."""
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
         return (
@@ -227,7 +246,8 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 def registered_kind(name: str) -> str | None:
     """Return the kind of a codec that only a plugin of zarr-python provides.
 
-    The kind is "array-array", "array-bytes" or "bytes-bytes"; it is None for all other codecs.
+    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. For any other codec,
+    None is returned.
     """
     if name in _OF_VERSION_3 or name in _OURS or name in numcodecs_registry.codec_registry:
         return None
@@ -235,7 +255,7 @@ def registered_kind(name: str) -> str | None:
 
 
 def check_known(name: str) -> None:
-    """Raise UnsupportedError for the name of a codec that no installed package provides."""
+    """Raise UnsupportedError if no installed package provides a codec called `name`."""
     known = {
         *_OF_VERSION_3,
         *_OURS,
@@ -265,6 +285,6 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Return the step for a codec class whose encoded size is unknown."""
+    """Build the step for a codec class of another package, whose encoded size is unknown."""
     encoded = request.flow.unbounded(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

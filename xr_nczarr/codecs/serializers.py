@@ -1,4 +1,4 @@
-"""Steps between elements and bytes: byte order, axis order, items of variable length."""
+"""Codecs for the layout of elements in bytes: byte order, axis order and variable-length items."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from xr_nczarr.codecs.pipeline import (
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
-# Memory of Python objects parsed from text: bytes per character and per value of JSON, and growth
-# of msgpack, whose worst case is an empty list.
+# Memory of parsed Python objects: bytes per character and per value of JSON, and the factor by
+# which msgpack data grow (the worst case is an empty list).
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Return the step that swaps bytes, or None if the bytes are in the dtype's order.
+    """Build the step that swaps bytes, or return None if the bytes are in the dtype's order.
 
-    They are, for NumPy's own types. Other types keep native order in memory, because arrays of them
-    in the other byte order are filled wrongly (ml_dtypes 0.6).
+    NumPy's own dtypes always have the stored byte order. Dtypes of other packages keep the native
+    order in memory, because filling an array of the other byte order writes wrong values
+    (ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -50,9 +51,9 @@ def build_bytes(request: StepRequest) -> Step | None:
 
 
 def build_transpose(request: StepRequest) -> Step | None:
-    """Return the step that stores the axes in another order; ``"F"`` reverses them.
+    """Build the step that stores the axes in another order, where ``"F"`` reverses all axes.
 
-    Returns None if the bytes are the same in both orders.
+    Returns None if the transposition does not change the bytes.
     """
     flow, order = request.flow, request.settings(order=None)["order"]
     shape = flow.shape or ()
@@ -84,7 +85,7 @@ def build_transpose(request: StepRequest) -> Step | None:
 
 
 def build_vlen(request: StepRequest) -> Step:
-    """Return the step for strings, bytes or arrays, each preceded by its length in 32 bits."""
+    """Build the step for variable-length strings, bytes or arrays with 32-bit length prefixes."""
     spec, flow, max_bytes = request.spec, request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
         raise MetadataError(f"codec {spec.name} encodes objects, not a {flow.chunk}")
@@ -109,7 +110,7 @@ def build_vlen(request: StepRequest) -> Step:
 
 
 def build_text(request: StepRequest) -> Step:
-    """Return the step for numcodecs' JSON or msgpack: a list of items, their dtype and shape."""
+    """Build the step for numcodecs' JSON or msgpack, a list of items with their dtype and shape."""
     flow, limits = request.flow, request.limits
     parse: Callable[[Buffer], Json]
     codec, growth = request.construct(), _PACKED_GROWTH
@@ -149,7 +150,7 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 
 
 def _flatten(items: Json) -> list[Json]:
-    """Return the elements of nested lists that end in their dtype and shape."""
+    """Return the elements of nested lists whose last two items are a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError("found no list that ends in a dtype and a shape", remedy=DAMAGED)
     *values, _, shape = items
@@ -165,16 +166,16 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: StepRequest) -> Step:
-    """Return the step for pickled objects, built only if the caller passes their class."""
+    """Build the step for pickled objects, which is used only if the caller allows ``pickle``."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.unbounded(request.limits))
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Return the step that stores labels as numbers.
+    """Build the step that stores strings from a list of labels as numbers.
 
-    0 stands for any string that is not a label, and is read as an empty string.
+    A string that is not among the labels is stored as 0, which is decoded to an empty string.
     """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:

@@ -1,4 +1,4 @@
-"""The index of a shard, which locates its inner chunks: address arithmetic without I/O.
+"""Shard indices, which hold the offsets of inner chunks: address arithmetic without I/O.
 
 Source: the codec ``sharding_indexed`` of Zarr v3, version 1.0.
 """
@@ -20,16 +20,19 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 class ShardIndex:
-    """The index of one level of sharding. Its parts are chunks, or shards of the next level.
+    """The format of the shard index at one level of sharding.
+
+    A shard consists of inner chunks, or of the shards of the next level; both are called inner
+    chunks here.
 
     Attributes
     ----------
     grid
-        Number of parts along each dimension.
+        Number of inner chunks along each dimension.
     start, length
-        Byte range of the index in the shard; a negative start counts from the end.
+        Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether codecs are applied to the whole shard, so that it has to be decoded as a whole.
+        Whether codecs are applied to the whole shard, which then has to be decoded as a whole.
     """
 
     __slots__ = (
@@ -80,13 +83,22 @@ class ShardIndex:
         self.wrapped = bool(spec.codecs)
 
     def parse(self, data: Bytes, object_size: int | None = None) -> NDArray[np.uint64]:
-        """Parse the index into offset and length of each inner chunk, of shape ``(*grid, 2)``.
+        """Parse a stored index into the offset and length in bytes of each inner chunk.
+
+        Parameters
+        ----------
+        object_size
+            Size of the shard in bytes; None if it is unknown.
+
+        Returns
+        -------
+        ndarray
+            Offsets and lengths in an array of shape ``(*grid, 2)``.
 
         Raises
         ------
         ChunkError
-            If the index is damaged, or inner chunks overlap or lie outside the shard of
-            `object_size` bytes (None if the size is not known).
+            If the index is damaged, or inner chunks overlap or lie outside the shard.
         """
         entries = self._codec.decode(data).astype(np.uint64, copy=False)
         offsets, lengths = entries.reshape(-1, 2).T
@@ -109,12 +121,12 @@ class ShardIndex:
     def locate(
         self, entries: NDArray[np.uint64], inner_index: tuple[int, ...]
     ) -> tuple[int, int] | None:
-        """Return offset and length of an inner chunk in the shard; None if it is missing."""
+        """Return the offset and length of an inner chunk in bytes, or None if it is missing."""
         offset, length = entries[inner_index].tolist()
         return None if offset == length == _MISSING else (offset, length)
 
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
-        """Return the shard of the encoded inner chunks in `parts`; all others are missing."""
+        """Assemble a shard from encoded inner chunks by index, without those not in `parts`."""
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
         bodies = []
@@ -126,11 +138,11 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Return a shard decoded by the codecs that are applied to it as a whole."""
+        """Decode stored bytes with the codecs that are applied to the whole shard."""
         return memoryview(self._around.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
-        """Return a shard encoded by the codecs that are applied to it as a whole."""
+        """Encode a shard with the codecs that are applied to the whole shard."""
         return memoryview(self._around.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
