@@ -1,4 +1,4 @@
-"""An array in a store, read and written by selection."""
+"""Arrays in a store, of which selections can be read and written."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from xr_nczarr.storage import Store
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
-# The caller's threads contend for that lock after each system call too: a hundred threads that read
-# small chunks take twice as long as a few that run while the others wait.
+# The caller's threads also contend for that lock after each system call: a hundred threads that
+# read small chunks take twice as long as a few threads while the others wait.
 _LIMITED_BELOW_BYTES = 256 << 10
 _BATCH_BYTES = 4 << 20
 _BATCH_PARTS = 512
 _BYTES_IN_FLIGHT = 64 << 20
 _CACHE_LINE = 64
 _ALIGNED_FROM_BYTES = 128 << 10  # malloc requests larger blocks from the system
-_SPARE_BYTES = 1 << 20  # netcdf-c leaves the end of a longer chunk that it overwrites
+_SPARE_BYTES = 1 << 20  # netcdf-c does not truncate a longer chunk that it overwrites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of reading chunks.
+    """Options for reading chunks.
 
     Attributes
     ----------
     missing_chunks
-        How a chunk that is not in the store reads: as fill values (``"fill"``), as fill values with
-        a warning (``"warn"``), or as a `MissingChunkError` (``"raise"``).
+        How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
+        values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
-        Number of threads of one read; None for the number of processors.
+        Number of threads that one read uses; None for the number of processors.
     codecs
         Additional codec classes by id.
     plugins
         Whether to use codecs that other packages register with zarr-python.
     limits
-        Bounds on allocation.
+        Bounds on the memory that reading can allocate.
     """
 
     missing_chunks: Literal["fill", "warn", "raise"] = "fill"
@@ -68,16 +68,17 @@ class ReadOptions:
 
 
 class ChunkedArray:
-    """An array node together with its store.
+    """An array in a store, of which selections can be read and written.
 
-    It pickles as its node, store and options; the codec is compiled again after unpickling.
+    Only the node, the store and the options are pickled. The codec chain is compiled again after
+    unpickling.
 
     Parameters
     ----------
     node
-        The array, with a fill value if chunks may be missing.
+        Metadata of the array, with a fill value if chunks may be missing.
     store
-        The store that contains its chunks.
+        The store that contains the chunks.
     """
 
     def __init__(self, node: ArrayNode, store: Store, options: ReadOptions | None = None) -> None:
@@ -90,7 +91,7 @@ class ChunkedArray:
 
     @cached_property
     def codec(self) -> ChunkCodec:
-        """The compiled codec chain; the first access raises if it cannot be compiled."""
+        """The codec chain, compiled on first access, which raises the errors of `compile_codec`."""
         options = self.options
         with Place(store=self.store.name, variable=self.node.path):
             return compile_codec(
@@ -102,7 +103,7 @@ class ChunkedArray:
 
     @cached_property
     def layout(self) -> Layout:
-        """The layout of chunks in stored objects."""
+        """The layout of the chunks in stored objects: one object per chunk, or shards."""
         node, options = self.node, self.options
         if not node.shards:
             return ChunkObjects(node)
@@ -116,7 +117,10 @@ class ChunkedArray:
 
     @cached_property
     def _source(self) -> Store:
-        """The store, which rejects objects much longer than an encoded chunk can be."""
+        """The store, restricted to objects that are not much longer than an encoded chunk can be.
+
+        It is not restricted if the chunks are in shards, or their size depends on the values.
+        """
         flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
             return self.store
@@ -124,11 +128,11 @@ class ChunkedArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of one decoded chunk in bytes; pointers only, for items of variable length."""
+        """Size of one decoded chunk in bytes, which includes only pointers to objects."""
         return math.prod(self.node.chunk_shape) * self.node.dtype.itemsize
 
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
-        """Return the parts of a selection, for an array with a regular grid."""
+        """Split a selection of an array with a regular chunk grid into parts, one per chunk."""
         make_plan = plan_points if pointwise else plan_selection
         return make_plan(self.node.shape, self.node.chunk_shape, selection)
 
@@ -140,25 +144,29 @@ class ChunkedArray:
         dtype: npt.DTypeLike | None = None,
         convert: Convert | None = None,
     ) -> Array:
-        """Return the selected values; each chunk is fetched and decoded once.
+        """Read the selected values, and fetch and decode each chunk only once.
 
         Parameters
         ----------
         selection
-            A selector per dimension; see `plan_selection`, and `plan_points` for `pointwise`.
+            One selector for each dimension, as described in `plan_selection`.
+        pointwise
+            Whether index arrays select points together, as described in `plan_points`.
         dtype
-            Of the result; None for the array's own dtype.
+            Dtype of the result; None for the dtype of the array.
         convert
-            Called instead of copying each part, in the thread that decoded it.
+            Function that converts the selected part of each chunk and writes it to the result, in
+            the thread that decoded the chunk. None copies the values.
 
         Raises
         ------
         ChunkError
-            If a chunk does not decode to what the metadata declare.
+            If a chunk cannot be decoded to an array as the metadata declare it.
         MissingChunkError
-            If a chunk is absent and ``missing_chunks="raise"``.
+            If a chunk is absent, and ``missing_chunks="raise"`` is set or the array has no fill
+            value.
         StorageError
-            If the store returns neither a chunk's bytes nor *not found*.
+            If the store fails: it neither returns a chunk's bytes nor reports it as missing.
         """
         if self.node.chunk_runs:
             return read_boxes(
@@ -170,7 +178,7 @@ class ChunkedArray:
                 pointwise=pointwise,
                 dtype=self.node.dtype if dtype is None else dtype,
             )
-        # First: they reject arrays whose plan would be huge.
+        # Computed first, because they reject arrays whose plan would be huge.
         codec, layout = self.codec, self.layout
         plan = self.plan(selection, pointwise=pointwise)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
@@ -199,19 +207,22 @@ class ChunkedArray:
         write_empty_chunks: bool = False,
         submit: Submit | None = None,
     ) -> None:
-        """Write values to an orthogonal selection; each affected chunk is written once, as a whole.
+        """Write values to an orthogonal selection, and write each affected chunk once as a whole.
 
-        A partly selected chunk is read, merged and written under the store's lock.
+        A partly selected chunk is read, merged with the values and written under the store's lock.
 
         Parameters
         ----------
+        selection
+            One selector for each dimension, as described in `plan_selection`.
         values
-            Values of the array's dtype, which broadcast to the shape of the selection.
+            Values of the array's dtype, which can be broadcast to the shape of the selection.
         write_empty_chunks
-            Whether to store chunks that contain only fill values; otherwise they are removed.
+            Whether to store chunks that contain only fill values. Otherwise they are deleted.
         submit
-            Takes the work on each stored object with its argument and size in bytes, to do it
-            later; `values` must not change until then. None to do it now.
+            Function that schedules the write of one stored object. It is called with a function,
+            the argument of that function, and the size of the data in bytes. `values` must not
+            change until the function has been called. None writes all objects now.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
@@ -233,7 +244,7 @@ class ChunkedArray:
 
     @property
     def _is_pooled(self) -> bool:
-        """Whether as many threads read one chunk each as the store allows requests in flight."""
+        """Whether to read one chunk per thread, with as many threads as the store allows."""
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -249,12 +260,13 @@ class ChunkedArray:
     def _spread(
         self, plan: Plan, work: Callable[[list[ChunkPart]], None], elements: int = 0
     ) -> None:
-        """Call `work` with batches of all parts, on several threads if that is faster.
+        """Call `work` with batches of the plan's parts, on several threads if that is faster.
 
         Parameters
         ----------
         elements
-            Number of elements to read if only these are fetched; 0 if whole chunks are.
+            Number of elements to read if single elements can be fetched; 0 if only whole chunks
+            can be fetched.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
@@ -285,7 +297,7 @@ class ChunkedArray:
         if threads == 1:
             run()
             return
-        # This thread works too: it is already running, and the pool starts one thread less.
+        # The calling thread does its share, so that the pool has to start one thread less.
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
             helpers = [pool.submit(run) for _ in range(threads - 1)]
             run()
@@ -294,10 +306,10 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized array; a large one is aligned to a cache line.
+    """Return an uninitialized array, aligned to a cache line if it is large.
 
-    NumPy's large arrays start 16 bytes after the start of a page. Copying from the system's page
-    cache to such an address takes three times as long on AMD's Zen 3.
+    NumPy's own large arrays start 16 bytes after a page boundary. On AMD Zen 3, copying from the
+    system's page cache to such an address takes three times as long.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < _ALIGNED_FROM_BYTES or dtype.hasobject:
@@ -308,7 +320,10 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _processors() -> int:
-    """Return the number of processors that this process may use, or else of the machine."""
+    """Return the number of processors that this process may use.
+
+    Where the system does not report it, return the number of processors of the machine.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,8 @@
-"""Rectilinear grids, split into boxes of equally shaped chunks that read as regular arrays."""
+"""Read arrays with a rectilinear chunk grid, whose chunks differ in length along a dimension.
+
+The grid is split into boxes, which are rectangular regions in which all chunks have the same shape.
+Each box is read like an array with a regular grid.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,22 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The chunk keys of a box whose first stored object has the index `first` in the grid."""
+    """The chunk keys of a box, whose first stored object has the grid index `first`."""
 
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object at `index` in the box."""
+        """Return the key of the stored object at `index`, counted from the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 
 
 class _Run(NamedTuple):
-    """Consecutive stored objects of one length, with the elements from `start` to before `stop`."""
+    """Consecutive stored objects of the same length along a dimension.
+
+    `first` is the grid index of the first object. The objects contain the elements from `start` up
+    to `stop`.
+    """
 
     first: int
     length: int
@@ -38,7 +46,10 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The share of one run in a selector, or of a run per axis in the axes that select points."""
+    """The part of a selector that lies in one run of stored objects.
+
+    Axes whose index arrays select points together have one run and one `source` for each axis.
+    """
 
     runs: tuple[_Run, ...]
     source: tuple[Positions, ...]
@@ -53,14 +64,16 @@ def read_boxes(
     pointwise: bool,
     dtype: npt.DTypeLike,
 ) -> Array:
-    """Return the selected values of an array with a rectilinear grid.
+    """Read the selected values of an array with a rectilinear grid.
 
     Parameters
     ----------
     selection, pointwise
-        As for `plan_selection`, or `plan_points`.
+        See `ChunkedArray.read`.
     read
-        Function that reads a selection of a box.
+        Function that reads a selection of a box, which is passed as an array with a regular grid.
+    dtype
+        Dtype of the result.
     """
     runs = [list(_runs(*pair)) for pair in zip(node.chunk_runs, node.shape, strict=True)]
     positions = [
@@ -88,7 +101,10 @@ def read_boxes(
 
 
 def _runs(lengths: Sequence[tuple[int, int]], size: int) -> Iterator[_Run]:
-    """Yield the runs along a dimension; elements beyond all chunks form a run of missing chunks."""
+    """Yield the runs along a dimension of length `size`.
+
+    If the chunks do not cover all elements, the last run consists of missing chunks.
+    """
     first = start = 0
     for length, number in lengths:
         stop = min(start + length * number, size)
@@ -120,7 +136,7 @@ def _selector_parts(
 
 
 def _box(node: ArrayNode, runs: Sequence[_Run]) -> ArrayNode:
-    """Return the part of an array that is covered by one run along each dimension."""
+    """Return the box that is covered by one run along each dimension, as an array of its own."""
     keys, lengths = node.chunk_keys, tuple([run.length for run in runs])
     first = tuple([run.first for run in runs])
     box = replace(

@@ -1,4 +1,4 @@
-"""The chunks that a selection touches, and the share of each chunk in it: pure calculation."""
+"""Split selections into parts, one for each chunk that a selection touches, without any I/O."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Positions = npt.NDArray[np.intp]
 _MAX_CACHED_INDICES = 1024
 
 Selector = int | slice | Positions
-"""One dimension of an orthogonal selection: an index, a slice, or a list of indices."""
+"""The selection along one dimension: an index, a slice, or an array of indices."""
 
 
 class ChunkPart(NamedTuple):
-    """One chunk's share of a selection.
+    """The part of a selection that lies in one chunk.
 
     Attributes
     ----------
     chunk
         Index of the chunk in the grid.
     source
-        NumPy index into the chunk: the selected elements.
+        NumPy index of the selected elements in the chunk.
     target
-        NumPy index into the result: their destination.
+        NumPy index of the same elements in the result.
     whole
-        Whether all elements of the chunk within the array are selected, so that writing needs no
-        merge with the stored chunk.
+        Whether all elements of the chunk that lie within the array are selected, so that a write
+        need not read the stored chunk.
     """
 
     chunk: tuple[int, ...]
@@ -42,20 +42,22 @@ class ChunkPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All parts of a selection.
+    """A selection split into its parts, over which the plan iterates.
 
     Attributes
     ----------
     shape
-        Shape of the array that the parts' targets index.
+        Shape of the result while it is filled: the targets of the parts are indices into it.
     result_shape
-        Shape of the requested selection: `shape` without the dimensions indexed by an integer.
+        Shape of the final result. An orthogonal selection has no dimensions for integers, and a
+        pointwise selection has the shape of the index arrays in place of the points.
     count
-        Number of parts, which is the number of chunks touched.
+        Number of parts, and of touched chunks.
     axes
-        Axes by which to transpose a chunk before indexing it with `source`; None for no transpose.
+        Order in which to transpose the axes of a chunk before indexing it with `source`; None
+        keeps the order.
     sliced
-        Whether each part copies a box of its chunk to a box of the result.
+        Whether all sources and targets consist of slices only.
     """
 
     shape: tuple[int, ...]
@@ -68,7 +70,10 @@ class Plan:
 
     @property
     def touched(self) -> tuple[frozenset[int], ...]:
-        """The numbers of the touched chunks along each dimension of the array; empty for none."""
+        """Grid indices of the touched chunks along each dimension of the array.
+
+        The tuple is empty if the selection touches no chunk.
+        """
         if not self.count:
             return ()
         points = zip(*[group.chunk for group in self._points or ()], strict=True)
@@ -83,7 +88,7 @@ class Plan:
 
 
 class _Pieces(NamedTuple):
-    """The chunks along one dimension and their shares, as columns because there may be many."""
+    """The fields of the `ChunkPart` objects along one dimension, one sequence for each field."""
 
     chunks: Sequence[int]
     sources: Sequence[slice | Positions]
@@ -95,7 +100,7 @@ _NOTHING = _Pieces((), (), (), ())
 
 
 class _PointGroup(NamedTuple):
-    """The points of a pointwise selection that are in the same chunk along the indexed axes."""
+    """The points of a pointwise selection that lie in the same chunk along the indexed axes."""
 
     chunk: tuple[int, ...]
     source: tuple[Positions, ...]
@@ -105,14 +110,14 @@ class _PointGroup(NamedTuple):
 def plan_selection(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[Selector]
 ) -> Plan:
-    """Plan an orthogonal selection: each dimension is indexed on its own.
+    """Plan an orthogonal selection, which indexes each dimension independently.
 
     Parameters
     ----------
     shape, chunk_shape
-        Of the array and of its chunks, in elements.
+        Shapes of the array and of its chunks, in elements.
     selection
-        An integer, a slice of any step, or a one-dimensional array of integers per dimension.
+        For each dimension, an integer, a slice of any step, or a one-dimensional array of integers.
 
     Raises
     ------
@@ -146,13 +151,13 @@ def plan_selection(
 def count_touched(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Iterable[Selector]
 ) -> int:
-    """Return the number of parts of `plan_selection` without building the plan."""
+    """Return the number of chunks that an orthogonal selection touches, without planning it."""
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
             taken = range(size)[selector]
-            # A step longer than a chunk takes every element from another chunk; a shorter one skips
-            # no chunk.
+            # With a step longer than a chunk, every element is in another chunk. A shorter step
+            # skips no chunk.
             ends = [position // chunk for position in (*taken[:1], *taken[-1:])]
             count *= min(len(taken), 1 + max(ends, default=0) - min(ends, default=0))
         elif isinstance(selector, np.ndarray):
@@ -163,19 +168,25 @@ def count_touched(
 def plan_points(
     shape: Sequence[int], chunk_shape: Sequence[int], selection: Sequence[slice | Positions]
 ) -> Plan:
-    """Plan a pointwise selection, as NumPy indexes with arrays that are not adjacent.
+    """Plan a pointwise selection, with NumPy's rules for index arrays that are not adjacent.
 
     Parameters
     ----------
     selection
-        Arrays of integers of shapes that broadcast against each other, which together select
-        points; and slices, which select orthogonally. At least one array.
+        For each dimension, an array of integers or a slice. The arrays, of which there must be at
+        least one, are broadcast against each other and select points together. The slices select
+        orthogonally.
 
     Returns
     -------
     Plan
-        Its `shape` is ``(points, *slices)``, its `result_shape` the broadcast shape followed by
-        the slices' lengths.
+        Its `shape` is the number of points followed by the lengths of the slices. Its
+        `result_shape` is the broadcast shape of the arrays followed by the lengths of the slices.
+
+    Raises
+    ------
+    IndexError
+        If an index is outside the array.
     """
     indexed = [axis for axis, item in enumerate(selection) if isinstance(item, np.ndarray)]
     sliced = [axis for axis, item in enumerate(selection) if isinstance(item, slice)]
@@ -203,14 +214,14 @@ def plan_points(
 
 
 def in_range(index: int, size: int) -> int:
-    """Return an index counted from the start; raise IndexError for one outside the dimension."""
+    """Convert a negative index to a positive one; raise IndexError if it is out of bounds."""
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for a dimension of size {size}")
     return index % size
 
 
 def all_in_range(positions: Positions, size: int) -> Positions:
-    """Return positions counted from the start; raise IndexError for one outside the dimension."""
+    """Convert negative indices to positive ones; raise IndexError if any is out of bounds."""
     extremes = [int(positions.min()), int(positions.max())] if positions.size else []
     for extreme in extremes:
         in_range(extreme, size)
@@ -225,7 +236,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
     if length == 0:
         return _NOTHING
     if step < 0:
-        # Visit the same elements upwards, and reverse only the targets.
+        # Select the same elements with a positive step, and reverse only the targets.
         lowest = start + (length - 1) * step
         pieces = _split_slice(size, chunk, slice(lowest, start + 1, -step))
         return pieces._replace(targets=[_reversed(target, length) for target in pieces.targets])
@@ -251,7 +262,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` to before `stop`: at most two chunks are partial."""
+    """Split the elements from `start` up to `stop`, which select at most two chunks in part."""
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
     sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
@@ -297,7 +308,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Return the sources with equal slices as one object, so that caches can key by identity."""
+    """Replace equal slices in the sources by one object, so that ids can be cache keys."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -316,7 +327,7 @@ def _covers(source: slice | Positions, chunk: int, size: int, number: int) -> bo
 
 
 def _as_slice(positions: Positions) -> slice | None:
-    """Return the upward slice that selects the same positions, or None if no slice does."""
+    """Return a slice of positive step that selects the same positions, or None if there is none."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
@@ -329,7 +340,7 @@ def _as_slice(positions: Positions) -> slice | None:
 
 
 def slice_or_self(positions: Positions) -> slice | Positions:
-    """Return the upward slice that selects the same positions, or the positions themselves."""
+    """Return a slice of positive step that selects the same positions, if any, or `positions`."""
     regular = _as_slice(positions)
     return positions if regular is None else regular
 
@@ -355,9 +366,9 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _columns(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Return the Cartesian product of all dimensions as one iterator per field.
+    """Return the Cartesian product of the parts along all dimensions, one iterator per field.
 
-    Only the parts themselves are created by Python code.
+    The product is computed by `itertools` instead of slower Python code.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 
@@ -370,7 +381,7 @@ def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the NumPy index of each chunk's sources; identical sources share one index."""
+    """Yield the NumPy index for the sources of each chunk; identical sources share one index."""
     cached: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for selectors in sources:
         ids = tuple(map(id, selectors))
@@ -381,7 +392,7 @@ def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple
 
 
 def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...]:
-    """Return the NumPy index that applies each selector to its own dimension."""
+    """Return the NumPy index that applies each selector to its dimension independently."""
     if sum(isinstance(item, np.ndarray) for item in selectors) < 2:
         return selectors
     return np.ix_(

@@ -1,6 +1,6 @@
-"""The layout of an array without shards: each encoded chunk is a stored object.
+"""The layout of an array without shards, in which each encoded chunk is a stored object.
 
-`sharding` has the layout with shards.
+The layout with shards is in the module `sharding`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ Index = tuple[int, ...]
 
 
 class ChunkObjects:
-    """One stored object per chunk; `spellings` are its possible keys, the declared ones first."""
+    """A layout with one stored object per chunk.
+
+    `spellings` are the chunk keys to try. The keys that the metadata declare come first.
+    """
 
     def __init__(self, node: ArrayNode) -> None:
         self.key_of = node.chunk_keys.key
@@ -27,19 +30,22 @@ class ChunkObjects:
             self.spellings.append(replace(node.chunk_keys, separator=node.chunk_keys.alternative))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield parts in lists of `size`; no two parts share a stored object."""
+        """Yield the parts in lists of `size`. No two parts share a stored object."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each chunk in order, or None for a missing chunk."""
+        """Yield the encoded bytes of each chunk in the order of `chunks`; None if it is missing."""
         return self._either(lambda keys: store.fetch_chunks(keys, chunks))
 
     def fetch_ranges(
         self, store: Store, wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]]
     ) -> Iterator[Bytes | None]:
-        """Yield byte ranges of chunks; `wanted` has (chunk index, [(start, length), …]) pairs."""
+        """Yield byte ranges of encoded chunks, or None for each range of a missing chunk.
+
+        `wanted` lists chunk indices with the (start, length) pairs to read from each chunk.
+        """
         return self._either(
             lambda keys: store.fetch_ranges(
                 [
@@ -53,7 +59,7 @@ class ChunkObjects:
     def _either(
         self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        """Yield the objects at the declared keys, or at the alternative ones if none exists."""
+        """Yield the objects at the declared keys, or at the alternative keys if there are none."""
         fetched = request(self.spellings[0])
         return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
 
@@ -74,4 +80,4 @@ def _first_of(
 
 
 Layout = ChunkObjects | Shards
-"""The layout of an array's chunks in stored objects."""
+"""The layout of an array's chunks in stored objects, without or with shards."""

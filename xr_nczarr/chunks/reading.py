@@ -1,4 +1,4 @@
-"""Fetch the bytes of each part of a selection, decode them, and copy them to the result."""
+"""Fetch and decode the chunks of a selection, and copy the selected elements to the result."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
 """Function that converts stored elements (first argument) and writes them to the second argument.
 
-Both may be the same array."""
+Both arguments may be the same array."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PartReader:
-    """A reader of the parts of one plan into one result, which several threads can share.
+    """A reader of the chunks of one plan into one result array, which threads can share.
 
     Attributes
     ----------
     axes, sliced
         See `Plan`.
     out
-        The result, which the parts' targets index; written in place.
+        The result, written in place at the targets of the parts.
     missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
     """
@@ -61,7 +61,7 @@ class PartReader:
         self.in_place = self.sliced and self.out.dtype == self.node.dtype
         objects = isinstance(self.layout, ChunkObjects)
         self.ranged = self.codec.raw and objects
-        # Three small reads replace a large one, which does not pay if each is a round trip.
+        # Three small reads replace a large one, which is slower if each read is a round trip.
         names = [spec.name for spec in self.node.codecs]
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
@@ -100,7 +100,11 @@ class PartReader:
                 raise
 
     def _read_in_place(self, part: ChunkPart) -> bool:
-        """Read a chunk directly into the result; return False if it is not contiguous there."""
+        """Read an uncompressed chunk directly into the result.
+
+        Returns False if this is not possible, because the chunk is missing or its elements are not
+        contiguous in the result.
+        """
         target = self._target_as_chunk(part)
         if target is None:
             return False
@@ -124,7 +128,7 @@ class PartReader:
         return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return the part's target as an array if a whole chunk can be decoded directly into it."""
+        """Return the part's target in the result, or None if a chunk cannot be decoded into it."""
         if not part.whole:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -171,7 +175,7 @@ class PartReader:
 
     @cached_property
     def _fill(self) -> Array:
-        """A chunk of fill values, which takes no memory."""
+        """A chunk of fill values, broadcast from a scalar so that it takes no memory."""
         fill = np.empty((), self.node.dtype)
         fill[()] = self.node.fill_value
         return np.broadcast_to(fill, self.node.chunk_shape)
@@ -179,7 +183,7 @@ class PartReader:
     def _with_context(
         self, fetched: Iterable[Bytes | None], batch: list[ChunkPart]
     ) -> Iterator[Bytes | None]:
-        """Yield the fetched bytes, and add the variable and the chunk to a store's error."""
+        """Yield the fetched bytes, and add the variable and the chunk to errors of the store."""
         try:
             yield from fetched
         except NczarrError as error:
@@ -198,7 +202,7 @@ class PartReader:
         )
 
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
-        """Return the bytes that each part needs, or None if any part needs its whole chunk."""
+        """Return the byte ranges that each part needs, or None if a part needs its whole chunk."""
         windows = []
         for part in batch:
             if part.whole:
@@ -245,9 +249,9 @@ class PartReader:
     def _read_windows_into(
         self, batch: list[ChunkPart], windows: list[Window]
     ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows into one reused buffer; return the parts and windows of absent chunks.
+        """Read windows into a reused buffer, and return the parts and windows of absent chunks.
 
-        A new buffer for each window would be requested from the system and returned each time.
+        Without reuse, each window's buffer would be requested from and returned to the system.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
@@ -268,9 +272,9 @@ class PartReader:
         return absent
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return spans of a Blosc chunk, decoding only the blocks with them if faster.
+        """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist.
 
-        Returns None if the chunk does not exist.
+        Only the Blosc blocks that contain the ranges are decoded if this is faster.
         """
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = self._from_blocks(read, spans)
@@ -283,9 +287,10 @@ class PartReader:
         return [decoded[start : start + length].data for start, length in spans]
 
     def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return spans of a Blosc chunk from single blocks.
+        """Return byte ranges of a decoded Blosc chunk, from the blocks that contain them.
 
-        Returns None if the chunk does not exist, or decoding all of it is faster.
+        Returns None if the chunk does not exist, cannot be decoded by blocks, or is faster to
+        decode as a whole.
         """
         header = read(0, HEADER_BYTES)
         frame = None if header is None else parse_blosc(header, self.codec.flow.bound)
@@ -309,14 +314,14 @@ class PartReader:
 
 
 def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
-    """Return the memory of each span in `box`, where the spans are consecutive."""
+    """Return the part of `box`, as a memoryview, that each of the consecutive `spans` fills."""
     memory = box.reshape(-1).view(np.uint8).data
     stops = list(itertools.accumulate([length for _, length in spans]))
     return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))
 
 
 def _all_or_none(fetched: Iterable[Bytes | None]) -> list[Bytes] | None:
-    """Return the fetched ranges of one object, or None if it does not exist.
+    """Return the fetched ranges of one object as a list, or None if the object does not exist.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Composed selections: any sequence of selections and transpositions of an array as one read.
+"""Compose any sequence of selections and transpositions of an array into one read.
 
-xarray composes selections as well, but it wraps indices below ``-size``, and treats each element of
-a transposed array as a separate point.
+xarray can compose selections as well, but it wraps around indices below ``-size``, and treats each
+element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy.typing as npt
 from xr_nczarr.chunks.grid import Positions, all_in_range, in_range
 
 Item = int | slice | Positions
-"""The selector of one axis, as in xarray's indexers."""
+"""The selector for one axis, as in xarray's indexers."""
 
 
 class ReadRequest(NamedTuple):
-    """The read that a selection needs, and the arrangement of the values that it returns.
+    """The arguments with which to read a selection, and the order of axes in the values read.
 
     Attributes
     ----------
     selection, pointwise
-        The arguments of `ChunkedArray.read`.
+        Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values, its axis in the selection. Axes of length 1 that single indices
-        of a pointwise selection leave are omitted.
+        For each axis of the values, the corresponding axis of the selection. Axes of length 1 that
+        come from single indices in a pointwise selection are omitted.
     """
 
     selection: list[Any]
@@ -37,7 +37,7 @@ class ReadRequest(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Elements of an array in some order.
+    """The result of all selections and transpositions of an array so far.
 
     Attributes
     ----------
@@ -46,8 +46,9 @@ class Selection(NamedTuple):
     selectors
         For each dimension of the array, an index, a range, or an array of positions.
     axes
-        For each dimension, the axes of the result along which its selector varies: none for an
-        index, one for a range (which no other dimension shares), and one per dimension of an array.
+        For each dimension of the array, the axes of the result along which its selector varies. An
+        index has no axis, a range has one axis that no other dimension shares, and an array has as
+        many axes as dimensions.
     """
 
     shape: tuple[int, ...]
@@ -55,12 +56,12 @@ class Selection(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
     def orthogonal(self, key: Sequence[Item]) -> Selection:
-        """Return the selection of `key`, whose items each select along their own axis.
+        """Index the selection with `key`, whose items each select along their own axis.
 
         Raises
         ------
         IndexError
-            If an index is outside the axis.
+            If an index is out of bounds.
         """
         shape: list[int] = []
         items: list[Item] = []
@@ -84,14 +85,15 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Return the selection of `key`, whose arrays select points together.
+        """Index the selection with `key`, whose arrays select points together.
 
-        The axes of the points come first, followed by those of slices, as in xarray's ``vindex``.
+        The axes of the points come first, followed by the axes of slices, as in xarray's
+        ``vindex``.
 
         Raises
         ------
         IndexError
-            If an index is outside its axis.
+            If an index is out of bounds.
         """
         points = {
             axis: all_in_range(np.asarray(item), self.shape[axis])
@@ -123,13 +125,13 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def transposed(self, order: Sequence[int]) -> Selection:
-        """Return the same elements with permuted axes."""
+        """Permute the axes of the selection."""
         place = {axis: number for number, axis in enumerate(order)}
         axes = tuple([tuple([place[axis] for axis in spanned]) for spanned in self.axes])
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
 
     def request(self) -> ReadRequest:
-        """Return the read that this selection needs."""
+        """Return the arguments with which to read this selection."""
         spans = [axis for spanned in self.axes for axis in spanned]
         if max(map(len, self.axes), default=0) < 2 and len(set(spans)) == len(spans):
             return ReadRequest(list(map(_without_range, self.selectors)), False, spans)
@@ -151,7 +153,7 @@ class Selection(NamedTuple):
         return ReadRequest(selection, True, axes)
 
     def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
-        """Return the values read for `request`, arranged along the axes of the selection."""
+        """Rearrange the values that were read for `request` to the shape of the selection."""
         axes = request.axes
         if request.pointwise:
             values = values.reshape([self.shape[axis] for axis in axes])
@@ -172,7 +174,7 @@ def whole(shape: tuple[int, ...]) -> Selection:
 
 
 def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
-    """Return a selector indexed by items, each along its own axis."""
+    """Index a selector with items, each along its own axis of the selector."""
     if isinstance(selector, range):
         (item,) = items
         if isinstance(item, int | slice):
@@ -184,9 +186,9 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return a selector's positions at points, which index some or all of its axes.
+    """Return the positions of a selector at points, which index some or all of its axes.
 
-    The axes of the points come first, followed by the selector's other axes.
+    In the result, the axes of the points come first, followed by the other axes of the selector.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):
@@ -197,14 +199,14 @@ def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Posit
 
 
 def _squeezed(selector: Positions, axes: Sequence[int]) -> tuple[Any, list[int]]:
-    """Return a selector and its axes without those along which it does not vary."""
+    """Remove axes of length 1 from a selector, and return it with its remaining axes."""
     varying = [at for at, extent in enumerate(selector.shape) if extent != 1]
     squeezed = selector.squeeze() if varying else selector.item()
     return squeezed, [axes[at] for at in varying]
 
 
 def _without_range(selector: Any) -> Any:
-    """Return a range of positions as a slice, or any other selector unchanged."""
+    """Convert a range of positions to a slice, and return any other selector unchanged."""
     if not isinstance(selector, range):
         return selector
     if not selector:

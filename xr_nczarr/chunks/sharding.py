@@ -1,4 +1,4 @@
-"""Reading and assembling shards: inner chunks are located through the shard indices."""
+"""Read inner chunks, whose byte ranges are in shard indices, and assemble shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_OPEN_FILES = 8  # per thread of the caller, which can have a hundred
 
 
 _IndexName = tuple[str, str, int, int]
-"""The name of a store, and the byte range of a shard index in it."""
+"""Name of a store, and key, start and length in bytes of a shard index in this store."""
 
 _indices = SharedCache[_IndexName, Versioned | None](
     _MAX_KEPT_BYTES, lambda index: len(index.data) if index and index.version else 0
@@ -31,14 +31,14 @@ _indices = SharedCache[_IndexName, Versioned | None](
 
 
 class Shards:
-    """The layout of a sharded array.
+    """A layout with several chunks in each stored object (shard).
 
     Parameters
     ----------
     node
-        The array, with at least one level of sharding.
+        An array with at least one level of sharding.
     levels
-        The shard index of each level, outermost first.
+        Format of the shard index at each level, outermost first.
     """
 
     def __init__(self, node: ArrayNode, levels: Sequence[ShardIndex]) -> None:
@@ -52,14 +52,14 @@ class Shards:
             whole // part for whole, part in zip(node.object_shape, node.chunk_shape, strict=True)
         )
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
-        # Number of chunks along each dimension in a part of each level.
+        # For each level, the number of innermost chunks along each dimension of a shard; last, 1.
         self._spans = [
             tuple(part // chunk for part, chunk in zip(shape, node.chunk_shape, strict=True))
             for shape in shapes
         ]
 
     def shard_of(self, chunk: Index) -> Index:
-        """Return the index of the stored object that contains a chunk."""
+        """Return the grid index of the stored object that contains a chunk."""
         return tuple(map(floordiv, chunk, self.chunks_per_shard))
 
     def key_of(self, chunk: Index) -> str:
@@ -67,7 +67,7 @@ class Shards:
         return self.node.chunk_keys.key(self.shard_of(chunk))
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield parts in lists of about `size`; the parts of a shard stay together."""
+        """Yield the parts in lists of about `size`, with all parts of a shard in the same list."""
         by_shard: dict[Index, list[ChunkPart]] = {}
         for part in parts:
             by_shard.setdefault(self.shard_of(part.chunk), []).append(part)
@@ -81,11 +81,12 @@ class Shards:
             yield batch
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of each inner chunk in order, or None for a missing chunk.
+        """Yield the encoded bytes of each inner chunk in the order of `chunks`; None if missing.
 
-        A shard is fetched whole if at least half of its chunks are requested. Otherwise its index
-        and then the requested chunks are fetched: from a remote store with one batch of requests
-        each for all shards, from a local one with one open file per shard.
+        A shard is fetched as a whole if at least half of its chunks are requested. Otherwise its
+        index is fetched first, and then the requested chunks. A remote store gets two batches of
+        requests: one for the indices of all shards, and one for the chunks. In a local store, each
+        shard is opened once.
 
         Raises
         ------
@@ -104,7 +105,11 @@ class Shards:
     def _fetch_current(
         self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
     ) -> Iterator[Bytes | None]:
-        """Yield chunks like `fetch`, and again from the first one whose shard was replaced."""
+        """Yield chunks of a remote store like `fetch`.
+
+        If a shard is replaced by a writer in between, fetch the remaining chunks again, up to
+        `tries` times.
+        """
         done = 0
         try:
             for data in self._fetch(_OneVersion(store, again=tries < _MAX_TRIES), chunks):
@@ -128,7 +133,11 @@ class Shards:
             yield None if place is None else next(fetched)
 
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
-        """Fetch whole shards that have to be unwrapped or of which half is requested."""
+        """Fetch the shards to read as a whole, by key, decoded by the codecs of the whole shard.
+
+        These are shards with such codecs, and shards of which at least half is requested. `counts`
+        are the numbers of requested chunks by the key of the shard.
+        """
         outermost = self.levels[0]
         threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
         dense = [key for key, count in counts.items() if count >= threshold]
@@ -147,9 +156,11 @@ class Shards:
         places: Sequence[ByteRange | None],
         source: _RangeReader,
     ) -> list[ByteRange | None]:
-        """Return the byte range of each chunk's part of level `number`; None if it is missing.
+        """Look up the byte range of each chunk in the shard indices of level `number`.
 
-        `places` are the byte ranges of the shards of that level, whose indices are read.
+        For levels other than the last, this is the range of the shard of the next level that
+        contains the chunk. It is None if the chunk is missing. `places` are the byte ranges of the
+        shards that contain the chunks at this level.
         """
         level = self.levels[number]
         holders = list(dict.fromkeys(place for place in places if place is not None))
@@ -179,17 +190,21 @@ class Shards:
         return ByteRange(holder.key, holder.start + holder.length + level.start, level.length)
 
     def _within(self, number: int, chunk: Index) -> Index:
-        """Return the index, in a shard of level `number`, of the part that contains a chunk."""
+        """Return the position of a chunk in a shard of level `number`, in units of its parts.
+
+        The parts are chunks, or the shards of the next level.
+        """
         outer, inner = self._spans[number], self._spans[number + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
-        """Return the stored object of a shard from its encoded inner chunks.
+        """Assemble the stored object of one shard from its encoded inner chunks.
 
         Parameters
         ----------
         chunks
-            Encoded chunks of one shard by their index in the array; all other chunks are missing.
+            Encoded chunks by their grid index in the array. Chunks that are not included are
+            missing in the shard.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
@@ -206,7 +221,7 @@ class Shards:
         return self.levels[number].assemble(parts)
 
     def chunks_in(self, shard: Index) -> list[Index]:
-        """Return the indices of all chunks of a shard that overlap the array."""
+        """Return the grid indices of all chunks of a shard that overlap the array."""
         node = self.node
         ranges = []
         for position, count, size, chunk in zip(
@@ -218,7 +233,7 @@ class Shards:
 
 
 class _Opened:
-    """A store that opens each object once, so that all ranges are of one version of it."""
+    """A local store that opens each object once, so that all ranges come from the same version."""
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
         self.store = store
@@ -235,18 +250,19 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing: the index comes from the file that is open."""
+        """Accept that a chunk is missing, because its index comes from the file that is open."""
 
 
 class _OneVersion:
-    """A remote store that reads all ranges of an object from one version of it.
+    """A remote store that reads all byte ranges of an object from the same version of the object.
 
-    This requires a store that reports versions. There, shard indices are cached for later reads.
+    It detects other versions, and caches shard indices for later reads, if the store reports
+    versions (for example as ETags).
 
     Parameters
     ----------
     again
-        Whether cached indices are fetched again.
+        Whether to fetch cached indices again.
     """
 
     def __init__(self, store: Store, *, again: bool) -> None:
@@ -273,7 +289,10 @@ class _OneVersion:
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise an error if a chunk is missing according to a cached index."""
+        """Raise _ReplacedError if a chunk is missing according to a cached index.
+
+        The index may be out of date, so the shard is read again.
+        """
         if key in self._kept:
             raise self._replaced(key)
 
@@ -282,7 +301,13 @@ class _OneVersion:
         return self.store.fetch_versions([ByteRange(*name[1:]) for name in names])
 
     def _checked(self, item: ByteRange, answer: Versioned | None) -> Bytes | None:
-        """Return the bytes of an answer, which must have the same version as earlier ones."""
+        """Return the bytes of a response, or None if the object does not exist.
+
+        Raises
+        ------
+        _ReplacedError
+            If an earlier response for the object had another version.
+        """
         if answer is None:
             return None
         if answer.version != self._versions.setdefault(item.key, answer.version):
@@ -295,7 +320,7 @@ class _OneVersion:
 
 
 class _ReplacedError(Exception):
-    """Signals that a shard was replaced after its index was read; the last retry raises `cause`."""
+    """A shard was replaced after its index was read; `cause` is raised if all retries fail."""
 
     def __init__(self, cause: StorageError) -> None:
         super().__init__()
@@ -306,7 +331,7 @@ _Fetching = _OneVersion | _Opened
 
 
 class _RangeReader:
-    """Byte ranges of objects in memory, or else of objects in the store."""
+    """A reader of byte ranges, from `objects` in memory if they are there, or from the store."""
 
     def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
         self.store = store

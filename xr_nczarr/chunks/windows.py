@@ -1,4 +1,4 @@
-"""The byte ranges of an uncompressed chunk that a selection needs: pure arithmetic."""
+"""Compute the byte ranges of an uncompressed chunk that a selection needs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import numpy as np
 
 from xr_nczarr.model import ArrayNode
 
-# Largest gap to read between two rows: reading it takes as long as another system call.
+# Largest gap between two rows that is read along: it takes as long as another system call.
 _GAP_BYTES = 16 << 10
 
 
 class Window(NamedTuple):
-    """Byte ranges of a chunk that contain a box of its elements.
+    """Byte ranges of a chunk that contain all elements of a selection.
+
+    Read one after another, the ranges form an array, the *box*.
 
     Attributes
     ----------
     spans
-        Start and length in bytes of each run of rows. The runs are consecutive in the box.
+        Start and length in bytes of each range, which consists of adjacent rows.
     shape
         Shape of the box in elements, with all dimensions of the chunk.
     source
-        The part's source, relative to the box.
+        NumPy index of the selected elements in the box.
     """
 
     spans: list[tuple[int, int]]
@@ -34,16 +36,19 @@ class Window(NamedTuple):
 def byte_window(
     node: ArrayNode, axes: tuple[int, ...] | None, source: tuple[Any, ...], *, remote: bool
 ) -> Window | None:
-    """Return the whole rows that contain `source`, or None if they are the whole chunk.
+    """Return the byte ranges of the rows that contain the elements `source` of a chunk.
 
-    Fixed-width text always needs the whole chunk: its size shows whether the width has changed.
+    Returns None if these are the whole chunk. Fixed-width strings always need the whole chunk,
+    whose size shows whether the width has changed.
 
     Parameters
     ----------
     axes
-        Order of the chunk's dimensions in `source`; None if it is unchanged.
+        Order of the chunk's dimensions in `source`; None for an unchanged order.
+    source
+        NumPy index into the chunk, with a slice or an array for each dimension.
     remote
-        Whether each request costs a round trip, so that all rows are read with one request.
+        Whether each request costs a round trip. If so, all rows are read with one request.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None
@@ -74,9 +79,9 @@ def byte_window(
 
 
 def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int, int]], Any]:
-    """Return (start, length) of each run of rows, and the source relative to the runs.
+    """Return the (start, length) of each run of adjacent rows, and the index relative to the runs.
 
-    Rows that are at most `near` apart are in one run, together with the rows between them.
+    Rows at a distance of at most `near` are in the same run, together with the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):
@@ -95,7 +100,7 @@ def _runs(item: Any, extent: tuple[int, int], near: int) -> tuple[list[tuple[int
 
 
 def _extent(item: Any) -> tuple[int, int]:
-    """Return the lowest and the highest index that a source selects; slices step upwards."""
+    """Return the lowest and the highest index that a source selects; slices have positive steps."""
     if isinstance(item, slice):
         return item.start, item.start + (item.stop - 1 - item.start) // item.step * item.step
     return int(item.min()), int(item.max())

@@ -1,4 +1,4 @@
-"""Merge values with the stored ones where needed, encode them, and write each object once."""
+"""Encode and write chunks, after merging values with a stored chunk that they cover in part."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """A writer of the parts of one plan, which several threads can share.
+    """A writer of the chunks of one plan, which several threads can share.
 
     Attributes
     ----------
     source
-        The values to write, which the parts' targets index.
+        The values to write, in which the targets of the parts are indices.
     write_empty_chunks
-        Whether chunks that contain only fill values are stored.
+        Whether to store chunks that contain only fill values.
     """
 
     node: ArrayNode
@@ -42,7 +42,7 @@ class PartWriter:
     write_empty_chunks: bool
 
     def write(self, batch: list[ChunkPart]) -> None:
-        """Encode and write one batch, which contains all parts of each object that it touches."""
+        """Encode and write one batch, which must contain all parts of each object it touches."""
         if isinstance(self.layout, Shards):
             self._write_shards(self.layout, batch)
             return
@@ -59,7 +59,10 @@ class PartWriter:
                         self.store.put([(key, data)])
 
     def _whole_chunks(self, batch: list[ChunkPart]) -> Iterator[tuple[str, Bytes]]:
-        """Yield key and bytes of each wholly selected chunk, encoding one chunk at a time."""
+        """Yield the key and the bytes of each chunk that is selected as a whole.
+
+        A chunk is encoded when it is requested. A chunk of fill values is deleted instead.
+        """
         for part in batch:
             if part.whole:
                 key = self.layout.key_of(part.chunk)
@@ -88,7 +91,10 @@ class PartWriter:
         parts: dict[tuple[int, ...], ChunkPart],
         stored: dict[tuple[int, ...], Bytes | None],
     ) -> None:
-        """Write a shard from the merged chunks of `parts` and the other chunks in `stored`."""
+        """Write a shard from the chunks of `parts` and the other chunks in `stored`.
+
+        A shard without chunks is deleted.
+        """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
         }
@@ -99,7 +105,11 @@ class PartWriter:
             self.store.delete(key)
 
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
-        """Return the encoded chunk, with unselected elements as stored; None if it is all fill."""
+        """Return the encoded chunk, in which elements that are not selected keep stored values.
+
+        `stored` is the encoded chunk in the store, or None. Returns None if the chunk contains only
+        fill values and need not be stored.
+        """
         values = self.source[(*part.target, ...)]  # the ellipsis keeps an array, not a scalar
         try:
             if part.whole and values.shape == self.node.chunk_shape and _in_order(part.source):
@@ -126,7 +136,10 @@ class PartWriter:
             raise
 
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Write fill values beyond the array's edge, where an array that shrank left old values."""
+        """Write fill values to elements beyond the edge of the array.
+
+        If the array was larger before, these elements still have their old values.
+        """
         node = self.node
         sizes = zip(node.shape, node.chunk_shape, index, strict=True)
         for axis, (size, length, position) in enumerate(sizes):
@@ -140,7 +153,10 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Return whether a chunk equals fill bit for bit: -0.0 is not 0.0, NaN payloads count."""
+        """Return whether a chunk contains only fill values and need not be stored.
+
+        Numbers are compared bitwise, so that -0.0 differs from 0.0, and NaN from other NaNs.
+        """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
         fill = np.array(self.node.fill_value, self.node.dtype)
