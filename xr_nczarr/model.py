@@ -381,8 +381,8 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from a consolidated document.
     before
-        The chunks that an unfinished write is replacing, as they were before that write: the bytes
-        by key, with None for a chunk that did not exist. Empty without such a write.
+        If an unfinished write replaces chunks, the objects that it replaces (documents and chunks)
+        as they were before: their bytes by key, with None for an object that did not exist.
     documents
         If the store is opened in order to change it, the bytes of its metadata documents by key,
         with None for an absent document.
