@@ -1,4 +1,4 @@
-"""NCZarr itself: a pure translation between a Zarr hierarchy and a netCDF group."""
+"""The NCZarr conventions: translation between a Zarr hierarchy and a netCDF group, without I/O."""
 
 from xr_nczarr.netcdf.annotate import annotate
 from xr_nczarr.netcdf.data_model import Dimension, Group, Variable

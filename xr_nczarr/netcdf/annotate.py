@@ -1,4 +1,4 @@
-"""Convert a netCDF group to a hierarchy, with the annotations of one or two NCZarr layouts."""
+"""Convert a netCDF group to a Zarr hierarchy, with the annotations of up to two NCZarr layouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_NETCDF_C = {
 
 
 def _dialects(zarr: Format) -> dict[str, tuple[Vintage, ...]]:
-    """Return the dialects that a Zarr version supports, with the layouts that each one writes."""
+    """Return the dialects that a Zarr version supports, with the NCZarr layouts of each dialect."""
     if not zarr.has_groups:
         return {"zarr": ()}
     if zarr.separates_attributes:
@@ -49,29 +49,31 @@ def annotate(
     dialect: str = "nczarr",
     array_dimensions: bool = True,
 ) -> Hierarchy:
-    """Return the hierarchy that stores a netCDF group.
+    """Convert a netCDF group to the Zarr hierarchy that stores it.
 
-    The nodes of the group's variables must have the shape, dtype (``S1`` for characters, ``S<n>``
-    or ``object`` for strings), chunks, codecs and keys to write.
+    The node of each variable must have the shape, dtype (``S1`` for characters, ``S<n>`` or
+    ``object`` for strings), chunks, codecs and keys to write.
 
     Parameters
     ----------
     dialect
-        ``"nczarr"`` is the layout of netcdf-c 4.10, or in Zarr version 3 the specification's
-        Appendix E. ``"zarr"`` is pure Zarr, the only dialect of version 1. ``"universal"``
-        (version 2) adds objects for older releases, so that netcdf-c since 4.9.0 and zarr-python
-        can open the store. Its characters have zarr-python's type, which netcdf-c reads as
-        strings; netcdf-c 4.9.0 cannot open it if it also contains strings and lists of text. Other
-        values name a version 2 layout; layouts before 4.9.3 have no unlimited dimensions.
+        ``"nczarr"`` is the layout of netcdf-c 4.10 or, in Zarr version 3, of Appendix E in the
+        specification. ``"zarr"`` is pure Zarr, the only dialect of version 1. ``"universal"``
+        (version 2 only) adds objects for older releases, so that netcdf-c since 4.9.0 and
+        zarr-python can open the store. In this dialect, characters have zarr-python's type, which
+        netcdf-c reads as strings, and netcdf-c 4.9.0 cannot open a store that also contains strings
+        and lists of strings. Other values are names of layouts for version 2, of which those before
+        4.9.3 have no unlimited dimensions.
     array_dimensions
-        Whether to write xarray's `_ARRAY_DIMENSIONS` if the Zarr version does not name dimensions.
+        Whether to write xarray's `_ARRAY_DIMENSIONS` if the Zarr version has no dimension names.
 
     Raises
     ------
     UnsupportedError
-        If the version does not have the dialect, or the dialect does not have an attribute's type.
+        If the Zarr version does not support the dialect, or the dialect does not support the type
+        of an attribute.
     NczarrError
-        The error of a variable that could not be read.
+        If a variable could not be read, the error of that variable.
     """
     zarr = FORMATS[zarr_format]
     dialects = _dialects(zarr)
@@ -85,7 +87,7 @@ def annotate(
 
 
 class _Writer:
-    """A writer of nodes for one Zarr version and one or two NCZarr layouts."""
+    """A converter of netCDF groups to nodes, for one Zarr version and up to two NCZarr layouts."""
 
     def __init__(self, zarr: Format, vintages: tuple[Vintage, ...], array_dimensions: bool) -> None:
         self.zarr = zarr
@@ -124,7 +126,7 @@ class _Writer:
             raise variable.error or NczarrError("variable has no array", variable=variable.path)
         node = self.stored_form(variable, variable.node)
         fields = _annotation_fields(node)
-        # Readers that resolve bare names would find a nearer dimension that hides this one.
+        # By its short name, readers would not find a dimension that a nearer dimension hides.
         names = [
             dimension.name
             if visible.get(dimension.name, dimension).path == dimension.path
@@ -152,15 +154,15 @@ class _Writer:
         )
 
     def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether scalars have a dimension in this layout.
+        """Return whether the layout gives scalars a dimension.
 
-        netcdf-c 4.9.0 crashes on its own form of scalars. The other form that it reads, a scalar
-        with an empty shape, is left out by 4.10.
+        netcdf-c 4.9.0 crashes on scalars in the form that it writes itself. It can also read a
+        scalar with an empty shape, but netcdf-c 4.10 ignores such a scalar.
         """
         return vintage is BESIDE
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return the array with the type, fill value and shape of its stored document."""
+        """Return the array with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         required = self.zarr.requires_fill_value
         # If every array must have a fill value, xarray stores `_FillValue` separately in pure Zarr.
@@ -194,9 +196,18 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Return a node's fields: the user's attributes, annotations, and the types of both.
+        """Return the fields of a node, with user attributes, annotations, and the types of both.
 
-        `stored` is the stored dtype and the kind of a variable, for its `_FillValue`.
+        Parameters
+        ----------
+        values
+            The user attributes.
+        fields
+            The fields with the annotations.
+        path
+            Path of the node, for messages.
+        stored
+            For a variable, the dtype and kind with which to encode its `_FillValue`.
         """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
@@ -217,7 +228,7 @@ class _Writer:
         own = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
         for vintage in self.vintages:
             # Releases before 4.9.1 fail on the type JSON, except for their own attributes. The
-            # releases that read sidecar objects share no spelling of the type of text.
+            # releases that read sidecar objects have no common spelling of the type char.
             if vintage.types_holder == "sidecars":
                 listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
             elif vintage.dialect == "nczarr-4.8.1":
@@ -231,7 +242,10 @@ class _Writer:
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return a node's fields for annotations: no attributes, foreign members and sidecars."""
+    """Return the fields to which a node's annotations are added.
+
+    The node keeps its members and sidecars that do not belong to NCZarr, but no attributes.
+    """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
     }
@@ -245,7 +259,7 @@ def _superblock(vintage: Vintage) -> Json:
 
 
 def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return the recorded types in the layout's form: a mapping, or Appendix E's list."""
+    """Return recorded attribute types in the form of a layout: a mapping, or Appendix E's list."""
     if vintage != _PREVIEW:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
@@ -263,7 +277,7 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
 
 
 def spell_size(dimension: Dimension, dialect: str) -> Json:
-    """Return a dimension's entry in a group annotation of `dialect`."""
+    """Return the JSON that represents a dimension in the group annotation of a dialect."""
     if dialect == _PREVIEW.dialect:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
@@ -287,7 +301,7 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
 
 
 def _as_scalar(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a `_FillValue` as a scalar of the array's dtype."""
+    """Convert a `_FillValue` to a scalar of the array's dtype."""
     if dtype.kind == "S" and isinstance(fill, str):
         return np.bytes_(fill.encode("utf-8", "surrogateescape"))
     return fill if dtype.kind == "O" else np.asarray(fill).astype(dtype)[()]

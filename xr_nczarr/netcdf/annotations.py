@@ -1,7 +1,9 @@
-"""One table of the places and spellings of metadata in each NCZarr vintage.
+"""Find and check the annotations, which are the metadata that NCZarr adds to Zarr.
 
-Readers try the rows from the newest to the oldest, separately for every annotation, and accept the
-member names of any row in each of them. The results are checked: sizes, names and types are valid.
+Each release of netcdf-c stores annotations in the layout of its time, here called vintage. A table
+lists the place and the member names of every annotation in each vintage. For each annotation, the
+vintages are tried from the newest to the oldest. In any place, the member names of all vintages are
+accepted. Sizes, names and types are checked.
 """
 
 from __future__ import annotations
@@ -19,10 +21,20 @@ Holder = Literal["attributes", "members", "sidecars"]
 
 @dataclass(frozen=True, slots=True)
 class Vintage:
-    """One layout of the annotations, named after the first release that wrote it.
+    """One layout of the annotations.
 
-    `releases` write it. `holder` is the part of a node that holds superblock, group and array
-    annotation. The fields after `types` name members of the annotations.
+    Attributes
+    ----------
+    dialect
+        Name of the layout, after the first release of netcdf-c that wrote it.
+    releases
+        The releases of netcdf-c that write the layout.
+    holder
+        The part of a node that contains the superblock and the annotations of groups and arrays.
+    superblock, group, array, types
+        Names of the annotations; `types` contains the types of a node's attributes.
+    dimensions, arrays, groups, references, type_list
+        Names of members within the annotations.
     """
 
     dialect: str
@@ -40,7 +52,7 @@ class Vintage:
 
     @property
     def types_holder(self) -> Holder:
-        """The part of a node that holds the types of its attributes."""
+        """The part of a node that contains the annotation `types`."""
         return "sidecars" if self.holder == "sidecars" else "attributes"
 
 
@@ -64,14 +76,18 @@ VINTAGES = (
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
 
 BESIDE = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
-"""The objects of 4.8.0 in the form that releases 4.8.1 to 4.9.2 read, in preference to their own.
+"""The layout of 4.8.0 in a form that releases 4.8.1 to 4.9.2 prefer to their own layout.
 
-Later releases ignore these objects. The dialect ``universal`` writes them with the newest layout.
+Later releases ignore its objects. The dialect ``universal`` writes them in addition to the newest
+layout.
 """
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Return the places that may hold an annotation, each with the newest vintage that uses it."""
+    """Return the places that can contain an annotation, each with the newest vintage using it.
+
+    `holder` and `name` are the fields of `Vintage` that define the place of the annotation.
+    """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
         places.setdefault((getattr(vintage, holder), getattr(vintage, name)), vintage)
@@ -100,12 +116,12 @@ SIDECARS = (*_OBJECTS, BESIDE.array)
 XARRAY_DIMENSIONS = "_ARRAY_DIMENSIONS"
 SCALAR_DIMENSION = "_scalar_"
 ARRAY_NAME = "_nczarr_name"
-"""Attribute with the variable's name in an array that is a whole store and has no other name."""
+"""Attribute with the name of a variable whose array is the root of a store."""
 PROVENANCE = "_NCProperties"
 WIDTH = "_nczarr_maxstrlen"
-"""User attribute that sets the width of a string variable in netcdf-c."""
+"""User attribute that sets the width in bytes of a string variable in netcdf-c."""
 DEFAULT_WIDTH = "_nczarr_default_maxstrlen"
-"""Root attribute with the width of all string variables that do not set their own."""
+"""Root attribute with the width in bytes of all string variables that do not set their own."""
 
 _HIDDEN = frozenset({PROVENANCE, XARRAY_DIMENSIONS, "_Codecs"})
 _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
@@ -120,7 +136,17 @@ def is_bookkeeping(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnnotation:
-    """The annotation of a group; `problems` has an error for each invalid member."""
+    """The annotation of a group.
+
+    Attributes
+    ----------
+    dimensions
+        Size of each dimension of the group, and whether the dimension is unlimited.
+    arrays, groups
+        Names of the group's children; None if the annotation has no valid list.
+    problems
+        One error for each invalid member of the annotation.
+    """
 
     vintage: Vintage
     dimensions: dict[str, tuple[int, bool]]
@@ -131,7 +157,11 @@ class GroupAnnotation:
 
 @dataclass(frozen=True, slots=True)
 class ArrayAnnotation:
-    """The annotation of an array: fully qualified dimension names and the netCDF type."""
+    """The annotation of an array.
+
+    `references` are fully qualified dimension names, and `type_alias` is the netCDF type. Each is
+    None if the annotation does not contain it.
+    """
 
     vintage: Vintage
     references: list[str] | None
@@ -139,12 +169,15 @@ class ArrayAnnotation:
 
     @property
     def place(self) -> str:
-        """Location of the dimension names, for messages."""
+        """Place of the dimension names in the metadata, for messages."""
         return f"{self.vintage.array}.{self.vintage.references}"
 
 
 def dialect_of(node: Node, vintage: Vintage) -> str:
-    """Return the dialect of a node whose annotation is in the place of `vintage`."""
+    """Return the dialect of a node whose annotation was found in the place of `vintage`.
+
+    The newest release and the development branch share that place.
+    """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes.values_by_name:
         return preview.dialect
@@ -154,7 +187,7 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def _stored_values(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
-    """Yield (vintage, value) for each of these places that exists in the node, newest first."""
+    """Yield the vintage and value of each annotation of a node in `places`, newest first."""
     attributes = node.attributes.values_by_name  # a plain dict, ten times as fast as a Mapping
     for (holder, name), vintage in places.items():
         members = attributes if holder == "attributes" else getattr(node, holder)
@@ -163,7 +196,10 @@ def _stored_values(
 
 
 def find_group(node: Node) -> GroupAnnotation | None:
-    """Return the annotation of a group without its damaged members; None if it has none."""
+    """Return the annotation of a group, without damaged members.
+
+    Returns None if the group has no annotation.
+    """
     annotated = next(_stored_values(node, GROUP_PLACES), None)
     if annotated is None:
         return None
@@ -189,7 +225,10 @@ def has_superblock(node: Node) -> bool:
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Parse the dimensions of a group, in any vintage's form, into (size, unlimited) by name."""
+    """Parse the dimensions in a group annotation of any vintage to (size, unlimited) by name.
+
+    Errors are appended to `problems`.
+    """
     place = f"{vintage.group}.{vintage.dimensions}"
     listed = _member(value, "dimensions", {})
     items: list[tuple[Json, Json]] = []
@@ -218,9 +257,9 @@ def _dimensions(
 
 
 def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
-    """Return the names of a group's arrays and groups that its annotation lists.
+    """Return the names of the arrays and of the groups that a group's annotation lists.
 
-    Returns None if lists are missing or damaged, so that the store itself has to be listed.
+    Returns None if a list is missing or damaged, so that the store itself has to be listed.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -255,19 +294,22 @@ def find_array(node: Node) -> ArrayAnnotation | None:
 
 
 def is_annotated(node: Node) -> bool:
-    """Return whether a node has an annotation of any layout, damaged or not."""
+    """Return whether a node has an annotation of any vintage, valid or damaged."""
     holders = (node.attributes.values_by_name, node.members, node.sidecars)
     return not all(map(frozenset.isdisjoint, _NAMES, holders))
 
 
 def find_name(node: Node) -> str:
-    """Return the name of the variable whose array is the whole store."""
+    """Return the name of the variable whose array is the root of the store."""
     name = node.attributes.values_by_name.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"
 
 
 def find_types(node: Node) -> Mapping[str, Json]:
-    """Return the recorded types of a node's attributes by name, as spelled and unchecked."""
+    """Return the recorded types of a node's attributes by name, in their stored spelling.
+
+    The types are not checked.
+    """
     for _, value in _stored_values(node, TYPES_PLACES):
         if isinstance(value, dict):
             recorded = _member(value, "type_list", {})
@@ -303,16 +345,20 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
 
 def is_universal(root: Node | None) -> bool:
-    """Return whether a store has the dialect ``universal``, with additional objects.
+    """Return whether a store has the dialect ``universal``.
 
-    Its root has the superblock in its attributes and, as a marker, also in its members.
+    The root of such a store has the superblock in its attributes and, as a marker, also in its
+    members.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name
 
 
 def releases_of(dialect: str, root: Node | None) -> str:
-    """Return the releases that read the annotations of a store; empty for plain Zarr."""
+    """Return the releases of netCDF-C for a dialect, or an empty string for plain Zarr.
+
+    These are the releases that write the dialect or, for ``universal``, that can read it.
+    """
     if is_universal(root):
         return "netCDF-C 4.8.1 or later"
     return BY_DIALECT[dialect].releases if dialect in BY_DIALECT else ""
@@ -328,7 +374,10 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spelling(value: Mapping[str, Json], member: str) -> str | None:
-    """Return the name that a member has in an annotation of any vintage, or None."""
+    """Return the name of a member as an annotation spells it, or None if it is absent.
+
+    `member` is a field of `Vintage`, such as ``"dimensions"``.
+    """
     for name in _SPELLINGS[member]:
         if name in value:
             return name

@@ -1,8 +1,8 @@
-"""Decode and encode attributes: JSON with recorded types, and typed netCDF values.
+"""Convert attributes between JSON with recorded types and typed netCDF values.
 
-The recorded type determines the value. If the JSON contradicts that type, because a program that
-knows only Zarr has edited it, the type is inferred from the JSON. Numbers are exact in both
-directions. JSON of nodes without NCZarr annotations is unchanged.
+The recorded type determines the value of an attribute. If its JSON contradicts that type, because a
+program that knows only Zarr has edited it, the type is inferred from the JSON. Numbers are exact in
+both directions. In nodes without NCZarr annotations, attributes keep their JSON values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RANGES = {
 
 
 def json_attributes(attributes: Attributes) -> dict[str, Json]:
-    """Return the user's attributes as JSON values."""
+    """Return the user's attributes as JSON values, without attributes that belong to the format."""
     return {
         name: value
         for name, value in attributes.values_by_name.items()
@@ -48,9 +48,10 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
-    """Return the user's attributes with the recorded `types`, which any vintage may have spelled.
+    """Decode the user's attributes to values of the recorded `types`.
 
-    An attribute without a recorded type gets the type that netCDF-C infers.
+    The types can have the spelling of any NCZarr layout. An attribute without a recorded type gets
+    the type that netCDF-C infers from its JSON.
     """
     decoded = {}
     for name, value in attributes.values_by_name.items():
@@ -66,7 +67,10 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 
 def _decode(value: Json, recorded: str | None) -> Any:
-    """Return a JSON value as a typed value, or None if it is the text of its literal."""
+    """Decode a JSON value to a typed value.
+
+    Returns None for an attribute whose value is the JSON text itself, as a string.
+    """
     if recorded in (JSON, TEXT):
         return None
     if recorded is None and value.__class__ is float:
@@ -87,7 +91,7 @@ def _decode(value: Json, recorded: str | None) -> Any:
 
 
 def _typed_numbers(items: list[Json], name: str) -> Any:
-    """Return JSON values as numbers of the type `name`, or None if any value does not fit."""
+    """Convert JSON values to numbers of the type `name`, or return None if any does not fit."""
     numbers = [typed_number(item, name) for item in items]
     if None in numbers:
         return None
@@ -95,7 +99,7 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 
 
 def typed_number(item: Json, name: str) -> Any:
-    """Return a JSON value as a scalar of the number type `name`, or None if it does not fit."""
+    """Convert a JSON value to a scalar of the number type `name`, or None if it does not fit."""
     low, high = _RANGES[name]
     if item.__class__ is str:
         item = _NOT_FINITE.get(item)
@@ -109,10 +113,11 @@ def typed_number(item: Json, name: str) -> Any:
 
 
 def _inferred(items: list[Json]) -> Any:
-    """Return untyped JSON values in the smallest netCDF type that represents all of them exactly.
+    """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
-    Integers become int32, else int64, else uint64; booleans uint8; other numbers float64; strings a
-    list. Returns None for all other values, which remain JSON text.
+    Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
+    become uint8, and other numbers float64. Strings stay a list. For any other values, which remain
+    JSON text, None is returned.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -129,9 +134,10 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return the attributes of a stored node typed as netCDF-C reads them.
+    """Return decoded attributes with the types with which netCDF-C reads them.
 
-    Where nothing records their types, they get those that netCDF-C infers.
+    In a node without recorded types, the types are those that netCDF-C infers. `node` is the stored
+    node, or None for a group or variable that is not stored.
     """
     if node is None or is_annotated(node):
         return dict(decoded)
@@ -140,10 +146,11 @@ def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 
 
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return the attributes of a stored node in the form in which to write them again.
+    """Return decoded attributes in the form in which a copy should store them.
 
-    JSON objects, lists and booleans that netCDF shows as text or numbers keep their JSON. Integers
-    of plain Zarr get the types with which netCDF-C reads them.
+    JSON objects, lists and booleans that netCDF represents as strings or numbers become JSON again.
+    Integers of plain Zarr get the types with which netCDF-C reads them. `node` is the stored node,
+    or None for a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)
@@ -171,10 +178,11 @@ def _is_truth(stored: Json | None) -> bool:
 def decode_fill_value(
     attributes: Attributes, dtype: np.dtype[Any], *, is_text: bool, packed: bool
 ) -> Any:
-    """Return the attribute `_FillValue` as a scalar of a variable's dtype, None if it does not fit.
+    """Decode the attribute `_FillValue` to a scalar of a variable's dtype.
 
-    With `packed`, bytes other than netCDF text are in base64: xarray writes them this way in Zarr
-    versions whose arrays must have a fill value. Floats may be in base64 in any version.
+    Returns None if the value does not fit the dtype. With `packed`, bytes other than netCDF text
+    are in Base64, as xarray writes them in Zarr versions that require a fill value. Floats may be
+    in Base64 in any version.
     """
     value = attributes.values_by_name["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -207,9 +215,10 @@ def decode_fill_value(
 def encode_fill_value(
     value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, packed: bool
 ) -> tuple[Json, str] | None:
-    """Return a `_FillValue` as JSON and the name of its type: the inverse of `decode_fill_value`.
+    """Encode a `_FillValue` as JSON, and return it with the name of its type.
 
-    Returns None for a type whose fill value an attribute cannot represent.
+    This is the inverse of `decode_fill_value`. Returns None if an attribute cannot represent fill
+    values of the dtype.
     """
     if kind == "string":
         return _text(value), STRING
@@ -233,7 +242,7 @@ def _packed(number: Any) -> str:
 
 
 def _unpacked(value: Json) -> Json:
-    """Return the float64 that xarray encodes in base64 for Zarr version 3; keep other JSON."""
+    """Decode a float64 that xarray encoded in Base64 for Zarr v3; return other JSON unchanged."""
     if not isinstance(value, str) or len(value) != 12 or not _BASE64.fullmatch(value):
         return value
     packed = base64.b64decode(value)
@@ -241,12 +250,12 @@ def _unpacked(value: Json) -> Json:
 
 
 def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
-    """Return a value as JSON, and the name of its type.
+    """Encode the value of an attribute as JSON, and return it with the name of its type.
 
-    The value is a string, a number, a boolean, an array or a sequence of one kind of these, or any
-    JSON. With `typed`, as in NCZarr, where the type is recorded separately, NaN and infinities
-    become strings, booleans become numbers, and a sequence of one item becomes that item.
-    Otherwise the JSON is the same as that of xarray's `to_zarr`.
+    The value is a string, a number, a boolean, an array or a sequence of values of one of these
+    kinds, or any JSON. `typed` is for NCZarr, which records the type separately: NaN and infinities
+    become strings, booleans become numbers, and a sequence of one item becomes that item. Without
+    `typed`, the JSON is the same as that of xarray's `to_zarr`.
 
     Raises
     ------
@@ -277,7 +286,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value with NumPy objects as Python ones and bytes as text, also in containers."""
+    """Convert NumPy objects to Python objects and bytes to str, also in lists and dicts."""
     if isinstance(value, str | bytes):
         return _text(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
@@ -290,7 +299,10 @@ def _as_json(value: Any) -> Any:
 
 
 def substitute_type(value: Any) -> str:
-    """Return the netCDF type that replaces one of JSON's own types; empty for other values."""
+    """Return the netCDF type that replaces a JSON type that netCDF does not have.
+
+    Returns an empty string for a value that netCDF can represent.
+    """
     _, kind = encode_attribute(value)
     if kind == JSON:
         return "text"
@@ -301,7 +313,7 @@ def substitute_type(value: Any) -> str:
 
 
 def infer_integers(value: Json) -> Json:
-    """Return JSON integers in the smallest type, as netCDF-C reads them; keep other values."""
+    """Convert JSON integers to the type that netCDF-C infers, and return other values unchanged."""
     items = value if isinstance(value, list) else [value]
     inferred = _inferred(items) if {*map(type, items)} == {int} else None
     if inferred is None:
@@ -310,7 +322,11 @@ def infer_integers(value: Json) -> Json:
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return integers that NumPy has converted to floats, which it does above 2⁶³, as integers."""
+    """Convert a sequence of integers to an integer array if NumPy has converted it to floats.
+
+    NumPy does so if some of the integers are above 2⁶³. A sequence with other values is returned as
+    `floats`.
+    """
     if not all(isinstance(item, int | np.integer) for item in values):
         return floats
     if min(values) >= 0:
@@ -358,5 +374,5 @@ def _json_number(number: Any) -> int | float | str:
         return "NaN"
     if np.isinf(number):
         return "-Infinity" if number < 0 else "Infinity"
-    # The shortest text that represents a float32 differs from that of the same float64.
+    # The shortest decimal representation of a float32 is shorter than that of the equal float64.
     return float(np.format_float_scientific(number))

@@ -1,8 +1,9 @@
-"""The netCDF data model as NCZarr stores it: groups, dimensions, variables, typed attributes.
+"""The netCDF data model of an NCZarr store: groups, dimensions, variables and typed attributes.
 
-An attribute's value is a numpy scalar or one-dimensional array of its netCDF type, a str
-(characters), or a list of str (strings, even a single one). In a node without annotations it is
-JSON. `_FillValue` is a scalar of the variable's type and exists only if the store declares it.
+The value of an attribute is a NumPy scalar or a one-dimensional array for a netCDF number type, a
+str for the type char, or a list of str for the type string, even for a single string. In a node
+without NCZarr annotations, it is a JSON value. `_FillValue` is a scalar of the variable's type, and
+exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Dimension:
     path
         Fully qualified name: the path of the group that defines it, followed by its `name`.
     size
-        In elements; the current size of an unlimited dimension.
+        Number of elements. For an unlimited dimension, this is the current size.
     """
 
     name: str
@@ -38,27 +39,30 @@ class Dimension:
 
 @dataclass(slots=True, kw_only=True)
 class Variable:
-    """A variable: an array with its netCDF dimensions, attributes and type.
+    """A netCDF variable: an array with dimensions, attributes and a netCDF type.
 
     Attributes
     ----------
     path
-        Absolute path of its array.
+        Absolute path of the variable's array.
     name
-        The last segment of the path, except for an array that is the whole store.
+        Name of the variable, which is the last segment of the path unless the array is the root of
+        the store.
     dimensions
-        Slowest first; empty for a scalar, even if the array's shape is ``(1,)``.
+        The dimensions, slowest varying first. A scalar has none, even if the shape of its array is
+        ``(1,)``.
     node
-        The array. Its dtype, fill value and codecs describe the stored bytes as netCDF interprets
-        them, which can differ from the document. None if the array is missing or broken.
+        The array; None if it is missing or broken. The dtype, fill value and codecs describe the
+        stored bytes as netCDF interprets them, which can differ from the Zarr metadata.
     attributes
-        The user's attributes, without NCZarr's own bookkeeping.
+        The user's attributes, without attributes that belong to the format.
     kind
-        ``"number"`` (netCDF's integers and floats), ``"char"`` (dtype ``S1``), ``"string"`` (text:
-        dtype ``S`` holds UTF-8 padded with NUL, ``U`` or ``object`` hold str), or ``"other"``: a
-        Zarr type that netCDF does not have.
+        ``"number"`` for netCDF's integers and floats; ``"char"`` (dtype ``S1``); ``"string"``,
+        where dtype ``S`` holds UTF-8 padded with NUL, and ``U`` or ``object`` hold str; or
+        ``"other"`` for a Zarr type that netCDF does not have.
     error
-        Why the variable cannot be read, else None. Dimensions and attributes may be incomplete.
+        The reason why the variable cannot be read, or None. If there is an error, dimensions and
+        attributes may be incomplete.
     """
 
     path: str
@@ -74,7 +78,7 @@ class Variable:
 
     @property
     def is_coordinate(self) -> bool:
-        """Whether this is a coordinate variable: one-dimensional, with its dimension's name."""
+        """Whether the variable is one-dimensional and has the name of its dimension."""
         return len(self.dimensions) == 1 and self.dimensions[0].name == self.name
 
     @property
@@ -84,10 +88,10 @@ class Variable:
 
     @property
     def fill_value(self) -> Any:
-        """The value of elements whose chunk is missing.
+        """The value of elements whose chunk is missing; None if the variable has no array.
 
-        It is zero if the array has no fill value: netcdf-c reads zeros then, and zarr-python does
-        not store a chunk that contains only zeros.
+        It is zero if the array has no fill value, because netcdf-c then reads zeros, and
+        zarr-python does not store chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -97,18 +101,19 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A group: its own dimensions, variables and groups by name, in stored order.
+    """A netCDF group, with its dimensions, variables and child groups by name in stored order.
 
     Attributes
     ----------
     dialect
-        The layout of the annotations (`annotations.VINTAGES`), or ``"zarr"``.
+        Name of the NCZarr layout of the annotations (see `annotations.VINTAGES`), or ``"zarr"`` for
+        a group without annotations.
     reports
-        Defects of this group that could be repaired, one sentence each.
+        Descriptions of defects in this group that could be repaired, one sentence each.
     node
-        The group's node, or None for a group that this package created.
+        Node of the group in the hierarchy; None for a group that this package created.
     error
-        Why the group's own annotations cannot be used, else None.
+        The reason why annotations of the group cannot be used, or None.
     """
 
     path: str = "/"
@@ -136,9 +141,10 @@ class Group:
 def inherited_dimension(
     name: str, size: int, path: str, group_at: Callable[[str], Group]
 ) -> Dimension | None:
-    """Return the dimension `name` that the group at `path` inherits, or None if the size differs.
+    """Return the dimension `name` that the group at `path` inherits.
 
-    The nearest dimension of that name hides those further up.
+    Only the nearest dimension of that name counts. Returns None if there is none, or if its size is
+    not `size`.
     """
     while path != "/":
         path = parent_path(path)

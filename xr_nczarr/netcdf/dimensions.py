@@ -1,9 +1,9 @@
-"""The dimensions of a variable, found by full name, by bare name, or by size alone.
+"""Find the dimensions of a variable by fully qualified name, by short name, or by size alone.
 
-If an array and its dimension have different sizes, the dimension's size is used. Along an unlimited
-dimension, a shorter array reads as fill values beyond its end, because netcdf-c extends dimensions
-that way. A longer array is truncated, because a writer commits the dimension last. Both are
-reported. Along any other dimension, the variable has an error.
+An array and an unlimited dimension can have different sizes. The size of the dimension is then
+used, and the difference is reported. A shorter array is read as fill values beyond its end, because
+netcdf-c extends dimensions without extending arrays. A longer array is truncated, because writers
+change the size of the dimension last. Along any other dimension, a different size is an error.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ _ANONYMOUS = re.compile(r"(_Anonymous_Dim(?:ension)?_|_zdim_|\.zdim_)[0-9]+")
 
 @dataclass
 class DimensionScope:
-    """All dimensions of a hierarchy by full name, including those that only arrays name.
+    """All dimensions of a hierarchy, including dimensions that only arrays mention.
 
     Attributes
     ----------
+    dimensions
+        The dimensions by fully qualified name.
     is_part
-        Whether the hierarchy is part of a larger store. Full names then start at the root of that
-        store, and only their last segment can be resolved.
+        Whether the hierarchy is part of a larger store. Fully qualified names are then relative to
+        the root of that store, so that only their last segment can be resolved.
     undefined
-        Full names that no group of such a part defines, as the keys of a dictionary.
+        If the hierarchy is such a part, the fully qualified names that no group in it defines, as
+        the keys of a dict.
     """
 
     groups: Mapping[str, Group]
@@ -48,7 +51,7 @@ class DimensionScope:
     undefined: dict[str, None] = field(default_factory=dict)
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
-        """Add a dimension to a group, and return it."""
+        """Add a dimension to a group, and return the dimension."""
         self.dimensions[dimension.path] = dimension
         group.dimensions[dimension.name] = dimension
         return dimension
@@ -56,12 +59,16 @@ class DimensionScope:
     def dimensions_of(
         self, node: ArrayNode | BrokenNode, annotation: ArrayAnnotation | None, group: Group
     ) -> tuple[Dimension, ...]:
-        """Return a variable's dimensions, from the first place that names them.
+        """Return the dimensions of a variable.
+
+        Their names come from the NCZarr annotation, xarray's `_ARRAY_DIMENSIONS` or the Zarr
+        metadata, whichever exists first. Without names, the dimensions are anonymous.
 
         Raises
         ------
         MetadataError
-            If names are invalid, too few, too many or undefined, or a size differs from the shape.
+            If a name is invalid or undefined, the number of names differs from the number of
+            dimensions, or the size of a dimension differs from the shape of the array.
         """
         shape = node.shape
         if shape is None:
@@ -91,7 +98,7 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension with a fully qualified name."""
+        """Return the dimension for a reference, which is a fully qualified or a short name."""
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
         dimension = self.dimensions.get(reference)
@@ -106,9 +113,10 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Define a dimension that its group does not define, and return it.
+        """Define a dimension that is missing in its group, and return the dimension.
 
-        The group has lost its annotation, or the dimension is an anonymous one of netcdf-c.
+        This is possible if the group has lost its annotation, or if the dimension is an anonymous
+        dimension of netcdf-c.
 
         Raises
         ------
@@ -131,9 +139,10 @@ class DimensionScope:
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension with a bare name: the group's own, or the nearest inherited one.
+        """Return the dimension with a short name.
 
-        An inherited dimension must have this size; otherwise the group gets a new one.
+        This is the dimension of the group, or the nearest inherited dimension if its size is
+        `size`. Otherwise a new dimension is defined in the group.
         """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
@@ -144,9 +153,10 @@ class DimensionScope:
         return inherited or self.define(group, Dimension(name, child_path(group.path, name), size))
 
     def anonymous(self, size: int, earlier: list[int]) -> Dimension:
-        """Return the root's anonymous dimension of this size, distinct within one variable.
+        """Return an anonymous dimension of this size, which is defined in the root.
 
-        `earlier` has the sizes of the variable's other anonymous dimensions; `size` is appended.
+        The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of those
+        that the variable already has; `size` is appended.
         """
         root = self.groups["/"]
         same = earlier.count(size)
@@ -158,12 +168,14 @@ class DimensionScope:
         return self.define(root, Dimension(name, f"/{name}", size))
 
     def match_size(self, dimension: Dimension, size: int, place: str, group: Group) -> Dimension:
-        """Return `dimension` if an array of `size` elements fits it; report a difference.
+        """Return `dimension` if an array with `size` elements along it is valid.
+
+        If the sizes differ along an unlimited dimension, this is reported in `group`.
 
         Raises
         ------
         MetadataError
-            If the size differs and the dimension is not unlimited.
+            If the sizes differ and the dimension is not unlimited.
         """
         if dimension.size == size:
             return dimension

@@ -1,7 +1,7 @@
-"""netCDF strings in fixed width: UTF-8, padded with NUL, never truncated.
+"""Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL.
 
-Bytes that are not UTF-8, such as Latin-1 of an older program, survive reading and writing: they
-become lone surrogates, as in Python's file names.
+Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, are
+preserved: they become lone surrogates in str, as in Python's file names.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from xr_nczarr.errors import ConflictError, quote
 
 
 def measured_width(values: NDArray[Any]) -> int:
-    """Return the length in bytes of the longest of `values` in UTF-8, at least 1."""
+    """Return the width in bytes that the longest of `values` needs in UTF-8, at least 1."""
     return max(map(len, encoded_items(values.ravel().tolist())), default=1) or 1
 
 
 def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
-    """Return `values` (str, or bytes used unchanged) as an array of dtype ``S<width>``.
+    """Encode strings to an array of dtype ``S<width>``.
+
+    `values` are str, or bytes that are stored unchanged.
 
     Raises
     ------
     ConflictError
-        If a value is not text, or longer than `width` bytes.
+        If a value is neither str nor bytes, is a str with a NUL or invalid Unicode, or has more
+        than `width` bytes.
     """
     encoded = encoded_items(values.ravel().tolist())
     longest = max(map(len, encoded), default=0)
@@ -38,19 +41,20 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
 
 
 def decode_strings(values: NDArray[np.bytes_]) -> NDArray[Any]:
-    """Return an array of dtype ``S`` as an object array of str."""
+    """Decode an array of dtype ``S`` to an object array of str."""
     decoded = np.empty(values.size, object)
     decoded[:] = [value.decode("utf-8", "surrogateescape") for value in values.ravel().tolist()]
     return decoded.reshape(values.shape)
 
 
 def encoded_items(items: list[Any]) -> list[bytes]:
-    """Return texts in UTF-8.
+    """Encode strings in UTF-8; bytes are returned unchanged.
 
     Raises
     ------
     ConflictError
-        For what is no text, and for a NUL, where a netCDF string would end.
+        If an item is neither str nor bytes, or is a str that is not valid Unicode or contains a
+        NUL, at which a netCDF string would end.
     """
     try:  # together, which takes a fifth of the time
         encoded = "\0".join(items).encode("utf-8", "surrogateescape").split(b"\0")

@@ -1,7 +1,7 @@
-"""Convert a hierarchy to a netCDF group: dimensions, kinds of variables, typed attributes.
+"""Convert a Zarr hierarchy to a netCDF group with dimensions, variables and typed attributes.
 
-A defect never fails the whole translation. A variable that cannot be used gets an `error`; a defect
-that could be repaired is described in its group's `reports`.
+A defect in the metadata never makes the whole conversion fail. A variable that cannot be used gets
+an `error`, and a defect that could be repaired is described in the `reports` of its group.
 """
 
 from __future__ import annotations
@@ -57,22 +57,24 @@ def interpret(
     group: str = "/",
     subgroups: bool = True,
 ) -> Group:
-    """Return the netCDF group that a hierarchy represents.
+    """Convert a hierarchy to the netCDF group that it represents.
 
-    An array that is the whole store is named by its attribute ``_nczarr_name``, or else ``data``.
+    If the root of the store is an array, the variable takes its name from the attribute
+    ``_nczarr_name``. Without this attribute, the variable is called ``data``.
 
     Parameters
     ----------
     use_zarr_fill_value_as_mask
-        Whether an array's Zarr fill value becomes its `_FillValue` if it has no such attribute. It
-        never does in NCZarr, which records whether a `_FillValue` was declared. With None, it does
-        in plain Zarr of version 1 and 2, except for netCDF's default fill values in stores that
-        netCDF-C wrote.
+        Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
+        variable's `_FillValue`. This never applies to NCZarr, which records whether a `_FillValue`
+        was declared. None stands for True in plain Zarr of versions 1 and 2, except for netCDF's
+        default fill values in stores that netCDF-C wrote, and for False in version 3.
     zero_masks
-        Whether this includes a fill value of zero (for text: empty or blank). It is False for
-        reference sets, where such a value may be HDF5's default.
+        Whether None also stands for True if the fill value is zero (for strings, empty or blank).
+        Pass False for reference sets, in which such a fill value may be HDF5's default.
     group, subgroups
-        The part of the store that the hierarchy covers. Nodes outside it are not reported missing.
+        The part of the store that the hierarchy covers: a group, with or without the groups below
+        it. Nodes outside this part are not reported as missing.
     """
     return _Interpreter(hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups).run()
 
@@ -110,7 +112,7 @@ class _Interpreter:
                 arrays.append(node)
             else:
                 self.add_group(path, node)
-        # Arrays of upper groups come first, since lower groups inherit their dimensions.
+        # Arrays of outer groups come first, because groups below inherit their dimensions.
         for array in sorted(arrays, key=lambda node: node.path.count("/")):
             self.add_variable(array)
         for path, annotation in self.annotations.items():
@@ -123,20 +125,20 @@ class _Interpreter:
         return self.groups["/"]
 
     def is_searched(self, path: str) -> bool:
-        """Return whether all members of the group at `path` are in the hierarchy."""
+        """Return whether the hierarchy contains all children of the group at `path`."""
         below = self.subgroups and f"{path}/".startswith(f"{self.group.rstrip('/')}/")
         return path == self.group or below
 
     def lists_group(self, path: str) -> bool:
-        """Return whether the parent's annotation lists a group at `path`."""
+        """Return whether `path` is the root, or a group that its parent's annotation lists."""
         annotation = self.annotations.get(parent_path(path))
         listed = annotation.groups if annotation is not None else None
         return path == "/" or (listed is not None and node_name(path) in listed)
 
     def holder(self, path: str) -> Group | None:
-        """Return the group that contains a node, or None for a node below an array.
+        """Return the group that contains the node at `path`, and add it if it is missing.
 
-        netCDF has no nodes below an array. A missing group is added.
+        Returns None for a node below an array, which netCDF does not have.
         """
         parent = parent_path(path)
         if parent not in self.groups:
@@ -219,7 +221,10 @@ class _Interpreter:
     def decoded_form(
         self, node: ArrayNode, annotation: ArrayAnnotation | None
     ) -> tuple[ArrayNode, Kind]:
-        """Return the array with the type that netCDF reads it as, and the variable's kind."""
+        """Return the array as netCDF interprets it, and the kind of the variable.
+
+        The dtype, fill value and shuffle codec can differ from those in the Zarr metadata.
+        """
         netcdf = annotation is not None or self.is_written_by_netcdf()
         kind = _kind(node, annotation.type_alias if annotation is not None else None, netcdf)
         changes: dict[str, Any] = {}
@@ -236,7 +241,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netcdf-c wrote this as pure Zarr, where types have netcdf-c's meaning."""
+        """Return whether netcdf-c wrote the store as pure Zarr, and types have its meaning."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.values_by_name.get(PROVENANCE) if root is not None else None
         return (
@@ -246,7 +251,10 @@ class _Interpreter:
     def type_fill_value(
         self, attributes: dict[str, Any], node: ArrayNode, kind: Kind, group: Group
     ) -> None:
-        """Convert `_FillValue` in `attributes` to the variable's dtype."""
+        """Convert `_FillValue` in `attributes` to the variable's dtype, in place.
+
+        A value that does not fit the dtype stays as it is, and is reported.
+        """
         is_text = kind in ("char", "string")
         packed = self.zarr.requires_fill_value
         value = decode_fill_value(node.attributes, node.dtype, is_text=is_text, packed=packed)
@@ -259,7 +267,10 @@ class _Interpreter:
     def masks(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether the fill value becomes the `_FillValue`, which no attribute declares."""
+        """Return whether the Zarr fill value of an array becomes the variable's `_FillValue`.
+
+        The array has no attribute `_FillValue`. `stored` is its dtype in the Zarr metadata.
+        """
         if node.dtype.kind == "V":  # xarray cannot mask this type
             return False
         if annotation is not None:
@@ -271,12 +282,15 @@ class _Interpreter:
             return False
         if self.is_written_by_netcdf():
             return node.fill_value not in _usual_fills(node.dtype)
-        # kerchunk writes a blank for HDF5's default of text.
+        # kerchunk writes a blank for HDF5's default fill value of strings.
         undeclared = (zero(node.dtype), *([b" "] if node.dtype.kind == "S" else []))
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Sort a group's children by its lists, and report differences from the store."""
+        """Sort a group's children as its annotation lists them, and report differences.
+
+        A listed array that is missing becomes a variable with an error.
+        """
         place = annotation.vintage.group
         for name in annotation.arrays or ():
             path = child_path(group.path, name)
@@ -301,7 +315,7 @@ class _Interpreter:
 
 
 def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
-    """Sort `children` in place by a list; children that are not listed come last."""
+    """Sort `children` in place as `listed`, with children that are not listed at the end."""
     for name in dict.fromkeys([*listed, *children]):
         if name in children:
             children[name] = children.pop(name)
@@ -345,7 +359,7 @@ def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
 
 
 def _as_bytes(value: Any) -> np.bytes_ | None:
-    """Return a fill value (text, a byte as a number, or raw bytes) as fixed-width bytes."""
+    """Convert a fill value (str, a byte as a number, or raw bytes) to fixed-width bytes."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -354,9 +368,11 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 
 
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
-    """Return an array of strings with the fill value `declared` if it was parsed as Base64.
+    """Correct the fill value of a string array that netcdf-c wrote.
 
-    Zarr specifies Base64 for it, but netcdf-c writes the text itself, as in the attribute.
+    Zarr stores the fill value as Base64, but netcdf-c writes the plain text, which is also in the
+    attribute `_FillValue`. If parsing that text as Base64 yields the array's fill value, the fill
+    value is replaced by the attribute's value `declared`.
     """
     try:
         is_spelled = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
@@ -369,7 +385,10 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
 
 
 def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Return a shuffle with the element size that netcdf-c used, which it stores incorrectly."""
+    """Set the element size of a shuffle codec to `size`, because netcdf-c stores another size.
+
+    Any other codec is returned unchanged.
+    """
     if spec.name != "shuffle" or spec.configuration.get("elementsize") == size:
         return spec
     configuration = {**spec.configuration, "elementsize": size}

@@ -1,6 +1,6 @@
-"""The members of stored documents that change with a dimension, an attribute or a new child.
+"""Find the members to change in stored documents for a new dimension size, attribute or child.
 
-If a node has the annotations of two NCZarr layouts, both are changed.
+If a node has annotations of two NCZarr layouts, both are changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, spell_type
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
-    """Yield holder, path of member names, value and dialect of each annotation of a node."""
+    """Yield the holder, path of member names, value and dialect of each annotation of a node.
+
+    Holder and path are those of a `Change`.
+    """
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
         if isinstance(value, dict) and holder == "sidecars":
@@ -38,7 +41,7 @@ def _annotations(
 
 
 def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
-    """Yield the changes that set the sizes of a group's dimensions, old and new."""
+    """Yield the changes that set the sizes of existing dimensions of a group, or add dimensions."""
     for holder, leading, value, dialect in _annotations(node, GROUP_PLACES):
         name = spelling(value, "dimensions")
         if name is None:
@@ -61,7 +64,7 @@ def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Ite
 def listing_changes(
     node: GroupNode, arrays: Collection[str], groups: Collection[str]
 ) -> Iterator[Change]:
-    """Yield the changes that add names to the lists of a group's children."""
+    """Yield the changes that add arrays and groups to the lists in a group's annotations."""
     for holder, leading, value, _ in _annotations(node, GROUP_PLACES):
         for member, added in (("arrays", arrays), ("groups", groups)):
             name = spelling(value, member)
@@ -73,9 +76,9 @@ def listing_changes(
 def attribute_changes(
     node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> Iterator[Change]:
-    """Yield the changes that set a group's attributes and their types.
+    """Yield the changes that set the attributes of a group and their types.
 
-    Attributes that equal the `stored` ones keep their text.
+    An attribute that is equal in `stored` is not changed, so that it keeps its exact text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)

@@ -1,4 +1,4 @@
-"""netCDF types: their default fill values, and their spelling for attributes in each vintage."""
+"""netCDF types, with their default fill values and their spellings in each NCZarr layout."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ NUMBERS = {
 
 SCALARS: dict[str, Any] = {name: np.dtype(name).type for name in NUMBERS}
 DTYPE_NAMES = {np.dtype(order + np.dtype(name).str[1:]): name for name in NUMBERS for order in "<>"}
-"""The numbers' dtypes in both byte orders → their names (`dtype.name` takes microseconds)."""
+"""Names of the number types by dtype, in both byte orders (`dtype.name` takes microseconds)."""
 
 ROUNDED_FILL = 9.96921e36
-"""netCDF's default fill of doubles, as netcdf-c prints it into metadata (but not into chunks)."""
+"""netCDF's default fill value of doubles, rounded as netcdf-c prints it in metadata."""
 
 EXACT_FILL = np.float64(NUMBERS["float64"])
-"""netCDF's default fill of doubles, as stored in chunks."""
+"""netCDF's default fill value of doubles, as netcdf-c stores it in chunks."""
 
 ATTRIBUTE_TYPES: dict[str, str] = {
-    # 4.8.0 writes the number of the nc_type as text.
+    # 4.8.0 writes the number of the nc_type as a string.
     **dict(zip("134567", ("int8", "int16", "int32", "float32", "float64", "uint8"), strict=True)),
     "2": TEXT,
     "8": "uint16",
@@ -54,14 +54,14 @@ ATTRIBUTE_TYPES: dict[str, str] = {
     **{order + np.dtype(name).str[1:]: name for name in NUMBERS for order in "<>|"},
     "|b1": "uint8",
 }
-"""Spelling of an attribute's type in any vintage → name of the type.
+"""Names of attribute types by their spelling in any NCZarr layout.
 
-`attribute_type` handles fixed-width strings.
+Spellings of fixed-width strings are not included; see `attribute_type`.
 """
 
 
 def attribute_type(spelling: object) -> str | None:
-    """Return the name of the type that a recorded spelling stands for, or None if unknown."""
+    """Return the name of an attribute's type from its recorded spelling, or None if unknown."""
     if not isinstance(spelling, str):
         return None
     name = ATTRIBUTE_TYPES.get(spelling)
@@ -82,7 +82,10 @@ def spell_type(name: str, dialect: str) -> str:
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return netCDF's default fill value of `dtype`, or NaN or zero for a type netCDF lacks."""
+    """Return netCDF's default fill value for `dtype`.
+
+    For a dtype that netCDF does not have, this is NaN if possible, or zero.
+    """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
         return SCALARS[name](NUMBERS[name])
@@ -90,7 +93,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return the empty value of `dtype`: zero, False, NaT, an empty string or zero bytes."""
+    """Return the empty value of `dtype`: zero, False, NaT, an empty string or NUL bytes."""
     if dtype.kind in "mM":
         return np.array("NaT", dtype)[()]
     return "" if dtype.kind == "O" else np.zeros((), dtype)[()]
