@@ -1,4 +1,4 @@
-"""Render the documents of a new hierarchy, and change those of an existing one."""
+"""Render the documents of a new hierarchy, and change the documents of an existing hierarchy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from xr_nczarr.model import Hierarchy, Json
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
-    """Render the documents of a hierarchy by their keys, children first, the root's last.
+    """Render the documents of a hierarchy by their keys, in the order of writing.
 
-    In this order, an interrupted write does not look like a complete dataset.
+    The documents of children come before those of their parents, and the root's come last. An
+    interrupted write therefore does not look like a complete dataset.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
@@ -31,7 +32,7 @@ def _children_first(path: str) -> tuple[bool, int]:
 
 
 def is_consolidated(hierarchy: Hierarchy) -> bool:
-    """Return whether the documents of an opened hierarchy include a consolidated one."""
+    """Return whether an opened hierarchy has consolidated metadata."""
     zarr = FORMATS[hierarchy.zarr_format]
     key = zarr.consolidated_key
     data = None if key is None else hierarchy.documents.get(key)
@@ -42,12 +43,12 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 
 
 def writable_format(hierarchy: Hierarchy, store: str) -> Format:
-    """Return the format with which to render new nodes of an opened hierarchy.
+    """Return the format in which to render new nodes of an opened hierarchy.
 
     Raises
     ------
     UnsupportedError
-        For a store in a variant of the format that cannot be written.
+        If the store uses a variant of the format that cannot be written.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.has_variants:
@@ -63,9 +64,9 @@ def writable_format(hierarchy: Hierarchy, store: str) -> Format:
 
 
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Return the stored documents with members changed, by key, in the order of `changes`.
+    """Apply changes to stored documents, and return the changed documents by key.
 
-    All other members keep their text.
+    The documents are in the order of `changes`. All other members keep their exact text.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}
@@ -82,10 +83,10 @@ def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str,
 def refresh_consolidated(
     hierarchy: Hierarchy, paths: Iterable[str], changed: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return the consolidated document of the nodes at `paths`, including the `changed` documents.
+    """Render the consolidated metadata for the nodes at `paths`.
 
-    All other documents are taken from `hierarchy`. The result is empty for a version without
-    consolidated metadata.
+    The documents are those in `changed`, by key, and otherwise those of `hierarchy`. Returns a dict
+    with one key, or an empty dict if the Zarr version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -1,4 +1,4 @@
-"""Fetch the documents of a store, and handle absent and forbidden ones and HTML error pages."""
+"""Fetch metadata documents, and handle absent documents, denied access and HTML error pages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _RECORDS = ".zmetadata"  # also a document of parquet reference sets
 
 
 class RecordSetError(UnsupportedError):
-    """The store is not a Zarr store, but the folder of a parquet reference set.
+    """The store is the folder of a parquet reference set instead of a Zarr store.
 
     Attributes
     ----------
     document
-        Its ``.zmetadata``.
+        Content of the reference set's ``.zmetadata``.
     """
 
     def __init__(self, document: bytes, **fields: Any) -> None:
@@ -35,7 +35,7 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a parquet reference set instead of Zarr."""
+    """Return whether a ``.zmetadata`` belongs to a parquet reference set instead of Zarr v2."""
     if b'"record_size"' not in bytes(data):
         return False
     try:
@@ -47,14 +47,18 @@ def is_record_document(data: Bytes) -> bool:
 
 @dataclass
 class DocumentSource:
-    """The documents of one store.
+    """A source of metadata documents, which fetches them from a store.
 
     Attributes
     ----------
     probed
-        The store to fetch from; see `Store.probing`.
+        The store from which documents are fetched; see `Store.probing`.
     before
-        Earlier documents by key, which replace those of an interrupted write; None if absent.
+        Documents that replace those of an interrupted write: earlier bytes by key, with None for a
+        document that did not exist.
+    page_for_nothing
+        HTML page that the server sends for missing objects; empty if it sends none, and None if
+        this is not known yet.
     """
 
     store: Store
@@ -68,7 +72,19 @@ class DocumentSource:
     def fetch(
         self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
     ) -> dict[str, Document]:
-        """Fetch the documents that exist; add those to which access is denied to `refusals`."""
+        """Fetch documents, and return those that exist by key.
+
+        Parameters
+        ----------
+        refusals
+            Dict to which the error is added for each key to which access is denied. None raises
+            the error.
+
+        Raises
+        ------
+        RecordSetError
+            If the store is the folder of a parquet reference set.
+        """
         names = list(dict.fromkeys(keys))
         consolidated_keys = {zarr.consolidated_key for zarr in FORMATS.values()}
         waves = [(self.probed, names)]
@@ -101,10 +117,11 @@ class DocumentSource:
     def _without_pages(
         self, present: dict[str, Bytes], requested: Sequence[str]
     ) -> dict[str, Bytes]:
-        """Return `present` without the HTML page that a server sends in place of a missing object.
+        """Remove objects from `present` that are the server's HTML page for missing objects.
 
-        It is recognized by the answer for the journal, a key that hardly ever exists. Any other
-        page, such as a login form, raises an error, because it may hide a document.
+        This page is known from the response to a request for the journal, a key that hardly ever
+        exists. Any other HTML page, such as a login form, raises an error, because there may be a
+        document that the server does not show.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_nothing is None and JOURNAL not in requested:
@@ -122,8 +139,9 @@ def are_absent(
 ) -> bool:
     """Return whether root documents to which access is denied can be treated as absent.
 
-    A public bucket that cannot be listed answers 403 for missing objects. The missing documents are
-    not needed if there is a consolidated one, or if the only candidate is recognized.
+    A public bucket that cannot be listed returns 403 for missing objects. Such documents are not
+    needed if there are consolidated metadata, and `consolidated` allows their use, or if the only
+    candidate format is recognized from the other documents.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True
@@ -135,7 +153,10 @@ def are_absent(
 
 
 def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> AccessDeniedError:
-    """Return the error for forbidden root documents; if all are, its remedy names options."""
+    """Return the error to raise if access to root documents is denied.
+
+    If access to all `keys` is denied, the error names options that may help.
+    """
     error = next(iter(refusals.values()))
     if len(refusals) < len(keys):
         return error

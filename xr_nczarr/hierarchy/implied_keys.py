@@ -1,4 +1,4 @@
-"""Compute the keys that metadata imply, for stores that cannot be listed."""
+"""Find existing documents and chunks by the keys that metadata imply, without listing the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _BATCH_KEYS = 1024
 
 
 def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[str]:
-    """Return the possible keys of all documents, including `sidecars` of each node by name."""
+    """Return all keys at which a hierarchy can have documents.
+
+    `sidecars` are the names of additional documents that each node can have.
+    """
     zarr, nodes = FORMATS[hierarchy.zarr_format], hierarchy.nodes
     keys = [*zarr.root_keys(), *(key for path in nodes for key in zarr.node_keys(path))]
     keys += [key_prefix(path) + name for path in nodes for name in sidecars]
@@ -24,7 +27,9 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str] = ()) -> list[st
 def existing_chunks(
     store: Store, keys: ChunkKeys, extent: Sequence[int]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield the key and size of each stored object of one array, with one request per object.
+    """Yield the key and size of each existing chunk or shard of an array.
+
+    Each possible key takes one request.
 
     Parameters
     ----------

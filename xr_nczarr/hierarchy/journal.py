@@ -1,8 +1,9 @@
 """The journal of a write, which records the earlier state of documents that change together.
 
-It is one object at the root of a store, written before the first document changes and removed after
-the last. While it exists, readers use the earlier documents, unless all have changed. The next
-writer restores them. Other programs ignore the journal.
+The journal is one object at the root of a store. It is written before the first document changes,
+and removed after the last document has changed. While the journal exists, readers use the earlier
+documents, unless all documents have changed. The next writer restores the earlier documents. Other
+programs ignore the journal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from xr_nczarr.storage import Store
 
 JOURNAL = ".nczarr_journal"
 UNFINISHED = ".nczarr_unfinished"
-"""Key of the marker of a new store that is written in place and not yet complete."""
+"""Key of an object that marks a new store as incomplete while it is written in place."""
 _CHUNKS = b'{"chunks": true'
 Regions = dict[str, list[list[int]]]
 _Data = bytes | bytearray | memoryview | None
@@ -27,18 +28,19 @@ _Data = bytes | bytearray | memoryview | None
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Documents that change together.
+    """A record of objects that change together: metadata documents and, in some writes, chunks.
 
     Attributes
     ----------
     documents
-        Key, earlier text (None for a new document) and new digest of each, in the order of change.
+        For each object, in the order of writing, the key, the earlier content (None for a new
+        object) and the digest of the new content.
     appended
-        By path of the array, the first and last element along each dimension that an append has
-        written.
+        The region that an append has written, by path of the array: the start and stop along each
+        dimension.
     chunks
-        Whether chunks change as well. In that case, consolidated metadata do not show the state of
-        the store.
+        Whether the objects include chunks. If so, readers have to apply the journal even if there
+        are consolidated metadata.
     """
 
     documents: list[tuple[str, str | None, str]]
@@ -54,21 +56,24 @@ class Journal:
         *,
         chunks: bool = False,
     ) -> Journal:
-        """Return the journal of a change to `documents`, whose current content is `stored`."""
+        """Create the journal of a change to `documents`.
+
+        `stored` is the current content of each document, or None for a new document.
+        """
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(now), _digest(data)) for (key, data), now in changes]
         return cls(entries, appended, chunks)
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the documents."""
+        """Keys of the objects that change."""
         return [key for key, _, _ in self.documents]
 
     def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return the earlier documents by key, or None if the change is complete.
+        """Return the earlier content of the objects by key, or None if the change is complete.
 
-        `stored` is the current content of `keys`. The result is empty if another program has
-        changed one of the documents since: its change takes precedence.
+        `stored` is the current content of `keys`. If another program has changed one of the objects
+        since, its change takes precedence, and the result is an empty dict.
         """
         ours = True
         done = True
@@ -86,35 +91,35 @@ class Journal:
         }
 
     def render(self) -> bytes:
-        """Return the object to store."""
+        """Render the journal as JSON."""
         chunks = {"chunks": True} if self.chunks else {}
         members = {**chunks, "documents": self.documents, "appended": self.appended}
         return json.dumps(members).encode()
 
 
 def open_journal(store: Store) -> Journal | None:
-    """Return the journal of an interrupted write, None if there is none."""
+    """Read the journal that an interrupted write left in the store; return None without one."""
     (data,) = store.fetch([JOURNAL])
     with Place(store=store.name):
         return None if data is None else parse_journal(Document(JOURNAL, data))
 
 
 def has_chunks(document: Document) -> bool:
-    """Return whether a journal records changes of chunks, without parsing it.
+    """Return whether a journal includes chunks, without parsing the journal.
 
-    With consolidated metadata, other journals are not needed and may be damaged.
+    A journal without chunks is not needed to read consolidated metadata, and may then be damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)
 
 
 def parse_journal(document: Document) -> Journal:
-    """Parse a journal.
+    """Parse the journal of an interrupted write.
 
     Raises
     ------
     MetadataError
-        If it is damaged.
+        If the journal is damaged.
     """
     try:
         value: Any = document.value

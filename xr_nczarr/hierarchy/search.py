@@ -1,4 +1,4 @@
-"""Find the nodes of a store, in as few round trips as its metadata allow."""
+"""Find the nodes of a store, with as few round trips as its metadata allow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from xr_nczarr.storage import Listing, Store, names_alike, plain_name
 
 Children = tuple[list[str], list[str]]
 Kinds = Mapping[str, NodeKind | None]
-"""Names or paths of nodes, and their kind where metadata name it."""
+"""Kinds of nodes by name or path; None for a node whose kind is unknown."""
 
 _PROBED = 100  # number of directories to check when no metadata are found
 
@@ -56,39 +56,40 @@ def open_hierarchy(
     data_type_fallback: bool = False,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Hierarchy:
-    """Return all nodes of a store.
+    """Read the metadata of all nodes in a store.
 
-    One wave of concurrent requests finds the version and the root. If there is a consolidated
-    document, no more are needed. Otherwise each level of groups takes another wave, preceded by a
-    listing if no metadata name the children.
+    A batch of concurrent requests finds the Zarr version and the root. If there are consolidated
+    metadata, no more requests are needed. Otherwise each level of groups takes another batch. If
+    the metadata of a group do not list its children, the store is listed first.
 
     Parameters
     ----------
     zarr_format
-        A key of `FORMATS`; None to recognize the version.
+        A key of `FORMATS`; None detects the version.
     consolidated
-        Whether to read only the consolidated document (True), only single documents (False), or
-        whichever exist (None). ``"check"`` reads both and compares them.
+        Whether to read only the consolidated metadata (True), only the metadata of each node
+        (False), or the consolidated metadata if they exist (None). ``"check"`` reads both and
+        raises an error if they differ.
     group
-        Path of the group to read, together with its ancestors' own documents; None for the root.
+        Path of the group to read, in addition to the metadata of its ancestors; None for the root.
     subgroups
-        Whether to read the groups below it as well.
+        Whether to read the groups below `group` as well.
     listed_children
-        Function of a convention on top of Zarr that returns the names of the arrays and groups
-        listed in a group's metadata, or None if the metadata do not list them.
+        Function that returns the names of the arrays and groups that a group's metadata list, or
+        None if they do not list them. It belongs to a convention on top of Zarr.
     sidecars
-        Names of documents that the convention stores beside a node's own.
+        Names of documents that the convention stores next to the documents of a node.
     with_sidecars
-        Whether sidecars are always read, instead of only if nothing else names the children.
+        Whether to always read sidecars, instead of only if nothing else names the children.
     data_type_fallback
-        Whether an unknown extension type of the v3 draft is read as its fallback type.
+        Whether to read an unknown extension type of the v3 draft as its fallback type.
 
     Raises
     ------
     NotFoundError
-        If the store has no metadata, or no consolidated document although one is required.
+        If the store has no metadata, or no consolidated metadata although they are required.
     MetadataError
-        If the root is damaged, or with ``"check"``, if the consolidated document is stale.
+        If the root is damaged or, with ``"check"``, the consolidated metadata are stale.
     RecordSetError
         If the store is the folder of a parquet reference set.
     """
@@ -164,7 +165,10 @@ class _Search:
     def _recognize(
         self, candidates: Sequence[Format], *, consolidated: bool
     ) -> tuple[dict[str, Document], Format]:
-        """Fetch the root's documents, and those of rare versions if no other is recognized."""
+        """Fetch the root's documents and recognize the Zarr version.
+
+        The documents of rare versions are fetched only if no other version is recognized.
+        """
         documents: dict[str, Document] = {}
         usual = [zarr for zarr in candidates if not zarr.is_rare]
         # Rare versions are tried one by one: "meta" is a document in v1, but a directory in the
@@ -186,7 +190,7 @@ class _Search:
         raise self._nothing_found(candidates)
 
     def _has_arrays(self, zarr: Format) -> bool:
-        """Return whether one of the first directories below the root is known to be an array."""
+        """Return whether one of the first `_PROBED` directories below the root is an array."""
         try:
             listing = self.probed.list_names("")
         except UnsupportedError:
@@ -258,7 +262,7 @@ class _Search:
             raise root.error
         self._add(root or GroupNode(path="/", explicit=False))
         groups = [node for node in self.nodes.values() if isinstance(node, GroupNode)]
-        # A group that needs no document exists only if a listing shows it.
+        # A group that needs no document exists only if it is in a listing.
         if groups and self.group != "/" and self.store.remote and not self.zarr.implies_groups:
             groups = self._descend(groups[0])
         # In a version without group documents, only arrays identify the store.
@@ -281,10 +285,10 @@ class _Search:
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
-        """Return the requested group, found along the caller's path without listing any group.
+        """Read the groups along the caller's path, without listing any group.
 
-        The list is empty if a group on the way has no document, or is missing from its parent's
-        metadata.
+        Returns a list of the requested group. The list is empty if a group along the path has no
+        document, is not a group, or is missing in the list of its parent's metadata.
         """
         paths = [self.group]
         while (path := parent_path(paths[-1])) != "/":
@@ -304,15 +308,16 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Mapping[str, NodeKind | None]) -> list[Node]:
-        """Fetch and parse the nodes at all paths in one wave; paths without a node are left out.
+        """Fetch and parse the nodes at some paths, and leave out paths without a node.
 
-        If the kind of a node is known, the document of the other kind is not fetched.
+        Documents are fetched in one batch of requests (from a local store, in two). If the kind of
+        a node is known, the document of the other kind is not fetched.
         """
         keys = {path: self._node_keys(path, kind) for path, kind in kinds.items()}
         documents: dict[str, Document] = {}
         wanted = [key for names in keys.values() for key in names]
         if not self.store.remote:
-            # A second wave is free here: fetch group documents only for paths without an array's.
+            # A second batch is cheap here: fetch group documents only for paths without an array.
             pairs = {
                 self.zarr.document_key(path, "array"): self.zarr.document_key(path, "group")
                 for path in kinds
@@ -332,7 +337,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[Kinds]:
-        """Yield the paths and kinds of each group's children, from metadata or a listing."""
+        """Yield, for each group, the kinds of its children by path, from metadata or a listing."""
         listed = {group.path: self.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(zip(unnamed, self.probed.at_once(self._listing, unnamed), strict=True))
@@ -342,21 +347,27 @@ class _Search:
                 kinds = self._listed_kinds(group, listings[group.path])
             else:
                 kinds = _kinds(children)
-            # Keys of a reference set can have empty names; "" would lead to the group itself again.
+            # Keys of a reference set can have empty names; "" would stand for the group itself.
             kinds = {name: kind for name, kind in kinds.items() if name not in ("", ".", "..")}
             if group.path.count("/") >= self.limits.max_depth and kinds:
                 raise self._too_deep(group.path)
             yield {child_path(group.path, name): kind for name, kind in kinds.items()}
 
     def _listing(self, path: str) -> Listing | NczarrError:
-        """Return the listing of a group, or the error of a store that cannot be listed."""
+        """List the children of a group; return the error if the store cannot be listed."""
         try:
             return self.probed.list_names(self.zarr.listing_prefix(path))
         except (AccessDeniedError, UnsupportedError) as error:
             return error
 
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
-        """Return the children of a group from its sidecars, if it has any, or from its listing."""
+        """Return the kinds of a group's children by name, from its sidecars or else its listing.
+
+        Raises
+        ------
+        NczarrError
+            If `listing` is the error of a store that cannot be listed, and there are no sidecars.
+        """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
             if children is None:
@@ -373,7 +384,10 @@ class _Search:
         return dict.fromkeys(self.zarr.child_names(*listing))
 
     def _children_in_sidecars(self, group: GroupNode) -> Children | None:
-        """Return the children named in sidecars; the group's ancestors are read as well."""
+        """Return the children that the sidecars of a group list, or None without such lists.
+
+        The sidecars of the group's ancestors are read as well, and added to their nodes.
+        """
         paths = [group.path]
         while not self.with_sidecars and paths[-1] != "/":
             paths.append(parent_path(paths[-1]))
@@ -387,7 +401,7 @@ class _Search:
         return self.listed_children(node)
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return the keys of a node's documents, without the document of the other kind."""
+        """Return the keys of a node's documents; if `kind` is known, only those of this kind."""
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
             own = self.zarr.document_key(path, kind)
@@ -417,9 +431,10 @@ class _Search:
             self.nodes[node.path] = node
 
     def break_replaced(self) -> None:
-        """Break arrays whose names the file system does not distinguish, such as "a" and "A".
+        """Mark arrays as broken whose files were overwritten by an array with a similar name.
 
-        The metadata name both, but the files of one array have replaced those of the other.
+        Some file systems do not distinguish names such as "a" and "A". The metadata then name both
+        arrays, but the files of one array have replaced those of the other.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return
@@ -442,7 +457,7 @@ class _Search:
                     )
 
     def _bound(self, count: int) -> None:
-        """Raise LimitError for more nodes than the limit."""
+        """Raise LimitError if there are more nodes than `max_nodes`."""
         if count > self.limits.max_nodes:
             raise LimitError(
                 f"found more than {self.limits.max_nodes:,} nodes (max_nodes)",
@@ -482,6 +497,6 @@ class _Search:
 
 
 def _kinds(children: Children) -> Kinds:
-    """Return the kind of each name in the metadata; None for a name listed as both kinds."""
+    """Return the kinds of listed children by name; None for a name that is listed as both kinds."""
     arrays: dict[str, NodeKind | None] = dict.fromkeys(children[0], "array")
     return arrays | {name: None if name in arrays else "group" for name in children[1]}
