@@ -42,7 +42,7 @@ class NczarrError(Exception):
     problem
         A description of the error, usually the value found and the value expected.
     remedy
-        An instruction that tells the user how to proceed; empty if there is none.
+        An instruction that tells the user how to proceed, or an empty string.
     store
         Name of the store, without secrets.
     key

@@ -296,7 +296,7 @@ def without_frames(error: Exception) -> Exception:
 def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
     """Return the error for a missing chunk of an array, or None if no chunk is missing.
 
-    All chunks are read if `whole`, otherwise only those of the first and the last value.
+    All chunks are read if `whole`, otherwise only the chunks of the first and the last value.
     """
     shape = array.stored.node.shape
     selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]

@@ -59,7 +59,7 @@ class ChunkObjects:
     def _either(
         self, request: Callable[[ChunkKeys], Iterator[Bytes | None]]
     ) -> Iterator[Bytes | None]:
-        """Yield the objects at the declared keys, or at the alternative keys if there are none."""
+        """Yield the objects at the declared keys or, if none exists, at the alternative keys."""
         fetched = request(self.spellings[0])
         return fetched if len(self.spellings) == 1 else _first_of(fetched, request, *self.spellings)
 

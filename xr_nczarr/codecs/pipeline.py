@@ -208,7 +208,7 @@ class StepRequest:
         codec_class
             Class of the codec; None for the class that numcodecs registers under its name.
         settings
-            Parameters of the codec; None for those of the spec.
+            Parameters of the codec; None for the configuration in the spec.
 
         Raises
         ------

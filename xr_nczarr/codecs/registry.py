@@ -109,7 +109,7 @@ def check_codec(
 ) -> None:
     """Check that all codecs of an array, including those of its shards, are known and allowed.
 
-    This raises the errors of `compile_codec`, except those about configurations and sizes.
+    This raises the same errors as `compile_codec`, except for errors in configurations and sizes.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with Place(variable=node.path):

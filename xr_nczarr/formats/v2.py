@@ -201,7 +201,7 @@ def _parse_codecs(value: Json, place: str) -> tuple[CodecSpec, ...]:
 
 
 def respelled(name: str, configuration: dict[str, Json]) -> dict[str, Json]:
-    """Convert the configuration of a codec from GDAL's spelling to that of numcodecs."""
+    """Convert the configuration of a codec from GDAL's spelling to numcodecs' spelling."""
     if name != "lzma" or "delta" not in configuration:
         return configuration
     delta = {"id": 3, "dist": configuration["delta"]}

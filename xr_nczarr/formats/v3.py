@@ -193,8 +193,8 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...], limits: Limit
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
     """Parse a chunk grid into the shape of its cells and the runs of cells of equal length.
 
-    For a rectilinear grid, the shape is that of the largest cell. For a regular grid, there are no
-    runs. A cell is a chunk or a shard.
+    A cell is a chunk or a shard. The cells of a regular grid have one shape and no runs. For a
+    rectilinear grid, the shape has the largest length along each dimension.
     """
     name, configuration = named(value, "chunk_grid")
     place = "chunk_grid.configuration"

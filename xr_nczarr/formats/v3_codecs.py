@@ -119,7 +119,7 @@ def _restored(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 def _untransposed(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Convert a level of sharding from the axes of a transposed array to those of the array."""
+    """Convert a level of sharding from the axes of a transposed array to the array's own axes."""
     own = level.order or range(len(order))
     composed = _named(tuple([order[axis] for axis in own]))
     return replace(level, shape=_restored(level.shape, order), order=composed)

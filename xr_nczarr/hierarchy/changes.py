@@ -14,8 +14,8 @@ from xr_nczarr.model import Hierarchy, Json
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy by their keys, in the order of writing.
 
-    The documents of children come before those of their parents, and the root's come last. An
-    interrupted write therefore does not look like a complete dataset.
+    The documents of a node come before its parent's documents, and the root's documents come last.
+    An interrupted write therefore does not look like a complete dataset.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     documents: dict[str, bytes] = {}
@@ -85,8 +85,8 @@ def refresh_consolidated(
 ) -> dict[str, bytes]:
     """Render the consolidated metadata for the nodes at `paths`.
 
-    The documents are those in `changed`, by key, and otherwise those of `hierarchy`. Returns a dict
-    with one key, or an empty dict if the Zarr version has no consolidated metadata.
+    The documents in `changed`, by key, take precedence over the documents of `hierarchy`. Returns a
+    dict with one key, or an empty dict if the Zarr version has no consolidated metadata.
     """
     zarr = FORMATS[hierarchy.zarr_format]
     if zarr.consolidated_key is None:

@@ -54,8 +54,8 @@ class DocumentSource:
     probed
         The store from which documents are fetched; see `Store.probing`.
     before
-        Documents that replace those of an interrupted write: earlier bytes by key, with None for a
-        document that did not exist.
+        Documents to return in place of the documents of an interrupted write: their earlier bytes
+        by key, with None for a document that did not exist.
     page_for_nothing
         HTML page that the server sends for missing objects; empty if it sends none, and None if
         this is not known yet.

@@ -401,7 +401,7 @@ class _Search:
         return self.listed_children(node)
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return the keys of a node's documents; if `kind` is known, only those of this kind."""
+        """Return the keys of a node's documents, without documents of another kind than `kind`."""
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
             own = self.zarr.document_key(path, kind)
@@ -434,7 +434,7 @@ class _Search:
         """Mark arrays as broken whose files were overwritten by an array with a similar name.
 
         Some file systems do not distinguish names such as "a" and "A". The metadata then name both
-        arrays, but the files of one array have replaced those of the other.
+        arrays, but the files of one array have replaced the other's files.
         """
         if self.store.remote or len({*map(plain_name, self.nodes)}) == len(self.nodes):
             return

@@ -347,8 +347,7 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 def is_universal(root: Node | None) -> bool:
     """Return whether a store has the dialect ``universal``.
 
-    The root of such a store has the superblock in its attributes and, as a marker, also in its
-    members.
+    If so, the root has the superblock in its attributes and, as a marker, also in its members.
     """
     name = VINTAGES[0].superblock
     return root is not None and name in root.members and name in root.attributes.values_by_name

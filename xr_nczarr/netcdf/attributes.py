@@ -254,8 +254,8 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
 
     The value is a string, a number, a boolean, an array or a sequence of values of one of these
     kinds, or any JSON. `typed` is for NCZarr, which records the type separately: NaN and infinities
-    become strings, booleans become numbers, and a sequence of one item becomes that item. Without
-    `typed`, the JSON is the same as that of xarray's `to_zarr`.
+    become strings, booleans become numbers, and a sequence of one item becomes the item. Without
+    `typed`, the JSON is the same as xarray's `to_zarr` writes.
 
     Raises
     ------
@@ -374,5 +374,5 @@ def _json_number(number: Any) -> int | float | str:
         return "NaN"
     if np.isinf(number):
         return "-Infinity" if number < 0 else "Infinity"
-    # The shortest decimal representation of a float32 is shorter than that of the equal float64.
+    # A float32 can have a shorter decimal representation than the equal float64.
     return float(np.format_float_scientific(number))

@@ -1,9 +1,9 @@
 """The netCDF data model of an NCZarr store: groups, dimensions, variables and typed attributes.
 
-The value of an attribute is a NumPy scalar or a one-dimensional array for a netCDF number type, a
-str for the type char, or a list of str for the type string, even for a single string. In a node
-without NCZarr annotations, it is a JSON value. `_FillValue` is a scalar of the variable's type, and
-exists only if the store declares it.
+An attribute of a number type has a NumPy scalar or a one-dimensional array as its value. The value
+is a str for the type char, and a list of str for the type string, even for a single string. In a
+node without NCZarr annotations, it is a JSON value. `_FillValue` is a scalar of the variable's
+type, and exists only if the store declares it.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def inherited_dimension(
 ) -> Dimension | None:
     """Return the dimension `name` that the group at `path` inherits.
 
-    Only the nearest dimension of that name counts. Returns None if there is none, or if its size is
-    not `size`.
+    Only the nearest dimension of that name counts. Returns None if there is no such dimension, or
+    if its size is not `size`.
     """
     while path != "/":
         path = parent_path(path)

@@ -67,8 +67,8 @@ class DimensionScope:
         Raises
         ------
         MetadataError
-            If a name is invalid or undefined, the number of names differs from the number of
-            dimensions, or the size of a dimension differs from the shape of the array.
+            If a name is invalid or undefined, the array has another number of dimensions than
+            names, or the size of a dimension contradicts the shape.
         """
         shape = node.shape
         if shape is None:

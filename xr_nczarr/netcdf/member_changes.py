@@ -30,7 +30,7 @@ def _annotations(
 ) -> Iterator[tuple[str, tuple[str, ...], Json, str]]:
     """Yield the holder, path of member names, value and dialect of each annotation of a node.
 
-    Holder and path are those of a `Change`.
+    The holder and the path have the form that `Change` requires.
     """
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
