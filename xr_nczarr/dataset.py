@@ -115,7 +115,7 @@ class OpenedStore:
     target
         The target as the caller passed it.
     target_group
-        Path of the group that is part of the target, such as in a URL; an empty string if the
+        Path of the group that the target itself names, for example in a URL. It is empty if the
         target is the root.
     """
 
@@ -127,7 +127,7 @@ class OpenedStore:
     target_group: str = ""
 
     def group(self, path: str | None) -> Group:
-        """Return the group at `path`, relative to `target_group`; None stands for the group itself.
+        """Return the group at `path`, relative to `target_group`; None means `target_group`.
 
         Raises
         ------
@@ -312,7 +312,7 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 def open_whole(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open a whole store; return the opened store and its group at ``options.group``.
+    """Open a whole store, and return it together with its group at ``options.group``.
 
     `documents` is described in `open_netcdf`.
     """

@@ -139,7 +139,7 @@ class ChunkError(NczarrError, ValueError):
 
 
 class MissingChunkError(NczarrError, KeyError):
-    """A chunk is not in the store, and ``missing_chunks="raise"`` is set."""
+    """A chunk is missing, and ``missing_chunks="raise"`` is set or there is no fill value."""
 
 
 class ReferenceSetError(NczarrError, ValueError):
@@ -151,11 +151,11 @@ class RefusedError(NczarrError, ValueError):
 
 
 class LimitError(NczarrError, ValueError):
-    """A size or count exceeds a limit; the message names the option that raises the limit."""
+    """A size or count exceeds a limit; the message names the limit and its option."""
 
 
 class ConflictError(NczarrError, ValueError):
-    """The request does not fit the contents of the store; nothing was written."""
+    """The request is incompatible with the contents of the store; nothing was written."""
 
 
 class StorageError(NczarrError, OSError):

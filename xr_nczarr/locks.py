@@ -19,7 +19,7 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock between the threads of one process, released in a forked child."""
+    """A reentrant lock between the threads of one process, which is free in a forked child."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 

@@ -45,7 +45,7 @@ class Limits:
     max_nodes
         Number of groups and arrays.
     max_depth
-        Number of nested groups, and nesting depth of a metadata document.
+        Number of nested levels of groups, and of values within a metadata document.
     max_references
         Number of references to which the generators of a reference set expand. References that are
         listed, and generators that are evaluated on demand, do not count.

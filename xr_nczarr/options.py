@@ -50,7 +50,7 @@ class OpenOptions:
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
         missing values. With None, it does in versions 1 and 2, as with engine zarr, but not in
-        version 3. None has two exceptions, in which the fill value is no mask: zero in reference
+        version 3. With None, two kinds of fill values do not mark missing values: zero in reference
         sets, which may be HDF5's default (such arrays are logged), and netCDF's default fill values
         in stores that netCDF-C wrote.
     assume_endian

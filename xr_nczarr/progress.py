@@ -95,7 +95,7 @@ class _RemoteProgress:
 
 
 def _bar(total: int | None, unit: str) -> Any:
-    """Create a tqdm progress bar, or one with the same interface if tqdm is not installed."""
+    """Create a tqdm progress bar or, without tqdm, a line of text with the same interface."""
     if find_spec("tqdm") is None:
         return _PlainBar(total, unit)
     import warnings

@@ -1,1 +1,1 @@
-"""The xarray engine, with its lazy arrays: from the netCDF model to xarray objects."""
+"""The xarray engine, which opens netCDF groups as xarray objects with lazy arrays."""

@@ -107,7 +107,7 @@ def decode_variables(
     decoding: Mapping[str, Any],
     dropped: Set[Hashable] = frozenset(),
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
-    """Decode variables as xarray's `decode_cf_variables`, but numbers chunk by chunk.
+    """Decode variables like xarray's `decode_cf_variables`, with numbers decoded chunk by chunk.
 
     Parameters
     ----------

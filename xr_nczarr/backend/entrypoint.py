@@ -120,8 +120,8 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
             See `xr_nczarr.options.OpenOptions`.
         mode, zarr_version, chunk_store, synchronizer, cache_members, store, engine
             Options of engine zarr, accepted for compatibility. `zarr_version` is an alias of
-            `zarr_format`. The other options have no effect, and values that would need an effect
-            raise a TypeError.
+            `zarr_format`. The other options have no effect. They raise a TypeError for values that
+            this engine does not support.
         open_dataset_options
             Further arguments for `xarray.open_dataset`, as in engine kerchunk.
         """

@@ -256,8 +256,8 @@ class _Opened:
 class _OneVersion:
     """A remote store that reads all byte ranges of an object from the same version of the object.
 
-    It detects other versions, and caches shard indices for later reads, if the store reports
-    versions (for example as ETags).
+    If the store reports versions, reading another version raises _ReplacedError, and shard indices
+    are cached for later reads.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Encode and write chunks, after merging values with a stored chunk that they cover in part."""
+"""Encode and write chunks, and merge values into stored chunks that they cover only in part."""
 
 from __future__ import annotations
 

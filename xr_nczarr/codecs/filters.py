@@ -1,4 +1,4 @@
-"""Filters, which transform bytes or elements before they are compressed, and checksums."""
+"""Checksums, and filters, which transform bytes or elements without compressing them."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def is_float(dtype: DType) -> bool:
 
 
 def find_core_type(name: str, place: str) -> DType | None:
-    """Return the dtype of a number type or of raw bytes (``r*``); None for all other names."""
+    """Return the dtype of a number type or of raw bytes (``r*``), or None for any other name."""
     raw = _RAW.fullmatch(name)
     if raw is None:
         return NUMBERS.get(name)

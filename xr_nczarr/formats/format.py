@@ -142,7 +142,7 @@ class Format(ABC):
         """
 
     def listing_prefix(self, path: str) -> str:
-        """Return the prefix to list to find the children of the group at `path`."""
+        """Return the prefix of keys whose listing shows the children of the group at `path`."""
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:

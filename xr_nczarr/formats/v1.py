@@ -30,7 +30,7 @@ _LEVELS = ("zlib", "bz2")
 
 
 class V1(Format):
-    """Zarr v1."""
+    """The documents and keys of Zarr v1."""
 
     version = "1"
     is_rare = True

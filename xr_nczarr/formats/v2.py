@@ -35,7 +35,7 @@ _MEMBERS = frozenset(
 
 
 class V2(Format):
-    """Zarr v2."""
+    """The documents and keys of Zarr v2."""
 
     version = "2"
     consolidated_key = _CONSOLIDATED

@@ -44,7 +44,7 @@ _ARRAY_MEMBERS = frozenset(
 
 
 class V3(Format):
-    """Zarr v3."""
+    """The documents and keys of Zarr v3."""
 
     version = "3"
     consolidated_key = _DOCUMENT

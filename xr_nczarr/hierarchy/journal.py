@@ -36,8 +36,8 @@ class Journal:
         For each object, in the order of writing, the key, the earlier content (None for a new
         object) and the digest of the new content.
     appended
-        The region that an append has written, by path of the array: the start and stop along each
-        dimension.
+        For each array to which the write appends, by path: the start and the end (exclusive) of the
+        appended region along each dimension.
     chunks
         Whether the objects include chunks. If so, readers have to apply the journal even if there
         are consolidated metadata.

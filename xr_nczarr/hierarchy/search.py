@@ -112,7 +112,7 @@ def open_hierarchy(
 
 @dataclass
 class _Search:
-    """The state of one call of `open_hierarchy`."""
+    """The arguments and the intermediate results of one call of `open_hierarchy`."""
 
     store: Store
     group: str

@@ -218,7 +218,7 @@ def find_group(node: Node) -> GroupAnnotation | None:
 
 
 def has_superblock(node: Node) -> bool:
-    """Return whether a node has the annotation that only the root of a store has."""
+    """Return whether a node has a superblock, the annotation of the root of a store."""
     return next(_stored_values(node, _SUPERBLOCK_PLACES), None) is not None
 
 
@@ -268,7 +268,7 @@ def listed_children(node: GroupNode) -> tuple[list[str], list[str]] | None:
 
 
 def find_array(node: Node) -> ArrayAnnotation | None:
-    """Return the annotation of an array, or None if it has none.
+    """Return the annotation of an array, or None for an array without annotation.
 
     Raises
     ------
@@ -330,7 +330,7 @@ def _recorded_type(item: Json) -> tuple[str, Json]:
 
 
 def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
-    """Return the key of the document that contains `place`, or None if it is ambiguous."""
+    """Return the key of the document that contains `place`, or None if the key is ambiguous."""
     if zarr.has_variants:
         return None
     document = zarr.document_key(node.path, "group" if isinstance(node, GroupNode) else "array")

@@ -81,7 +81,7 @@ def interpret(
 
 @dataclass
 class _Interpreter:
-    """The state of one call of `interpret`."""
+    """The arguments and the intermediate results of one call of `interpret`."""
 
     hierarchy: Hierarchy
     fill_value_masks: bool | None
