@@ -175,7 +175,7 @@ class StoredGroup:
     def _unreadable(self, name: str | None, item: ReadableVariable, error: NczarrError) -> Variable:
         variable, dimensions, _ = item
         dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        if dtype.hasobject:  # when it chooses chunks, xarray would read an item of an object array
+        if dtype.hasobject:  # to choose chunks, xarray would read an item of an object array
             dtype = _UNKNOWN
         shape = variable.shape
         if not dimensions and name in self._lengths:

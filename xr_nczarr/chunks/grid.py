@@ -332,7 +332,7 @@ def _as_slice(positions: Positions) -> slice | None:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     first, last = int(positions[0]), int(positions[-1])
     step = int(positions[1]) - first
-    if step <= 0 or first + step * (positions.size - 1) != last:  # the ends rule out most
+    if step <= 0 or first + step * (positions.size - 1) != last:  # rules out most arrays
         return None
     if not bool((positions[1:] - positions[:-1] == step).all()):
         return None

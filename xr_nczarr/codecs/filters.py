@@ -114,7 +114,7 @@ def _tolerance(
     if name == "quantize":
         return 10.0**-codec.digits + rounding * np.abs(values)
     if stored.kind == "f":
-        return np.finfo("f8").max  # any finite difference: differences and their sums are rounded
+        return np.finfo("f8").max  # any finite difference: differences and sums are rounded
     return int(name == "astype")  # fractions are truncated
 
 
@@ -154,7 +154,7 @@ def build_sized(request: StepRequest) -> Step:
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
         computed = codec.checksum(body) & 0xFFFFFFFF
         if len(checksum) < 4 or computed != int.from_bytes(checksum, "little"):
-            return step.decode(data)  # raises the precise error
+            return step.decode(data)  # raises the exact error
         decoded.check_size(len(body))
         return body
 

@@ -246,7 +246,7 @@ def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
             flow.check_count(items.size)
             return items
         if isinstance(decoded, np.ndarray) and decoded.dtype.hasobject:
-            # kerchunk's fill_hdf_strings, for vlen_encode="null" and "encode".
+            # Written by kerchunk (fill_hdf_strings) for vlen_encode="null" and "encode".
             raise ChunkError(
                 f"decodes to Python objects, but the metadata declare {quote(flow.dtype)}, whose "
                 "items have a fixed size",

@@ -215,7 +215,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     if name == "pickle" and custom.get(name) is Pickle:
         return (
             serializers.build_pickle
-        )  # numcodecs decodes it only after a switch for the whole process
+        )  # numcodecs decodes it only if that is enabled for the whole process
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle":

@@ -170,7 +170,7 @@ def content_of(value: Json) -> Hashable:
     """
     try:
         return marshal.dumps(value, 2)  # later versions of its format depend on the objects
-    except ValueError as error:  # at 2,000 levels, where ``max_depth`` permits so many
+    except ValueError as error:  # beyond 2,000 levels, if ``max_depth`` allows so many
         raise MetadataError(f"found nesting that is too deep: {error}") from error
 
 

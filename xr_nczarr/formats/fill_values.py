@@ -47,7 +47,7 @@ def parse_v2_fill_value(
     if kind in "OSUV" and not character and type(value) is int and value == 0:
         value = ""  # zarr-python's zero of any type
     elif kind in "SU" and isinstance(value, (bool, int, float)):
-        value = json.dumps(value)  # netcdf-c writes text that reads as a number without quotes
+        value = json.dumps(value)  # netcdf-c writes strings that look like numbers without quotes
     elif kind == "b" and isinstance(value, (int, float)) and value in (0, 1):
         value = bool(value)
     elif kind == "c" and not isinstance(value, list | None):
@@ -152,7 +152,7 @@ def _parse_number(value: Json, dtype: DType) -> Any:
     if is_float(dtype):
         return _parse_float(value, dtype)
     if dtype.itemsize == 1 and isinstance(value, str) and len(value) < 2 and value.isascii():
-        # netcdf-c stores characters as uint8 and spells their fill value as text.
+        # netcdf-c stores characters as uint8, but writes their fill value as a string.
         value = ord(value or "\0")
     stored = np.dtype("i8") if dtype.kind in "mM" else dtype.newbyteorder("=")
     low, high = np.iinfo(stored).min, np.iinfo(stored).max

@@ -105,7 +105,7 @@ class V3(Format):
             key = f"{name}/{_DOCUMENT}"
             documents[key] = inline.member(name, key=key)
             if isinstance(node, dict) and _CONSOLIDATED in node:
-                # zarr-python adds it to each group here, but not to the group's own document.
+                # zarr-python adds this member to groups here, but not to their own documents.
                 documents[key].value = without(node, (_CONSOLIDATED,))
         return documents
 

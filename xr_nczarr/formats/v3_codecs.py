@@ -147,7 +147,7 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
 def _parse_named(item: Json, place: str, rank: int, dtype: DType) -> CodecSpec:
     name, configuration = named(item, place)
     if name == "packbits":
-        # The codec registered under this name stores other bytes than numcodecs' codec of this id.
+        # The codec that v3 registers under this name differs from numcodecs' codec of the same id.
         raise unknown("codec", name, place)
     if name.startswith(_NUMCODECS):
         name = name.removeprefix(_NUMCODECS)
@@ -210,7 +210,7 @@ def ordered(dtype: DType, specs: Sequence[CodecSpec]) -> tuple[DType, tuple[Code
         if spec.name in _RETYPING:
             stored, last = encoded_type(spec, stored), number
     endian = serializers[0].configuration.get("endian")
-    # zarr-python leaves it out for structures, which it stores in their order in memory.
+    # zarr-python omits `endian` for structures, which it stores in their byte order in memory.
     if endian is None and stored.names is None and byte_order(stored) is not None:
         raise unexpected(serializers[0].document, f"an endian for {stored.name}", "codecs")
     if not of_numpy(stored):

@@ -132,7 +132,7 @@ class V3Draft(Format):
             _check_extensions(members)
             encoding = required(members, "metadata_encoding")
             suffix = _parse_suffix(encoding, members)
-        # For some weeks, "root" had left the keys, but the entry point still had its old form.
+        # For some weeks, the draft had keys without "root", but still the old entry point.
         own, early = (
             documents.keys() & V3Draft(old, suffix).node_keys("/")[1:] for old in (False, True)
         )

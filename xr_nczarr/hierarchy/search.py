@@ -374,7 +374,8 @@ class _Search:
                 raise listing.located(key=group.path) from listing.__cause__
             return _kinds(children)
         shown = {key_prefix(group.path) + name for name in listing.objects}
-        # An index page that omits the group's own document also omits sidecars.
+        # A listing (such as an HTML index page) without the group's own document may also omit
+        # its sidecars.
         own = self.zarr.node_keys(group.path)
         hiding = self.zarr.has_sidecars and group.explicit and shown.isdisjoint(own)
         if hiding or any(name in listing.objects for name in self.sidecars):

@@ -346,7 +346,7 @@ def _json(value: Json) -> Json:
 
 def _text(value: str | bytes) -> str:
     if isinstance(value, str):
-        return str.__str__(value)  # str() of an enum member is its name
+        return str.__str__(value)  # str() of an enum member returns its name
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:

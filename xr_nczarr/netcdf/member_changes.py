@@ -98,7 +98,7 @@ def attribute_changes(
             # netcdf-c cannot open a store with a user attribute of type JSON.
             text = kind == JSON and dialect != "nczarr-preview"
             spelled = spell_type(TEXT if text else kind, dialect)
-            if holder in SIDECARS:  # these vintages do not record the type of text
+            if holder in SIDECARS:  # these vintages do not record the type char
                 held[name] = {key: type_ for key, type_ in held[name].items() if key != attribute}
                 held[name] |= {attribute: spelled} if kind in NUMBERS else {}
                 yield Change(node.path, "group", holder, (*leading, name), held[name])
