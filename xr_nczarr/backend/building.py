@@ -60,9 +60,9 @@ def build_dataset(
 ) -> Dataset:
     """Build the Dataset of one group, decoded as xarray decodes netCDF files.
 
-    With ``on_unsupported="lazy"``, a variable that cannot be read is kept and raises its error on
-    access. A variable that cannot be decoded keeps its stored values and attributes, and a warning
-    is issued.
+    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept and raises its
+    error on access. A variable that cannot be decoded keeps its stored values and attributes, and a
+    warning is issued.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def _read_coordinates(source: StoredGroup, decoded: _Decoded) -> dict[Hashable, 
     Raises
     ------
     _UndecodableError
-        If the values of other coordinates cannot be decoded.
+        If the values of other coordinates cannot be read or decoded.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
