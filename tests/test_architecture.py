@@ -202,7 +202,7 @@ def test_a_class_name_occurs_once():
     assert repeated == set()
 
 
-def test_a_file_name_occurs_once():
+def test_file_names_are_unique():
     names = Counter(path.name for path in FILES if path.name != "__init__.py")
     assert {name for name, number in names.items() if number > 1} <= {"options.py"}
 

@@ -19,7 +19,7 @@ def store():
 
 
 @pytest.mark.parametrize("kind", ["tqdm", "plain"])
-def test_the_share_and_the_rate_are_shown(kind, capsys, monkeypatch):
+def test_percentage_and_rate_are_shown(kind, capsys, monkeypatch):
     if kind == "plain":
         monkeypatch.setitem(sys.modules, "tqdm", None)
     with Progress(True, 2_000_000) as progress:

@@ -279,7 +279,7 @@ def test_an_unread_array_beyond_the_size_limit_of_numpy_does_no_harm(store):
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_a_warning_names_the_line_that_opens(store):
+def test_a_warning_points_at_the_callers_open_call(store):
     change(store, "t", **IMPOSSIBLE["units"])
     for opener in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.warns(xr.SerializationWarning) as caught:

@@ -241,7 +241,7 @@ def test_missing_values_among_booleans_raise(version):
         dataset.load()
 
 
-def test_the_option_masks_in_version_3_too():
+def test_use_zarr_fill_value_as_mask_also_applies_to_v3():
     store = written(3, data=np.arange(3), fill_value=1)
     assert opened(store).dtype == "int64"
     masked = opened(store, use_zarr_fill_value_as_mask=True)

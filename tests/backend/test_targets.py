@@ -85,7 +85,7 @@ OPENINGS = {
 
 
 @pytest.mark.parametrize("options", OPENINGS.values(), ids=OPENINGS)
-def test_a_folder_of_records_is_a_reference_set_with_any_name(memory, folder, options):
+def test_a_parquet_reference_folder_is_recognized_whatever_its_name(memory, folder, options):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"

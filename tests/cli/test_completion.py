@@ -66,6 +66,6 @@ def test_other_shells_are_refused(arguments, capsys):
     assert "The shells are bash, fish, zsh" in capsys.readouterr().err
 
 
-def test_of_an_unknown_command_nothing_is_completed():
+def test_unknown_commands_get_no_completions():
     assert candidates(["nothing", "--"]) == []
     assert candidates([]) == candidates([""])

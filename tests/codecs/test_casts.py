@@ -84,7 +84,7 @@ def test_casts_written_by_zarr_python_are_read(tmp_path, name):
 @pytest.mark.parametrize(
     "name", [name for name in RECORDED if name != "sharded"]
 )  # its chunks lie in another order
-def test_casts_are_encoded_to_the_bytes_of_zarr_python(tmp_path, name):
+def test_encoded_casts_match_the_bytes_of_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     dtype = array.node.dtype.newbyteorder("<")

@@ -92,7 +92,7 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_chains_and_numcodecs_read_each_other(chain):
+def test_chains_and_numcodecs_read_each_others_output(chain):
     array = np.arange(60, dtype="<i4").reshape(3, 20) + 5
     codec = make_codec("<i4", (3, 20), *chain)
     assert_decodes(codec, encode_by_numcodecs(array, *chain), array)

@@ -25,7 +25,7 @@ def encode_entries(index, entries):
     [INDEX, INDEX[:1], (CodecSpec("bytes", {"endian": "big"}),)],
     ids=["with a checksum", "without a checksum", "big endian"],
 )
-def test_inner_chunks_are_located_where_they_were_stored(at_start, index_codecs):
+def test_the_shard_index_locates_each_inner_chunk(at_start, index_codecs):
     index = make_index(index_codecs=index_codecs, at_start=at_start)
     parts = {(0, 0): b"first", (0, 2): b"", (1, 1): b"third one"}
     shard = index.assemble(parts)

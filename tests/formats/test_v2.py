@@ -162,7 +162,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize(("dtype", "fill"), WRITTEN, ids=str)
 @pytest.mark.parametrize(("order", "separator", "shape"), [("C", ".", (4,)), ("F", "/", (4, 3))])
-def test_arrays_of_zarr_python_are_parsed_right(tmp_path, dtype, fill, order, separator, shape):
+def test_zarr_python_arrays_are_parsed_correctly(tmp_path, dtype, fill, order, separator, shape):
     written = zarr.create_array(
         tmp_path / "v",
         shape=shape,

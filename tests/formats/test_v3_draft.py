@@ -318,7 +318,7 @@ def test_big_endian_numbers_are_rendered_with_the_endian_codec():
     assert (members["data_type"], members["codecs"]) == ("float64", [BIG, GZIP])
 
 
-def test_fortran_order_is_a_transposition_that_comes_first():
+def test_fortran_order_becomes_a_leading_transpose_codec():
     members = {**ARRAY, "chunk_memory_layout": "F"}
     node = parse(members)
     assert node.codecs[0] == CodecSpec("transpose", {"order": [1, 0]}, "chunk_memory_layout")

@@ -115,7 +115,7 @@ def test_decoded_values_equal_those_of_engine_netcdf4(
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
-def test_parts_of_compressed_arrays_are_right(tmp_path: Path, name: str) -> None:
+def test_slices_of_compressed_arrays_are_read_correctly(tmp_path: Path, name: str) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     opened = xr.open_dataset(store, engine="nczarr")[name]
     expected = np.arange(500, dtype="f4") // 7

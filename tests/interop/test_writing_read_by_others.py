@@ -270,7 +270,7 @@ def others(path, dialect):
 
 @pytest.mark.parametrize("dask", [False, True])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_a_dataset_is_decoded_the_same_by_all(path, dialect, dask):
+def test_all_readers_decode_a_dataset_identically(path, dialect, dask):
     dataset = climate()
     if dialect == "zarr":  # netcdf-c does not read its booleans and scalars
         dataset = dataset.drop_vars(["flag", "scalar"])

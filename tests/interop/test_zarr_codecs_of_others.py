@@ -340,7 +340,7 @@ def test_a_package_that_cannot_be_imported_is_an_error_of_its_variable(name, tmp
         xr_nczarr.to_nczarr(dataset, tmp_path / "new", zarr_format=3, encoding=encoding)
 
 
-def test_an_order_of_codecs_that_version_3_does_not_allow_is_an_error(tmp_path, strange):
+def test_an_invalid_order_of_v3_codecs_is_rejected(tmp_path, strange):
     dataset = xr.Dataset({"v": (("y", "x"), VALUES)})
     encoding = {"v": {"codecs": [{"id": "strange_inverted"}, {"id": "strange_halved"}]}}
     with pytest.raises(UnsupportedError, match="in an order that Zarr v3 forbids"):

@@ -272,7 +272,7 @@ def test_a_dialect_that_the_version_lacks_is_rejected(zarr_format, dialect):
         annotate(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
-def test_an_attribute_that_cannot_be_stored_is_named():
+def test_the_error_names_an_attribute_that_cannot_be_stored():
     with pytest.raises(UnsupportedError) as caught:
         annotate(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")

@@ -139,6 +139,6 @@ def test_references_to_records_of_netcdf3_have_the_right_bytes(tmp_path):
         np.testing.assert_array_equal(result, FIELD[record])
 
 
-def test_d44_inline_values_of_virtualizarr_are_their_numbers(tmp_path):
+def test_d44_inline_values_of_virtualizarr_are_read_as_numbers(tmp_path):
     references = parse_references(virtualizarr(tmp_path))
     assert np.frombuffer(read(references.resolve("time/0")), "<f8").tolist() == [0.0]

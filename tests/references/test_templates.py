@@ -58,7 +58,7 @@ def test_templates_render_what_jinja2_renders(text):
         ("{{ s }}", "dimension"),
     ],
 )
-def test_d36_templates_use_dimensions_arguments_and_each_other(text, expected):
+def test_d36_templates_can_use_dimensions_and_arguments_and_each_other(text, expected):
     templates = {"u": "host", "f": "<{{c}}>", "w": "{{u}}/{{i}}", "s": "template"}
     assert render(text, templates, i=7, s="dimension") == expected
 

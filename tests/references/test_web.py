@@ -233,7 +233,7 @@ class TestLongAnswers:
         assert list(store.fetch_ranges([ByteRange("data.bin", 0, 100)])) == [None]
         assert self.sent < self.SIZE
 
-    def test_whole_objects_and_documents_are_limited(self, endless):
+    def test_sizes_of_whole_objects_and_documents_are_limited(self, endless):
         limits = Limits(max_chunk_bytes=1 << 20, max_consolidated_bytes=2 << 20)
         store = open_store({"t/0": [f"{endless.url}/data.bin"]}, limits=limits)
         with pytest.raises(LimitError, match="max_chunk_bytes") as caught:

@@ -140,7 +140,7 @@ def test_d53_a_new_variable_along_the_dimension_is_refused(path):
     refused(path, "'n'.* not in the store", series(2, 4), append_dim="time")
 
 
-def test_d53_missing_variables_of_other_groups_along_the_dimension_are_rejected(path):
+def test_d53_appends_reject_omitted_variables_of_other_groups_along_the_dimension(path):
     tree = xr.DataTree.from_dict({"/": series(0, 2), "/g": xr.Dataset({"b": ("time", [1, 2])})})
     to_nczarr(tree, path)
     refused(path, "/g/b .*not in the dataset", series(2, 4), append_dim="time")

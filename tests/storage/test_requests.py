@@ -354,7 +354,7 @@ def test_an_object_that_the_server_does_not_remove_is_an_error(s3_server, writte
         xr_nczarr.to_nczarr(steps(0, 30), mode="w", **written)
 
 
-def test_a_store_that_exists_is_refused_by_one_list(s3_server, written):
+def test_an_existing_store_is_rejected_after_a_single_list_request(s3_server, written):
     xr_nczarr.to_nczarr(steps(0, 30), **written)
     with at_most(s3_server, 3, 3), pytest.raises(ExistsError):
         xr_nczarr.to_nczarr(steps(0, 30), **written)

@@ -255,7 +255,7 @@ def _empty_directory() -> None:
     assert os.listdir("C:/data/store") == ["b"]
 
 
-def test_windows_only_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
+def test_on_windows_a_store_is_created_only_in_an_empty_directory(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _empty_directory)
 
 

@@ -330,7 +330,7 @@ def test_objects_read_with_the_directory_are_not_read_again(tmp_path: Path) -> N
         fetch(store, "a")
 
 
-def test_the_size_of_a_large_file_is_in_its_directory(tmp_path: Path) -> None:
+def test_a_zip64_size_is_read_from_the_central_directory(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     path = write(tmp_path / "x.zip", [("a", data), ("b", b"12")])
     with zipfile.ZipFile(path, "a") as file:

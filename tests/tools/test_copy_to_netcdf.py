@@ -187,7 +187,7 @@ def test_a_store_may_still_have_the_name_of_a_file(store: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/out.nc", "memory://out.nc"])
-def test_a_file_is_written_to_a_local_disk_alone(store: Path, url: str) -> None:
+def test_netcdf_files_are_written_only_to_local_disks(store: Path, url: str) -> None:
     with pytest.raises(xr_nczarr.UnsupportedError, match="local"):
         xr_nczarr.copy(store, url)
 

@@ -129,7 +129,7 @@ def test_the_requests_for_shards_are_an_upper_bound(rows, at_most):
     assert at_most or (len(store.requests), store.bytes) == (result.requests, result.fetched_bytes)
 
 
-def test_near_references_share_a_request(tmp_path):
+def test_nearby_references_share_a_request(tmp_path):
     (tmp_path / "data").write_bytes(bytes(80))
     array = (
         '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '

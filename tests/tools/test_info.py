@@ -72,7 +72,7 @@ def test_shards_are_counted_as_stored_objects(dataset):
     )
 
 
-def test_references_are_counted_with_their_lengths(tmp_path):
+def test_info_reports_the_number_and_total_length_of_references(tmp_path):
     (tmp_path / "data").write_bytes(bytes(16))
     document = (
         '{"zarr_format": 2, "shape": [8], "chunks": [2], "dtype": "<i4", "fill_value": 0, '
@@ -154,7 +154,7 @@ def test_the_text_has_totals_and_names_the_releases_of_the_layout(dataset):
         ("zarr", None),
     ],
 )
-def test_the_layout_is_named_by_the_releases_that_write_it(dataset, dialect, releases):
+def test_the_layout_is_named_after_the_releases_that_write_it(dataset, dialect, releases):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, dialect=dialect)
     overview = xr_nczarr.info(store)

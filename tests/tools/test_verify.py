@@ -187,7 +187,7 @@ def test_a_problem_of_many_variables_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_a_target_that_is_gone_is_one_line_for_all_its_chunks(tmp_path: Path) -> None:
+def test_a_missing_target_is_reported_once_for_all_its_chunks(tmp_path: Path) -> None:
     array = {"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0}
     array |= {"order": "C", "compressor": None, "filters": None}
     references: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
@@ -418,7 +418,7 @@ def test_every_document_that_differs_from_the_consolidated_one_is_named(
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_consolidated_metadata_of_zarr_python_are_not_stale(
+def test_consolidated_metadata_of_zarr_python_are_not_reported_stale(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = tmp_path / "store"

@@ -213,7 +213,7 @@ def test_mode_a_minus_keeps_variables_without_the_dimension(path):
 
 
 @pytest.mark.parametrize("options", [{"append_dim": "t"}, {"region": "auto"}])
-def test_modes_that_contradict_are_errors(path, options):
+def test_contradictory_modes_are_rejected(path, options):
     with pytest.raises(ValueError, match="cannot set"):
         to_nczarr(example(), path, mode="w", **options)
 
@@ -389,7 +389,7 @@ def test_each_chunk_is_written_once_as_a_whole(path, monkeypatch):
 @pytest.mark.parametrize("offset", [0, 1, 5])
 @pytest.mark.parametrize("cell", [1, 3, 4, 20])
 @pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (1, 1, 1, 1), (8,), (2, 3, 2, 1)])
-def test_aligned_blocks_share_no_cell_and_cover_the_same(sizes, offset, cell):
+def test_aligned_blocks_are_disjoint_and_cover_the_same_region(sizes, offset, cell):
     blocks = aligned_blocks(sizes, offset, cell)
     assert sum(blocks) == sum(sizes)
     assert 0 not in blocks
@@ -536,7 +536,7 @@ def test_progress_counts_the_bytes_of_all_variables(path, capsys, chunks):
     assert shown.count(tqdm.format_sizeof(dataset.nbytes)) == 2
 
 
-def test_one_progress_bar_runs_to_the_end_with_a_client_of_distributed(path, workers, capfd):
+def test_a_single_progress_bar_completes_with_a_distributed_client(path, workers, capfd):
     with workers.as_current():
         to_nczarr(example().chunk(t=2), path, progress=True)
     shown, others = capfd.readouterr()[::-1]
