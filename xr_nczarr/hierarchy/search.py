@@ -363,10 +363,7 @@ class _Search:
     def _listed_kinds(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
         """Return the kinds of a group's children by name, from its sidecars or else its listing.
 
-        Raises
-        ------
-        NczarrError
-            If `listing` is the error of a store that cannot be listed, and there are no sidecars.
+        Without sidecars, raise `listing` if it is the error of a store that cannot be listed.
         """
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)

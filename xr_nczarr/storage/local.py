@@ -149,10 +149,7 @@ class LocalStore(Store):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Callable[[int, int], bytes | None]]:
-        """Yield a function that reads ranges of an object, all from the file that exists now.
-
-        The file stays open until the block ends, even if the object is replaced.
-        """
+        """Yield a function that reads ranges of an object, all from the file that exists now."""
         descriptor = self._open(key)
         if descriptor is None:
             yield lambda *_: None
@@ -282,10 +279,7 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Exclude other writers of an object, in this process and in all others.
-
-        An empty key stands for the writer lock of the whole store.
-        """
+        """Exclude other writers of `key` in all processes; an empty key locks the whole store."""
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
             with translated_os_errors(self.name, key):
