@@ -293,7 +293,7 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
 
 def _number_type(flow: Flow) -> np.dtype[Any]:
-    """Return the dtype of a flow, or raise UnsupportedError if it is not an integer or float."""
+    """Return the dtype of the elements; raise UnsupportedError unless it is an integer or float."""
     if flow.shape is None or flow.dtype.kind not in "iuf":
         raise UnsupportedError(f"found a {flow.chunk}, expected integers or floats")
     return flow.dtype

@@ -150,7 +150,7 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 
 
 def _flatten(items: Json) -> list[Json]:
-    """Return the elements of nested lists whose last two items are a dtype and the shape."""
+    """Flatten nested lists; the outermost list ends with a dtype and the shape."""
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
         raise ChunkError("found no list that ends in a dtype and a shape", remedy=DAMAGED)
     *values, _, shape = items

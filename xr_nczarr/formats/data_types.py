@@ -68,7 +68,10 @@ def unknown(what: str, name: object, place: str | None) -> UnsupportedError:
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a ``data_type`` of the core, the registry or zarr-python into dtype and spelling."""
+    """Parse a ``data_type``; return its dtype, and how it was written.
+
+    It may be one of the specification, of its registry of extensions, or of zarr-python alone.
+    """
     name, configuration = named(value, place)
     inner = f"{place}.configuration"
     dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)

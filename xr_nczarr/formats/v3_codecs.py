@@ -300,7 +300,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Return the kind of each codec.
+    """Check that v3 allows this order of codecs, and return the kind of each.
 
     Raises
     ------

@@ -193,8 +193,8 @@ class V3Draft(Format):
         Raises
         ------
         UnsupportedError
-            For the variant of the released programs, and for metadata that the draft cannot
-            express.
+            If the store uses the draft as zarr-python 2 and GDAL write it, or its metadata cannot
+            be expressed in the draft.
         """
         if self.released:
             raise UnsupportedError(

@@ -107,7 +107,7 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    A journal without chunks is not needed to read consolidated metadata, and may then be damaged.
+    Consolidated metadata can be read without a journal that has no chunks, so it may be damaged.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

@@ -108,7 +108,7 @@ class Generator(ByFields):
 
     @property
     def tabulated(self) -> int:
-        """Number of dimension values in the tables of all solvers."""
+        """Number of entries, one for each dimension value, in the tables of all solvers."""
         return sum(len(solver.table or ()) for solver in self.inverse[1]) if self.inverse else 0
 
     @cached_property

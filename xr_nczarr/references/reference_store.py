@@ -357,5 +357,5 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the size in bytes that a set declares, or None for a whole target."""
+    """Return the length in bytes of a reference, or None if it refers to a whole file."""
     return reference.length if isinstance(reference, Target) else len(reference.data)

@@ -141,9 +141,9 @@ class CachingStore(_FrontStore):
     def _fill(
         self, keys: Iterable[str], request: Callable[[Sequence[str]], Iterator[_Answer]]
     ) -> dict[str, _Answer]:
-        """Fetch and cache the objects that are not cached yet; return the responses not cached.
+        """Fetch the objects that are not cached yet, and cache the successful responses.
 
-        These are None (for an absent object), web pages and AccessDeniedError.
+        Return the others by key: None for an absent object, web pages and AccessDeniedErrors.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._cached(key)) is None

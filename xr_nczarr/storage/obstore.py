@@ -338,7 +338,7 @@ class ObstoreClient(RemoteClient):
     ) -> _Result | None:
         """Call `action` with the path of an object; retry transient failures.
 
-        Return None if the HTTP status is one of `missing`, so that the object does not exist.
+        Return None if the HTTP status is one of `missing`, which mean that the object is absent.
         """
         for _ in self.rules.retry.tries():
             try:

@@ -89,20 +89,20 @@ def open_to_read(path: str) -> int:
 
 
 def _read_some(descriptor: int, buffers: Sequence[Any]) -> int:
-    """Substitute ``os.readv``: read into the first buffer, and count at most one more byte."""
+    """Stand in for ``os.readv``: fill the first buffer; report at most one byte beyond it."""
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
         count = file.readinto(buffers[0]) or 0
         return count + len(file.read(1) if count == buffers[0].nbytes else b"")
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Substitute ``os.pread``: seek to `start`, and read once."""
+    """Stand in for ``os.pread``: seek to `start`, and read once."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Substitute ``os.preadv``: seek to `start`, and read once into the first buffer."""
+    """Stand in for ``os.preadv``: seek to `start`, and read once into the first buffer."""
     data = _read_from(descriptor, buffers[0].nbytes, start)
     buffers[0][: len(data)] = data
     return len(data)

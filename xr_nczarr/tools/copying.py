@@ -341,7 +341,7 @@ def _check_beside(store: Store, origin: Input) -> None:
 
 
 def _identity(state: str, plan: WritePlan) -> bytes:
-    """Return the marker of an unfinished copy: a digest of source, plan and machine boot."""
+    """Return the marker of an unfinished copy: a digest of source, plan and last system start."""
     digest = hashlib.sha256(f"{state}{boot()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")

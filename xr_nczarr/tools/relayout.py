@@ -130,10 +130,7 @@ def _by_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Return a variable of a type that netCDF lacks, encoded like `to_netcdf` does.
-
-    These types are booleans, times and bytes.
-    """
+    """Encode a variable whose type netCDF lacks (booleans, times, bytes) as `to_netcdf` does."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
         data = data.astype(
             f"{data.dtype.kind}8[{unit[0]}]"

@@ -196,7 +196,10 @@ def _rearranged(
 
 
 def _rearranged_shards(shards: Any, axes: Sequence[int], cut: Mapping[int, int]) -> Any:
-    """Return shards in the order of the new axes if they have one length for each axis."""
+    """Reorder the lengths of shards to the new axes.
+
+    Return them unchanged unless there is exactly one length for each axis.
+    """
     words = shards if isinstance(shards, Mapping) else {"shape": shards}
     shape = words.get("shape")
     if not isinstance(shape, list | tuple) or len(shape) != len(axes):

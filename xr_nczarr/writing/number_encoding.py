@@ -80,10 +80,10 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _rounds_in_order(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether it is enough to check the lowest and the highest number.
+    """Return whether checking the lowest and the highest number checks all in between.
 
-    It is not enough if integers are packed as floats, which may round them by more than a step, or
-    if numbers between 0 and 1 become booleans.
+    It does not if integers are packed as floats, which may round them by more than one unit of the
+    packing, or if numbers between 0 and 1 become booleans.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"

@@ -69,7 +69,7 @@ def _as_bits(values: Array) -> Array:
 
 
 def _from_bits(bits: Array, values: Array) -> Array:
-    """Return changed bits as floats, but keep zeros and values that are not finite unchanged."""
+    """Convert changed bits back to floats; zeros and non-finite numbers keep their value."""
     changed = bits.view(f"f{values.dtype.itemsize}").reshape(values.shape)
     kept = np.isfinite(values) & (values != 0)
     return np.where(kept, changed, values).astype(values.dtype)

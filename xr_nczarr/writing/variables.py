@@ -260,7 +260,7 @@ def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
 def encode_variable(
     variable: Variable, name: str, layout: Layout, explicit: bool
 ) -> EncodedVariable:
-    """Convert a variable that xarray has encoded to the types of a layout."""
+    """Convert a variable, already encoded by xarray, to types that the layout supports."""
     joined = not explicit and _joined(variable)
     if layout.pure:
         variable = _with_booleans(variable)
