@@ -134,10 +134,9 @@ class Waves:
 
 
 def _ignored_threads() -> set[str]:
-    """Return the identifiers of this thread and of those of a distributed cluster."""
+    """Return the identifiers of the threads of a distributed cluster."""
     names = ("IO loop", "Profile", "AsyncProcess")
-    others = {str(item.native_id) for item in threading.enumerate() if item.name.startswith(names)}
-    return {str(threading.get_native_id()), *others}
+    return {str(item.native_id) for item in threading.enumerate() if item.name.startswith(names)}
 
 
 def _seconds_used(ignored: set[str]) -> float:
@@ -146,7 +145,7 @@ def _seconds_used(ignored: set[str]) -> float:
     for thread in ignored:
         with suppress(OSError):  # it has ended, or the system does not tell
             nanoseconds += int((_TASKS / thread / "schedstat").read_text().split()[0])
-    return time.process_time() - nanoseconds / 1e9
+    return time.process_time() - time.thread_time() - nanoseconds / 1e9
 
 
 def _is_any_awake(ignored: set[str]) -> bool:
@@ -154,10 +153,11 @@ def _is_any_awake(ignored: set[str]) -> bool:
 
     Only Linux tells.
     """
+    own = str(threading.get_native_id())
     for task in _TASKS.iterdir() if _TASKS.exists() else ():
         with suppress(OSError):  # it has ended
             state = task.joinpath("stat").read_text().rpartition(")")[2][1]
-            if task.name not in ignored and state != "S":
+            if task.name not in {own, *ignored} and state != "S":
                 return True
     return False
 
