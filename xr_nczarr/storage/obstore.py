@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from xr_nczarr.errors import (
     NczarrError,
+    Place,
     StorageConnectionError,
     StorageError,
     StorageTimeoutError,
@@ -283,12 +284,12 @@ class ObstoreClient(RemoteClient):
             if start is None:
                 return self._get(key)
             part = (start, start + length)
-            answer = self._end(key, length) if start < 0 else self._get(key, part)
+            with Place(place=request.place):
+                answer = self._end(key, length) if start < 0 else self._get(key, part)
             if answer is not None and len(answer.data) != length:
                 raise cut_error(request, len(answer.data), self.name)
         except StorageError as error:
             if self._is_final(error):
-                error.located(place=request.place)
                 raise
             return next(self._by_fsspec.answers([request]))
         return answer
