@@ -9,31 +9,55 @@ from datetime import date
 from typing import Any
 
 from tests.benchmarks.harness import OURS, Result
+from tests.benchmarks.names import shown
 from tests.benchmarks.requests import UNITS
 
 _SECTION = re.compile(r"^## Measured\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS_SECTION = re.compile(r"^## Requests\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 _REQUESTS = """## Requests
 
-Requests and round trips of each piece of work at an S3 server, as
-`python -m tests.benchmarks requests` counts them. *8 / 2* are 8 requests in 2 waves, each of which
-begins when the one before is answered. They are the same on every machine.
-Versions: {versions}.
+How many requests each piece of work sends to an S3 server, and in how many waves: *8 / 2* means 8
+requests in 2 waves. All requests of a wave run at the same time, and each wave starts when the
+wave before it has been answered. These counts are the same on every machine. A dash means that
+the library cannot do this work, or was not measured.
 
 """
 _INTRODUCTION = """## Measured
 
-On {day}: {processor}, {processors} processors, {system}, Python {python},
-{versions};
-medians of {rounds} rounds. Ratios of wall time, theirs to ours: above 1 the other is slower; in
-brackets the ratio of processor time of the one process. *Limit* is the same work with nothing
-around it: bare reads and decoding, the bytes alone. **Bold** misses the goal that we set
-ourselves: {missed} of {aimed} comparisons do. Of {unreachable} of them, marked †, the limit
-itself misses it. {{download}}`All numbers <performance.json>`.
+Measured on {day} on a machine with {processors} processors ({processor}) under {system}. Each
+value is the median of {rounds} rounds.
 
-![Ratios of all rows, right of 1 the others are slower](images/performance.svg)
+- The second column is the time of xr_nczarr, unless a row has another unit.
+- The third column contains ratios: the time of another contestant divided by that of xr_nczarr.
+  Above 1, the other is slower.
+- *Bare work* is the same reading and decoding, in as little Python as possible. *At most …* is a
+  fixed time or size.
+- Most ratios have a goal. {missed} of {aimed} are below their goal: they are **bold**, and the last
+  column shows the goal. For {unreachable} of them, marked †, the bare work is below the goal too.
+
+In the names of the rows, *raw* is uncompressed, *20 ms* is the latency of the server, and *single
+documents* is a store without consolidated metadata. *Strided* reads every 4th step and every 16th
+row and column, *orthogonal* reads 3 steps, 4 rows and 4 columns by their positions.
+
+{{download}}`performance.json <performance.json>` contains all goals and times.
+
+![Ratios of all rows; to the right of 1, the others are slower](images/performance.svg)
 
 """
+_TABLES = {
+    "Start": "import |nczarr |first open",
+    "Remote stores": "HTTP|S3",
+    "Reference sets": "references|gen ",
+    "Dask and threads": "dask|mean of|threads|task",
+    "Writing": "write ",
+    "Opening many variables": "open ",
+    "Shards": "shards",
+    "Selections": "point series|row of|box of|strided|orthogonal",
+    "Reading large chunks": "265 MB|packed",
+    "Reading small chunks": "chunks of",
+    "Other work": "",
+}
+"""Headings of the tables, and what the names of their rows contain; the first match counts."""
 
 
 def replaced(
@@ -52,20 +76,29 @@ def replaced(
         return page
     pairs = [(result, name) for result in results for name in result.goals if name in result.ratio]
     day = date.fromisoformat(machine["date"])
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     text = _INTRODUCTION.format(
-        **{key: machine[key] for key in ("processor", "processors", "system", "python")},
+        **{key: machine[key] for key in ("processor", "processors", "system")},
         day=f"{day.day} {day:%B %Y}",
-        versions="\n".join(textwrap.wrap(versions, 95)),
         rounds=rounds,
         missed=sum(result.missed(name) for result, name in pairs),
         aimed=len(pairs),
         unreachable=sum(result.unreachable(name) for result, name in pairs),
     )
-    text += "| Work | Ours | Others | Goal |\n| --- | --- | --- | --- |\n"
-    text += "".join(f"{_line(result)}\n" for result in results) + "\n"
+    tables: dict[str, list[str]] = {}
+    for result in results:
+        heading = next(head for head, words in _TABLES.items() if re.search(words, result.row))
+        tables.setdefault(heading, []).append(_line(result))
+    for heading, lines in tables.items():
+        text += f"### {heading}\n\n| Work | xr_nczarr | Others | Missed goals |\n"
+        text += "| --- | --- | --- | --- |\n" + "".join(f"{line}\n" for line in lines) + "\n"
     text += "".join(f"Not measured: {' '.join(item.split())[:200]}\n\n" for item in failures)
+    text += _versions({"Python": machine["python"], **machine["versions"]})
     return _with_section(page, _SECTION, text)
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    text = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return textwrap.fill(f"Versions: {text}.", 100) + "\n\n"
 
 
 def _with_section(page: str, section: re.Pattern[str], text: str) -> str:
@@ -84,31 +117,27 @@ def _requests(results: Sequence[Result], versions: Mapping[str, str]) -> str:
         for name in result.failed:
             cells.setdefault(result.row, {})[name] = ["fails"]
     names = list(dict.fromkeys(name for row in cells.values() for name in row))
-    shown = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [["Work", *names], ["---"] * (1 + len(names))]
     for row, counts_by_name in cells.items():
         line = (" / ".join(counts_by_name.get(name, ["–"])) for name in names)
         lines.append([row, *line])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return _REQUESTS.format(versions=shown) + table + "\n"
+    return _REQUESTS + table + "\n" + _versions(versions)
 
 
 def _line(result: Result) -> str:
-    cells = []
-    goals: dict[str, list[str]] = {}
+    cells, missed = [], []
     for name, ratio in result.ratio.items():
-        text = f"**{_number(ratio)}**" if result.missed(name) else _number(ratio)
-        text += "†" if result.unreachable(name) else ""
-        processor = result.processor_ratio.get(name, 0)
-        # Servers and child processes do not count as processor time, nor does waiting.
-        cells.append(f"{name} {text}" + (f" ({_number(processor)})" if processor >= 0.05 else ""))
-        if name in result.goals:
-            goals.setdefault(f"{result.goals[name]:.2g}", []).append(name)
+        if result.missed(name):
+            cells.append(f"{shown(name)} **{_number(ratio)}**")
+            goal = result.goals[name]
+            number = f"{goal:.0f}" if goal >= 10 else f"{goal:.2g}"
+            missed.append(f"{shown(name)} {number}{'†' if result.unreachable(name) else ''}")
+        else:
+            cells.append(f"{shown(name)} {_number(ratio)}")
     cells += [f"{name}: fails" for name in result.failed]
-    aimed = "; ".join(f"{goal} {', '.join(names)}" for goal, names in goals.items())
-    aimed = next(iter(goals)) if len(goals) == 1 else aimed or "–"
     ours = _shown(result.wall[OURS], result.unit)
-    return f"| {result.row} | {ours} | {', '.join(cells) or '–'} | {aimed} |"
+    return f"| {result.row} | {ours} | {', '.join(cells) or '–'} | {', '.join(missed)} |"
 
 
 def _number(value: float) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from tests.benchmarks.harness import Result
+from tests.benchmarks.names import shown
 
 MARKERS = "oDs^vPXd<>ph"
 OVERVIEW = {
@@ -40,19 +41,19 @@ def draw(results: list[Result], path: Path) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row.ratio))
     for number, name in enumerate(names):
         places = [(row.ratio[name], -at) for at, row in enumerate(rows) if name in row.ratio]
-        marker = MARKERS[number % len(MARKERS)]
-        axes.plot(*zip(*places, strict=True), marker, ms=5, color=f"C{number % 10}", label=name)
+        marker, color = MARKERS[number % len(MARKERS)], f"C{number % 10}"
+        axes.plot(*zip(*places, strict=True), marker, ms=5, color=color, label=shown(name))
         goals = [
             (row.goals[name], -at)
             for at, row in enumerate(rows)
             if name in {*row.goals} & {*row.ratio}
         ]
         for goal, at in goals:
-            axes.plot(goal, at, "|", color=f"C{number % 10}", ms=9)
+            axes.plot(goal, at, "|", color=color, ms=9)
     axes.axvline(1, color="0.5", lw=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(0, -len(rows), -1), [row.row for row in rows], fontsize=7)
-    axes.set_xlabel("time of the other / ours (bar: the goal)", fontsize=8)
+    axes.set_xlabel("time of the other / time of xr_nczarr (bar: the goal)", fontsize=8)
     axes.grid(axis="y", lw=0.3)
     figure.legend(loc="outside upper center", ncols=4, fontsize=7)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

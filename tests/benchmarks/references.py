@@ -153,13 +153,13 @@ def references(directory: Path) -> Iterator[Row]:
         directory / "irregular.json", lambda: _listed(300, 300), separators=(" , ", " : ")
     )
     yield Row(
-        "open 90,000 references that are not recognised",
+        "open 90,000 references with unusual spaces",
         {
             OURS: lambda: _opened(irregular, "nczarr"),
-            "recognised": lambda: _opened(same, "nczarr"),
+            "usual spaces": lambda: _opened(same, "nczarr"),
             "engine kerchunk": lambda: _opened(irregular, "kerchunk"),
         },
-        {"recognised": 1 / 5},
+        {"usual spaces": 1 / 5},
     )
     target = directory / "tiny.bin"
     target.write_bytes(np.arange(20_000, dtype="<f4").tobytes())

@@ -157,10 +157,10 @@ def _writes(write: Callable[..., Any]) -> dict[str, Work]:
         "append a step": Work(
             lambda _: write(step, "appended", append_dim="time"), lambda: write(data, "appended")
         ),
-        "replace a store, mode w": Work(
+        "replace a store, mode='w'": Work(
             lambda _: write(data, "replaced", mode="w"), lambda: write(data, "replaced")
         ),
-        "reject an existing store, mode w-": Work(refused, lambda: write(data, "refused")),
+        "reject an existing store, mode='w-'": Work(refused, lambda: write(data, "refused")),
     }
 
 
@@ -181,16 +181,18 @@ def _engines(server: S3Server, engine: str, client: str) -> dict[str, Work]:
             opened("wrong")
 
     works = {
-        "open, v2, consolidated": Work(lambda _: opened("v2-consolidated")),
-        "open, v2, single documents": Work(lambda _: opened("v2-single", consolidated=False)),
-        "open, v3, single documents": Work(lambda _: opened("v3-single", consolidated=False)),
-        "a wrong name": Work(open_wrong),
-        "a point": Work(lambda data: data["v3"][3, 4].values, lambda: opened("v2-consolidated")),
-        "3 chunks": Work(_values, lambda: opened("v2-consolidated")),
-        "a point in a shard": Work(
+        "open Zarr v2, consolidated": Work(lambda _: opened("v2-consolidated")),
+        "open Zarr v2, not consolidated": Work(lambda _: opened("v2-single", consolidated=False)),
+        "open Zarr v3, not consolidated": Work(lambda _: opened("v3-single", consolidated=False)),
+        "open a name that does not exist": Work(open_wrong),
+        "read a point": Work(
+            lambda data: data["v3"][3, 4].values, lambda: opened("v2-consolidated")
+        ),
+        "read 3 chunks": Work(_values, lambda: opened("v2-consolidated")),
+        "read a point in a shard": Work(
             lambda data: data["v"][3, 4].values, lambda: opened("shards", consolidated=False)
         ),
-        "200 dask tasks in 5 shards": Work(
+        "read 5 shards in 200 dask tasks": Work(
             lambda array: array.compute(scheduler="threads"),
             lambda: opened("shards-split", consolidated=False, chunks={"t": 1})["v"],
         ),
@@ -281,9 +283,11 @@ def _tensorstore(server: S3Server) -> dict[str, Work]:
         return tensorstore.open({"driver": driver, "kvstore": kvstore}, read=True).result()
 
     return {
-        "a point": Work(lambda array: array[3, 4].read().result(), lambda: opened("v2-single/v3/")),
-        "3 chunks": Work(lambda array: array.read().result(), lambda: opened("v2-single/v3/")),
-        "a point in a shard": Work(
+        "read a point": Work(
+            lambda array: array[3, 4].read().result(), lambda: opened("v2-single/v3/")
+        ),
+        "read 3 chunks": Work(lambda array: array.read().result(), lambda: opened("v2-single/v3/")),
+        "read a point in a shard": Work(
             lambda array: array[3, 4].read().result(), lambda: opened("shards/v/", "zarr3")
         ),
     }
@@ -316,9 +320,9 @@ def _icechunk(server: S3Server) -> dict[str, Work]:
         return xr.open_dataset(store, engine="zarr", **options)
 
     return {
-        "open, v3, single documents": Work(opened),
-        "a point": Work(lambda datasets: datasets["v3"][3, 4].values, opened),
-        "3 chunks": Work(_values, opened),
+        "open Zarr v3, not consolidated": Work(opened),
+        "read a point": Work(lambda datasets: datasets["v3"][3, 4].values, opened),
+        "read 3 chunks": Work(_values, opened),
     }
 
 

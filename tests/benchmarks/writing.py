@@ -85,7 +85,7 @@ def writing(directory: Path) -> Iterator[Row]:
         lambda path: xr.open_dataset(path, engine="nczarr", mask_and_scale=False).field.values,
     )
     yield Row(
-        f"size of {name}",
+        f"{name}: size on disk",
         {
             key: partial(_written_bytes, write, folder / "size")
             for key, write in writers.items()

@@ -63,6 +63,9 @@ CONTENTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 Reader = Callable[[Path, str], Any]
 Stores = dict[tuple[str, str], tuple[Path, str]]
 MARKS = ("<!-- measured -->", "<!-- end -->")
+HEADER = "| Layout (Zarr version, dialect) | Not read | Read wrong |"
+NOTHING = "–"
+EVERYTHING = "everything"
 
 
 def write(folder: Path, layout: str, content: str) -> tuple[Path, str]:
@@ -231,29 +234,27 @@ def measured(reader: str, stores: Stores) -> list[str]:
         verdicts = read[layout]
         if verdicts.get("numbers") != "refused":  # otherwise nothing in this layout is read
             verdicts[content] = verdict(function, path, name, CONTENTS[content][1])
-    alike: dict[str, list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for layout, verdicts in read.items():
         alike.setdefault(summary(verdicts), []).append(layout)
-    return [f"| {'; '.join(layouts)} | {text} |" for text, layouts in alike.items()]
+    return [f"| {'; '.join(layouts)} | {' | '.join(cells)} |" for cells, layouts in alike.items()]
 
 
-def summary(verdicts: dict[str, str]) -> str:
-    if set(verdicts.values()) == {"right"}:
-        return "all"
+def summary(verdicts: dict[str, str]) -> tuple[str, str]:
+    """Return the two cells for the contents that are not read, and those that are read wrong."""
     if set(verdicts.values()) == {"refused"}:
-        return "nothing"
-    words = []
-    for word, label in (("refused", "not"), ("wrong", "**wrong**:")):
-        names = [name for name, value in verdicts.items() if value == word]
-        if names:
-            words.append(f"{label} {', '.join(names)}")
-    return f"all but {'; '.join(words)}".replace("all but not", "not")
+        return EVERYTHING, NOTHING
+    refused, wrong = (
+        ", ".join(name for name, value in verdicts.items() if value == word) or NOTHING
+        for word in ("refused", "wrong")
+    )
+    return refused, wrong if wrong == NOTHING else f"**{wrong}**"
 
 
 def section(reader: str, stores: Stores) -> str:
     """Return the section of the page on one reader."""
-    head = f"## {reader} {READERS[reader][1]()}\n\n| Zarr version, dialect | Reads |\n| --- | --- |"
-    return "\n".join([head, *measured(reader, stores)]) + "\n"
+    head = [f"## {reader} {READERS[reader][1]()}", "", HEADER, "| --- | --- | --- |"]
+    return "\n".join([*head, *measured(reader, stores)]) + "\n"
 
 
 def sections(page: str) -> dict[str, str]:
@@ -266,14 +267,14 @@ def matrix(parts: dict[str, str]) -> str:
     """Return the table of readers and layouts that summarizes their sections."""
     verdicts = {
         heading.removeprefix("## "): {
-            layout: reads
-            for layouts, reads in re.findall(r"^\| (\S.*) \| (.*) \|$", part, re.M)
+            layout: (refused, wrong)
+            for layouts, refused, wrong in re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", part, re.M)
             for layout in layouts.split("; ")
         }
         for heading, part in parts.items()
     }
     columns = [
-        layout for layout in LAYOUTS if any(r[layout] != "nothing" for r in verdicts.values())
+        layout for layout in LAYOUTS if any(r[layout][0] != EVERYTHING for r in verdicts.values())
     ]
     unread = [layout.replace(", ", " ") for layout in LAYOUTS if layout not in columns]
     lines = [
@@ -281,19 +282,21 @@ def matrix(parts: dict[str, str]) -> str:
         f"| | {' | '.join(layout.replace(', ', ' ') for layout in columns)} |",
         "| --- |" + " --- |" * len(columns),
         *(
-            f"| {reader} | {' | '.join(badge(reads[layout]) for layout in columns)} |"
-            for reader, reads in verdicts.items()
+            f"| {reader} | {' | '.join(badge(*cells[layout]) for layout in columns)} |"
+            for reader, cells in verdicts.items()
         ),
     ]
-    return "\n".join([*lines, ":::", "", f"Not read by any of them: {', '.join(unread)}.", ""])
+    return "\n".join(
+        [*lines, ":::", "", f"No reader can open these layouts: {', '.join(unread)}.", ""]
+    )
 
 
-def badge(reads: str) -> str:
+def badge(refused: str, wrong: str) -> str:
     """Return the colored word for the result of a reader and a layout."""
-    if "**wrong**" in reads:
+    if wrong != NOTHING:
         return "{bdg-danger}`some wrong`"
-    words = {"all": "{bdg-success}`all`", "nothing": "{bdg-secondary}`none`"}
-    return words.get(reads, "{bdg-warning}`some`")
+    words = {NOTHING: "{bdg-success}`all`", EVERYTHING: "{bdg-secondary}`none`"}
+    return words.get(refused, "{bdg-warning}`some`")
 
 
 def main() -> None:
